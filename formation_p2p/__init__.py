@@ -84,8 +84,8 @@ from formation_p2p.core.resources.capability import Capability as Capability
 from formation_p2p.core.resources.capability import Capacity as Capacity
 from formation_p2p.core.resources.capability import Limits as Limits
 from formation_p2p.core.resources.gpu import Gpu as Gpu
-from formation_p2p.core.resources.parse import parse_requirements as parse_requirements
 from formation_p2p.core.resources.requirements import Requirements as Requirements
+from formation_p2p.core.resources.requirements import parse_requirements as parse_requirements
 from formation_p2p.core.trust.experience import Experience as Experience
 from formation_p2p.core.trust.grants import Right as Right
 from formation_p2p.core.trust.grants import Rights as Rights

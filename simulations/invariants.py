@@ -45,7 +45,7 @@ from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Succeeded
-from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
+from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from simulations.cluster import LARGE, MAX_FENCE_S, Cluster, result_of

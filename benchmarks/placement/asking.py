@@ -18,7 +18,7 @@ from benchmarks.placement.question import Question
 from benchmarks.placement.table import Table
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import parse_requirements
 
 TOP: Final = 20
 QUERIES: Final = 100

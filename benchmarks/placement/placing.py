@@ -21,10 +21,9 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.resources.fits import Ledger, Reservation
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.ledger import Ledger, Reservation
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 
 # Of all cores, once as many tasks end as begin.
 FULL: Final = 0.9

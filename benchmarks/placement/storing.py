@@ -19,8 +19,7 @@ from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 
 # A full shard, one that is about to split, and the most that are stored under a name.
 UNDER_A_NAME: Final = (32, 128, 512)

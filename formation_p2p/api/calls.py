@@ -22,8 +22,7 @@ from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
-from formation_p2p.core.workload.task import Task, task_id
-from formation_p2p.core.workload.work import PythonCall
+from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.policies import options_of
 
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.refusals import Denied, Refusal
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
 # the oldest are dropped. Everything else that a job tells is kept until it is read.

@@ -18,7 +18,7 @@ from formation_p2p.api.node import Node
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.plan import MemoryEstimate
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node

@@ -19,14 +19,13 @@ from formation_p2p.cli.task_flags import FLAGS, kwargs_of_file, text, typed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.resources.parse import requirements_from_mapping
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, requirements_from_mapping
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.derive import linked, needs_of, parameters_of, refuse_same
 from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, label_of, telling
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.core.workload.task import MAX_TASKS
+from formation_p2p.core.workload.work import MAX_TASKS
 from formation_p2p.host.policies import options_of
 
 # All inputs of a job are held in memory until it ends.

@@ -13,8 +13,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.core.workload.task import Task
-    from formation_p2p.core.workload.work import Work
+    from formation_p2p.core.workload.work import Task, Work
 
 WASM: Final = option(
     "--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."

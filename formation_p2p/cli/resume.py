@@ -27,7 +27,7 @@ from formation_p2p.host.storage.state import Retention, State, peek
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle, TaskResult
     from formation_p2p.api.node import Node
-    from formation_p2p.core.workload.task import Task
+    from formation_p2p.core.workload.work import Task
     from formation_p2p.host.storage.rows import JobSummary
 
 RESUME_EPILOG: Final = f"""

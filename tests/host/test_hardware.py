@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import MAX_GPU_MODELS
 from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.fits import Ledger, Reservation, fits
 from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.ledger import Ledger, Reservation
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup

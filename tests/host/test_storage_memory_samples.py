@@ -26,7 +26,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import Resume, Submit, Tick
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Usage
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 from formation_p2p.host.storage.memory_samples import SCHEMA, MemoryRecorder, MemorySamples, Sample
 from tests.support.state_world import BOB, NEEDS
 

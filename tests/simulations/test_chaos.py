@@ -21,7 +21,7 @@ from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.fits import Ledger
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim import performer
 from simulations import chaos

@@ -18,7 +18,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import Task, task_id
+from formation_p2p.core.workload.work import Task, task_id
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2, 3))
 NEEDS = Requirements(driver="process")

@@ -40,7 +40,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
-from formation_p2p.core.workload.task import Task, task_id
+from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World

@@ -61,7 +61,7 @@ from formation_p2p.core.workload.outcome import (
     Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.task import MAX_PRIORITY
+from formation_p2p.core.workload.work import MAX_PRIORITY
 from tests.support import resources_world
 
 T = TypeVar("T")

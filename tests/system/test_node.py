@@ -43,7 +43,7 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 from formation_p2p.host.runtime import Runtime
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network

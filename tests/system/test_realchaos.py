@@ -22,7 +22,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.core.workload.task import Task, task_id
+from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.host.storage.state import State
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces

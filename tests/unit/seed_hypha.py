@@ -38,11 +38,9 @@ from formation_p2p.core.placement.policies import Cheapest, weight
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Gone, Infeasible
 from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.fits import Ledger, Reservation, fits
 from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.ledger import Ledger, Reservation
-from formation_p2p.core.resources.parse import requirements_from_mapping
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, requirements_from_mapping
 from formation_p2p.core.units import GIB
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import (

@@ -24,9 +24,8 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
-from formation_p2p.core.resources.fits import fits, fits_now
+from formation_p2p.core.resources.fits import Ledger, Reservation, fits, fits_now
 from formation_p2p.core.resources.gpu import Gpu, parse_compute_capability
-from formation_p2p.core.resources.ledger import Ledger, Reservation
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.hints import Hints

@@ -19,10 +19,8 @@ from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, distance
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import fits, fits_now
-from formation_p2p.core.resources.ledger import Ledger
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.fits import Ledger, fits, fits_now
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB, MIB, TIB
 from tests.support import resources_world as world
 from tests.support.resources_world import a100, h100, machine

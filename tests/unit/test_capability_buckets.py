@@ -24,8 +24,7 @@ from formation_p2p.core.resources.bounds import (
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import fits
 from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB
 from tests.support import resources_world as world
 from tests.support.resources_world import h100, machine

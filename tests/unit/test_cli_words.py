@@ -73,7 +73,7 @@ from formation_p2p.core.workload.process import (
     ProcessSpec,
     WasmSpec,
 )
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id

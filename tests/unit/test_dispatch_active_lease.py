@@ -23,10 +23,10 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
-from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.resources.fits import Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from tests.support.stories import ALICE, BOB, NEEDS, at, only
 
 FENCE = 3

@@ -46,7 +46,7 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World

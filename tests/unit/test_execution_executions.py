@@ -46,12 +46,10 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.resources.fits import GpuClaim
-from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.resources.fits import GpuClaim, Reservation
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
 
 WINDOW = LEASE_DEFAULTS.window

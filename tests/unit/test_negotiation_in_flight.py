@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES, InFlight
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 
 def test_two_of_the_largest_tasks_fit() -> None:

@@ -34,7 +34,7 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import Preempted
 from formation_p2p.core.resources.capability import Capability, idle
-from formation_p2p.core.resources.ledger import Ledger, Reservation
+from formation_p2p.core.resources.fits import Ledger, Reservation
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support import resources_world

@@ -46,7 +46,7 @@ from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
+from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent, unshared
 
 WINDOW = LEASE_DEFAULTS.window

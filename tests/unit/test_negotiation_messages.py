@@ -70,8 +70,7 @@ from formation_p2p.core.units import MAX_BYTES, MIB
 from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded, Usage
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
 from tests.support.stories import NEEDS
 from tests.support.work_messages import messages
 

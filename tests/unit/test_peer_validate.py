@@ -14,7 +14,7 @@ from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.peer.events import Tick
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
 from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.fits import Ledger
 from formation_p2p.core.workload.outcome import Ended, Succeeded
 from formation_p2p.core.workload.scope import Scope, ScopeShares
 from formation_p2p.sim.world import World

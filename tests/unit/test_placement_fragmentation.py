@@ -9,11 +9,9 @@ from formation_p2p.core.placement import fragmentation
 from formation_p2p.core.placement.fragmentation import best_devices, best_fit, shares_of
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
-from formation_p2p.core.resources.fits import claims_on
+from formation_p2p.core.resources.fits import Ledger, claims_on
 from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.ledger import Ledger
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, Shape
 from tests.support import resources_world as world

@@ -8,7 +8,7 @@ from formation_p2p.core.placement.policies import CANDIDATES, Packed, Spread, Tr
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.capability import GpuFree, idle
-from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import parse_requirements
 from formation_p2p.core.workload.mix import MAX_SHAPES, Mix, Shape
 from tests.support.placement_world import order, peer, profile, task, worker
 from tests.support.resources_world import a100, machine

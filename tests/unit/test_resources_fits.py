@@ -11,8 +11,7 @@ from formation_p2p.core.resources.bounds import MAX_GPU_MODELS, MAX_GPUS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.fits import GpuClaim, claims_on, fits, fits_now
 from formation_p2p.core.resources.gpu import Gpu
-from formation_p2p.core.resources.parse import parse_requirements
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB, MIB
 from tests.support import resources_world as world
 from tests.support.resources_world import DRIVERS, GB, LABELS, a100, h100, machine

@@ -27,7 +27,7 @@ from formation_p2p.core.peer.effects import Explained, PeerEffect
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World

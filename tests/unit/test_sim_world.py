@@ -23,7 +23,7 @@ from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.records.addresses import address_bytes
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 from formation_p2p.sim import world as world_module
 from formation_p2p.sim.connections import Connections
 from formation_p2p.sim.disk import Disk

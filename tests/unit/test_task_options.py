@@ -28,7 +28,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Scope
-from formation_p2p.core.workload.task import MAX_PRIORITY
+from formation_p2p.core.workload.work import MAX_PRIORITY
 
 EU = Hints(region="eu", required=frozenset({"region"}))
 NEEDS = Requirements(cpu_milli=2000, memory_bytes=GIB)

@@ -25,8 +25,14 @@ from formation_p2p.core.workload.plan import (
     tasks_of,
 )
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.task import MAX_KIND_CHARS, MAX_TASKS, MIN_MEMORY_BYTES, Task
-from formation_p2p.core.workload.work import PythonCall, Work
+from formation_p2p.core.workload.work import (
+    MAX_KIND_CHARS,
+    MAX_TASKS,
+    MIN_MEMORY_BYTES,
+    PythonCall,
+    Task,
+    Work,
+)
 
 TRUE = ProcessSpec(("true",))
 MODULE = b"\0asm\x01\0\0\0"

@@ -22,7 +22,7 @@ from formation_p2p.core.workload.matrix import (
     of_input,
     written,
 )
-from formation_p2p.core.workload.task import MAX_TASKS
+from formation_p2p.core.workload.work import MAX_TASKS
 
 names = st.sampled_from(["lr", "seed", "model", "os"])
 values = st.one_of(st.integers(-3, 3), st.booleans(), st.sampled_from(["a", "b", "0.1"]))

@@ -3,7 +3,7 @@
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.parse import parse_requirements
+from formation_p2p.core.resources.requirements import parse_requirements
 from formation_p2p.core.workload.mix import (
     EMPTY_MIX,
     MAX_SHAPES,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.process import MAX_FUEL, ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 MODULE = b"\0asm\1\0\0\0"
 COUNT = ProcessSpec(("count", "words"), {"LANG": "C"}, b"stdin", {"words": b"a b"}, ("out",))

@@ -21,8 +21,12 @@ from formation_p2p.core.workload.process import (
     ProcessResult,
     ProcessSpec,
 )
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES, PythonCall, decode_fields
+from formation_p2p.core.workload.work import (
+    MAX_PAYLOAD_BYTES,
+    MAX_RESULT_BYTES,
+    PythonCall,
+    decode_fields,
+)
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 # Letters for folders and digits for files: no name is another's folder.

@@ -13,7 +13,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import (
+from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
     MAX_PAYLOAD_BYTES,
     MAX_TASK_ID_CHARS,

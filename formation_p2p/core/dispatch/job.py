@@ -8,7 +8,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.derive import refuse_cycles, refuse_many
-from formation_p2p.core.workload.task import MAX_TASKS, Task
+from formation_p2p.core.workload.work import MAX_TASKS, Task
 
 
 @dataclass(frozen=True, slots=True)

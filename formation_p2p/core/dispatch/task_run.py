@@ -15,7 +15,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.outcome import Failed
-from formation_p2p.core.workload.task import Task
+from formation_p2p.core.workload.work import Task
 
 
 class TaskState(StrEnum):

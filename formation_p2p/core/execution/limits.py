@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.units import GIB, MIB
-from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
+from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 
 # setrlimit(2): what a process may map for itself and write to, touched or not. Allocators and
 # thread stacks map more than they touch, so this does not measure memory; it stops the process

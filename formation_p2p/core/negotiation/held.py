@@ -14,8 +14,8 @@ from formation_p2p.core.resources.bounds import (
     MAX_NETWORK_MBPS,
     MAX_STORAGE_BYTES,
 )
+from formation_p2p.core.resources.fits import Reservation
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.resources.ledger import Reservation
 from formation_p2p.core.resources.requirements import Requirements
 
 # As core/resources/gpu.py has it.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 # Of one lease: two of the largest tasks. A lease takes 64 MiB of the machine's memory at the
 # least, so that what a node keeps for its leases stays below what they reserve.
@@ -22,7 +22,7 @@ MAX_IN_FLIGHT_BYTES: Final = 2 * MAX_PAYLOAD_BYTES
 BATCH_BYTES: Final = 256 * KIB
 # A job has one function as a rule; a lease serves the jobs of one scheduler, side by side.
 MAX_SHARED_BLOBS: Final = 16
-# Two of the largest (core/workload/task.py). A lease takes 64 MiB of the machine at the least.
+# Two of the largest (core/workload/work.py). A lease takes 64 MiB of the machine at the least.
 MAX_SHARED_BYTES: Final = 16 * MIB
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.resources.ledger import Reservation
+from formation_p2p.core.resources.fits import Reservation
 from formation_p2p.core.resources.requirements import Requirements
 
 

@@ -28,13 +28,12 @@ from formation_p2p.core.negotiation.preemption import Wants, to_displace
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.resources.fits import fits
-from formation_p2p.core.resources.ledger import Ledger
+from formation_p2p.core.resources.fits import Ledger, fits
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.mix import Seen
-from formation_p2p.core.workload.task import MIN_MEMORY_BYTES
+from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 
 LessorEffect = Send | Fence
 

@@ -51,8 +51,7 @@ from formation_p2p.core.workload.outcome import (
     Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES, MAX_PRIORITY
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
 
 # One frame. A payload and a result are at most 8 MiB each; the rest is small.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024

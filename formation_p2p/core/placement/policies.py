@@ -227,13 +227,13 @@ class Spread(Policy):
     """
 
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        return [scored([Term("room", 1 / (1 + _full(task, each)))]) for each in candidates]
+        scores = []
+        for each in candidates:
+            able, free = each.profile.capability, each.profile.capacity
+            ours = each.queue * task_part(task.needs, able)
+            full = max(ours, 1 - free_part(task.needs, able, free))
+            scores.append(scored([Term("room", 1 / (1 + full))]))
+        return scores
 
     def __str__(self) -> str:
         return "spread"
-
-
-def _full(task: TaskView, candidate: Candidate) -> float:
-    profile = candidate.profile
-    ours = candidate.queue * task_part(task.needs, profile.capability)
-    return max(ours, 1 - free_part(task.needs, profile.capability, profile.capacity))

@@ -21,11 +21,14 @@ from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.resources.bounds import check_amount, shown
-from formation_p2p.core.resources.parse import needs_and_memory, requirements_from_mapping
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import (
+    Requirements,
+    needs_and_memory,
+    requirements_from_mapping,
+)
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
-from formation_p2p.core.workload.task import MAX_PRIORITY
+from formation_p2p.core.workload.work import MAX_PRIORITY
 
 # A task that failed on this many machines will fail on the next.
 MAX_ATTEMPTS: Final = 20

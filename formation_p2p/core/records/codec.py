@@ -64,6 +64,12 @@ def take_int(value: object, field: str, low: int, high: int) -> int:
     return value
 
 
+def take_bool(value: object, field: str) -> bool:
+    if type(value) is not bool:
+        raise Malformed(field, "is not a bool")
+    return value
+
+
 def take_text(value: object, field: str, max_chars: int, *, multiline: bool = False) -> str:
     """Text that may be shown in a terminal: no control characters, escapes or direction marks.
 

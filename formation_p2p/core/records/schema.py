@@ -92,16 +92,7 @@ def flag() -> Kind:
 
 def boolean() -> Kind:
     """A bool of CBOR's own."""
-
-    def reader(field: str) -> Read:
-        def read(value: Any) -> bool:
-            if type(value) is not bool:
-                raise Malformed(field, "is not a bool")
-            return value
-
-        return read
-
-    return Kind(reader)
+    return Kind(lambda field: lambda value: codec.take_bool(value, field))
 
 
 def custom(read: Read, pack: Pack | None = None) -> Kind:

@@ -36,11 +36,11 @@ from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
-from formation_p2p.core.workload import task
+from formation_p2p.core.workload import work
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
 # Priorities go from 0, which every grant to submit allows, to this.
-MAX_PRIORITY: Final = task.MAX_PRIORITY
+MAX_PRIORITY: Final = work.MAX_PRIORITY
 # What priorities are weighed with, in thousandths: as they are, and at the most.
 EVEN_WEIGHT_MILLI: Final = 1000
 MAX_WEIGHT_MILLI: Final = 10_000

@@ -24,8 +24,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.resources.parse import needs_and_memory
-from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.resources.requirements import Requirements, needs_and_memory
 from formation_p2p.core.workload.matrix import (
     Parameters,
     Value,
@@ -37,8 +36,7 @@ from formation_p2p.core.workload.matrix import (
     telling,
 )
 from formation_p2p.core.workload.plan import Plan, PlannedTask, check_texts
-from formation_p2p.core.workload.task import MAX_TASKS
-from formation_p2p.core.workload.work import Work
+from formation_p2p.core.workload.work import MAX_TASKS, Work
 
 Makes = Callable[[Parameters], Work]
 

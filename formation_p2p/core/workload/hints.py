@@ -35,7 +35,7 @@ MAX_NAMED: Final = 16
 MAX_NEAR: Final = 16
 # A minute: no connection that is slower is kept (host/net/transport/yamux.py).
 MAX_RTT_MS: Final = 60_000
-# As ids of tasks (core/workload/task.py).
+# As ids of tasks (core/workload/work.py).
 MAX_TASK_NAME_CHARS: Final = 100
 # As tables show of a peer id: 47 bits, which two peers do not share by chance.
 MIN_PEER_CHARS: Final = 8

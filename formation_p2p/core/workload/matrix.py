@@ -20,7 +20,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
-from formation_p2p.core.workload.task import MAX_TASKS
+from formation_p2p.core.workload.work import MAX_TASKS
 
 Value = str | int | float | bool
 

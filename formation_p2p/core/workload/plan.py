@@ -11,14 +11,14 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, shown
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.core.units import MIB, format_bytes
-from formation_p2p.core.workload.task import (
+from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
     MAX_TASKS,
     MIN_MEMORY_BYTES,
     Task,
+    Work,
     task_id,
 )
-from formation_p2p.core.workload.work import Work
 
 _NO_WORK: Final = "is not work; write ProcessSpec((…)), or python_call(…)"
 

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final, Self
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.task import MAX_PAYLOAD_BYTES
 from formation_p2p.core.workload.work import (
+    MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     check_size,
     decode_fields,

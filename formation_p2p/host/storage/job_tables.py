@@ -21,7 +21,7 @@ from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.records.codec import decode, encode, take_int, take_list
 from formation_p2p.core.records.resources import decode_requirements
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.task import MAX_TASKS, Task
+from formation_p2p.core.workload.work import MAX_TASKS, Task
 from formation_p2p.host.policies import POLICIES
 from formation_p2p.host.storage.sqlite import Schema
 
