@@ -43,7 +43,6 @@ from formation_p2p.sim.connections import Connections, private_address, public_a
 from formation_p2p.sim.executor import Run
 from formation_p2p.sim.node import TRUE, Clock, SimNode, SimPeer
 from formation_p2p.sim.performer import Performer
-from formation_p2p.sim.requests import Requests
 from formation_p2p.sim.streams import Streams
 
 # 2026-01-01, so that records and grants have plausible times.
@@ -127,7 +126,6 @@ class World:
         self._cuts: set[frozenset[str]] = set()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self.requests = Requests(self)
         self.performer = Performer(self)
 
     def add(

@@ -107,7 +107,7 @@ def test_who_vanishes_is_waited_for_until_the_deadline() -> None:
     world.vanish(gone)
     events = listens(asker)
     ask = SendRequest(99, gone.contact, FindNode(b"x"), 3.0, cause="a test")
-    world.requests.send(asker, ask)
+    world.performer.requests.send(asker, ask)
     world.elapse(2.9)
     assert RequestFailed(99, "no answer in time") not in events
     world.elapse(0.2)
@@ -133,7 +133,7 @@ def test_an_answer_that_comes_too_late_is_no_answer() -> None:
     world.latency = lambda a, b: 1.6
     asker = nodes[1]
     events = listens(asker)
-    world.requests.send(
+    world.performer.requests.send(
         asker, SendRequest(99, nodes[2].contact, FindNode(b"x"), 3.0, cause="a test")
     )
     world.elapse(4)
@@ -196,11 +196,11 @@ def test_who_cannot_be_dialled_is_heard_where_it_has_a_connection() -> None:
     assert not hidden.serves_dht
     ask = SendRequest(99, hidden.contact, FindNode(b"x"), 3.0, cause="a test")
     events = listens(nodes[0])
-    world.requests.send(nodes[0], ask)
+    world.performer.requests.send(nodes[0], ask)
     world.elapse(1)
     assert any(isinstance(event, ResponseReceived) for event in events)
     connections.close(hidden.number)
-    world.requests.send(nodes[0], ask)
+    world.performer.requests.send(nodes[0], ask)
     world.elapse(3.1)
     assert RequestFailed(99, "no answer in time") in events
     world.vanish(nodes[0])
@@ -247,7 +247,7 @@ def test_who_has_been_there_for_long_is_connected_with_whom_it_knows() -> None:
     [other] = [n for n in nodes if n.identity.peer_id not in known and n is not nodes[0]][:1]
     assert isinstance(world.residents, Residents)
     known_to_other = world.residents.layout.known_to(other.identity.key)
-    world.requests.send(
+    world.performer.requests.send(
         nodes[0], SendRequest(99, other.contact, FindNode(b"x"), 3.0, cause="a test")
     )
     assert other.awake
