@@ -22,7 +22,6 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs.exchange import Download
 from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -167,6 +166,8 @@ class Bridge:
                 self.on_loop(lambda: progress(done_bytes, size_bytes))
 
         target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
+        from formation_p2p.host.blobs.exchange import Download  # 78 MB, for those who run a node
+
         download = Download(blob, target, progressed, ended)
         try:
             self.call(download.start)
