@@ -51,10 +51,10 @@ test-pure: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest tests/simulations tests/unit -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
-# Two at a time: they wait more than they compute, and some look at a clock. What takes longest
+# Three at a time: they wait more than they compute, and some look at a clock. What takes longest
 # comes first.
 test-whole: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest tests/system tests/host -n 2 --dist worksteal
+	$(BIN)/python -m pytest tests/system tests/host -n 3 --dist worksteal
 
 interop: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.interop.fetch
