@@ -159,20 +159,27 @@ class ProcessResult:
         return cls(**_unpacked("result", result, MAX_RESULT_BYTES, cls))
 
 
+# Their fields, with the types as they are written.
+_KINDS: Final[dict[type, dict[str, str]]] = {
+    noun: {each.name: str(each.type) for each in fields(noun)}
+    for noun in (ProcessSpec, ProcessResult)
+}
+
+
 def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
-    return {each.name: _plain(getattr(noun, each.name)) for each in fields(noun)}
-
-
-def _plain(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: each.pack() if type(each) is Blob else each for name, each in value.items()}
+    packed: dict[str, object] = {}
+    for name, kind in _KINDS[type(noun)].items():
+        value = packed[name] = getattr(noun, name)
+        if kind.startswith("Mapping"):
+            blobs = kind == "Mapping[str, Blob]"
+            packed[name] = {key: each.pack() if blobs else each for key, each in value.items()}
+    return packed
 
 
 def _unpacked(
     field: str, encoded: bytes, max_bytes: int, noun: type[ProcessSpec | ProcessResult]
 ) -> dict[str, Any]:
-    kinds = {each.name: str(each.type) for each in fields(noun)}
+    kinds = _KINDS[noun]
     read = decode_fields(field, encoded, max_bytes, kinds)
     for name, kind in kinds.items():
         if kind.startswith("tuple"):
