@@ -20,7 +20,7 @@ from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
@@ -124,8 +124,20 @@ class NodeServices:
     def put(self, path: Path) -> Blob:
         """In a thread. See `Node.put`."""
         me = self.contact
+        return replace(self.blobs.put(path), sources=(me,))
+
+    @property
+    def blobs(self) -> BlobStore:
+        """For threads: it blocks on the disk."""
+        self.entered()
         assert self._blobs is not None, "it is made before the runtime"
-        return replace(self._blobs.put(path), sources=(me,))
+        return self._blobs
+
+    def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
+        """In a thread. Content that this node serves until `holder` is released; see `BlobStore`.
+        Raises LocalError, InvalidInput."""
+        me = self.contact
+        return replace(self.blobs.add(content, holder, durable=durable), sources=(me,))
 
     def submitted(self, job: Job) -> None:
         """A job begins, in this thread: here its trace does."""

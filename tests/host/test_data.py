@@ -329,7 +329,7 @@ def test_wrong_bytes_are_never_used_and_cost_whoever_sent_them_the_fetch(
     data = content(8)
     path = tmp_path / "content"
     path.write_bytes(data)
-    mallory = Liar(wrong_bytes(alice.store.manifest_block(alice.store.put(path).cid)))
+    mallory = Liar(wrong_bytes(alice.store._folder.manifest_block(alice.store.put(path).cid)))
 
     async def story() -> None:
         async with running(alice, bob, mallory):
@@ -387,7 +387,7 @@ def test_a_source_that_answers_what_was_not_asked_is_left_out(
     data = content(2.5)
     path = tmp_path / "content"
     path.write_bytes(data)
-    block = alice.store.manifest_block(alice.store.put(path).cid)
+    block = alice.store._folder.manifest_block(alice.store.put(path).cid)
     mallory = Liar(replying(framed(Opened(block)), answer))
 
     async def story() -> None:
@@ -403,7 +403,7 @@ def test_a_source_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     mute, data = Liar(replying()), content(2.5)
     path = tmp_path / "content"
     path.write_bytes(data)
-    block = alice.store.manifest_block(alice.store.put(path).cid)
+    block = alice.store._folder.manifest_block(alice.store.put(path).cid)
     stuck = Liar(replying(framed(Opened(block))))
 
     async def story() -> None:

@@ -43,6 +43,14 @@ class Manifest:
         return encode([self.size_bytes, self.digests])
 
     @classmethod
+    def of(cls, content: blobs.Buffer) -> Self:
+        """Of content in memory. Raises InvalidInput, with `blob`, for more than a blob may have."""
+        view = memoryview(content).cast("B")
+        starts = range(0, len(view), blobs.CHUNK_BYTES) or (0,)
+        digests = (blobs.digest_of(view[at : at + blobs.CHUNK_BYTES]) for at in starts)
+        return cls(len(view), b"".join(digests))
+
+    @classmethod
     def read(cls, blob: Blob, block: bytes) -> Self:
         """The manifest of `blob`, from what a peer sent as such. Raises Malformed where it is
         another's, or says another size than the reference."""

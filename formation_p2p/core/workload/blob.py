@@ -39,7 +39,10 @@ _BLAKE3: Final = 0x1E
 _CID_BYTES: Final = 4 + DIGEST_BYTES
 
 
-def digest_of(content: bytes | bytearray | memoryview) -> bytes:
+Buffer = bytes | bytearray | memoryview
+
+
+def digest_of(content: Buffer) -> bytes:
     return blake3(content).digest()
 
 

@@ -30,7 +30,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.network import Membership, Network
-from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Cid
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.host.blobs.files import Part, part_beside
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
@@ -150,6 +150,19 @@ class Exchange:
         """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
         blob: Blob = await _run_in_thread(self._store.adopt, file, path, KEEP_OUTPUTS_S)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
+    async def add(self, content: Buffer, holder: str) -> Blob:
+        """See `BlobStore.add`. Raises LocalError, InvalidInput."""
+        blob: Blob = await _run_in_thread(self._store.add, content, holder)
+        return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
+    async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
+        """See `BlobStore.hold`. Raises LocalError, InvalidInput."""
+        await _run_in_thread(self._store.hold, holder, tuple(cids))
+
+    async def release(self, holder: str) -> None:
+        """See `BlobStore.release`. Raises LocalError."""
+        await _run_in_thread(self._store.release, holder)
 
 
 class Download:

@@ -6,10 +6,11 @@
 | `<cid>.part`       | content that is still being fetched; what there is of it is verified anew |
 | `<cid>.manifest`   | the manifest of either |
 | `<cid>.put`        | where a file lies that was put, and how it looked then |
+| `.holders/`        | which jobs need which content (holders.py) |
 
 What was put stays where it is and counts for nothing; it is served while it looks as it did. The
-rest is bounded: for something new the least lately used goes. All methods block on the disk, and
-may be called from any thread.
+rest is bounded: for something new the least lately used goes, unless it has a holder. All methods
+block on the disk, and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.core.data.manifest import MAX_MANIFEST_BYTES, Manifest
+from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.core.workload.blob import Blob, Cid
+from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.host.blobs import files
+from formation_p2p.host.blobs.folder import BlobFolder
+from formation_p2p.host.blobs.holders import Holders
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ MAX_PUT: Final = 16_384
 # Blobs in the cache: each has two files in one folder.
 MAX_CACHED: Final = 16_384
 _MAX_PUT_FILE_BYTES: Final = 16 * 1024
+_HOLDERS: Final = ".holders"
 
 # What is here by now, and what is gone.
 Changed = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
@@ -64,10 +68,12 @@ class BlobStore:
 
     def __init__(self, root: Path, limit_bytes: int | None = None) -> None:
         self._root = root
+        self._folder = BlobFolder(root)
         self._limit_bytes = limit_bytes
         self._lock = threading.RLock()
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
         self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
+        self._holders = Holders(root / _HOLDERS)
         self._changed: Changed = lambda here, gone: None
         # Whole since an earlier incarnation of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
@@ -76,7 +82,9 @@ class BlobStore:
         """Find what an earlier incarnation left. Raises LocalError."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = [(path, path.stat()) for path in self._root.iterdir()]
+            self._holders.load()
+            paths = (path for path in self._root.iterdir() if path.name != _HOLDERS)
+            found = [(path, path.stat()) for path in paths]
         except OSError as error:
             raise _local(self._root, error) from error
         for path, status in sorted(found, key=lambda each: each[1].st_mtime_ns):
@@ -135,8 +143,8 @@ class BlobStore:
             put = files.Put.of(str(path), status)
             blob = manifest.blob
             with self._lock:
-                self._write(blob.cid, "manifest", manifest.encode())
-                self._write(blob.cid, "put", json.dumps(asdict(put)).encode())
+                self._folder.write(blob.cid, "manifest", manifest.encode())
+                self._folder.write(blob.cid, "put", json.dumps(asdict(put)).encode())
                 self._put[blob.cid] = put
                 self._put.move_to_end(blob.cid)
                 if len(self._put) > MAX_PUT:
@@ -144,6 +152,65 @@ class BlobStore:
         except OSError as error:
             raise _local(path, error) from error
         return blob
+
+    def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
+        """Keep content, and serve it, until `holder` is released: see `hold`. The reference names
+        no sources. Raises LocalError, NoRoom, InvalidInput."""
+        manifest = Manifest.of(content)
+        blob = manifest.blob
+        try:
+            with self.pinned(blob.cid):
+                if not self.holds(blob.cid) or blob.cid in self._unverified:
+                    self._add(manifest, content, durable=durable)
+                self.hold(holder, (blob.cid,), durable=durable)
+        except OSError as error:
+            raise _local(self._root, error) from error
+        return blob
+
+    def _add(self, manifest: Manifest, content: Buffer, *, durable: bool) -> None:
+        """Of a pinned blob. Raises OSError, NoRoom."""
+        cid, size_bytes = manifest.blob.cid, manifest.blob.size_bytes
+        with self._lock:
+            entry = self._cached[cid]
+            entry.size_bytes = 0
+            self._make_room(size_bytes, on_disk=False)
+            entry.size_bytes = size_bytes
+        try:
+            new = self._folder.write_new(cid, content, durable=durable)
+            with self._lock:
+                self._folder.write(cid, "manifest", manifest.encode())
+                new.rename(self._folder.path(cid))
+                self._folder.remove(cid, "part")
+                entry.size_bytes, entry.whole = size_bytes, True
+                self._unverified.discard(cid)
+                self._changed((cid,), ())
+        except OSError:
+            entry.size_bytes = size_bytes if entry.whole else 0
+            raise
+
+    def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
+        """Content that is here, or comes, is not evicted until `holder` is released: a job's id, a
+        digest, or another name of letters, digits, `-` and `_`. With `durable`, which is for jobs
+        of the node's state, also not after a restart. Raises LocalError, InvalidInput."""
+        with self._lock:
+            try:
+                self._holders.hold(holder, cids, durable=durable)
+            except OSError as error:
+                raise _local(self._root, error) from error
+
+    def release(self, holder: str) -> None:
+        """It needs nothing any more; an unknown holder is ignored. What has no other holder stays
+        while there is room. Raises LocalError."""
+        with self._lock:
+            try:
+                self._holders.release(holder)
+            except OSError as error:
+                raise _local(self._root, error) from error
+
+    @property
+    def durable_holders(self) -> frozenset[str]:
+        with self._lock:
+            return self._holders.durable
 
     def adopt(self, file: int, path: Path, keep_s: float) -> Blob:
         """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least.
@@ -161,10 +228,10 @@ class BlobStore:
                 if entry is None or not entry.whole:
                     if entry is None:
                         self._make_room(blob.size_bytes, on_disk=True)
-                    self._write(blob.cid, "manifest", manifest.encode())
+                    self._folder.write(blob.cid, "manifest", manifest.encode())
                     os.fchmod(file, 0o400)
-                    self._take(path, status, blob.cid)
-                    self._path(blob.cid, "part").unlink(missing_ok=True)
+                    self._folder.take(path, status, blob.cid)
+                    self._folder.path(blob.cid, "part").unlink(missing_ok=True)
                     entry = _Entry(blob.size_bytes, whole=True)
                 self._cached[blob.cid] = entry
                 self._used(blob.cid)
@@ -173,17 +240,6 @@ class BlobStore:
         except OSError as error:
             raise _local(path, error) from error
         return blob
-
-    def _take(self, path: Path, status: os.stat_result, cid: Cid) -> None:
-        """Give the file that was read its name, unless another is in its place by now: a link, to
-        a file of the node's own perhaps. Raises OSError, LocalError."""
-        new = self._path(cid, "new")
-        path.rename(new)
-        found = new.lstat()
-        if (found.st_dev, found.st_ino) != (status.st_dev, status.st_ino):
-            new.unlink()
-            raise LocalError(f"{path} was exchanged while it was read; leave outputs alone")
-        new.rename(self._path(cid))
 
     def part(self, manifest: Manifest) -> files.Part:
         """Make room for a blob, which must be pinned, and begin to fetch it, or go on. Raises
@@ -194,13 +250,13 @@ class BlobStore:
             entry.size_bytes = 0
             self._make_room(blob.size_bytes, on_disk=False)
             entry.size_bytes = blob.size_bytes
-            self._write(blob.cid, "manifest", manifest.encode())
-            path = self._path(blob.cid, "part")
+            self._folder.write(blob.cid, "manifest", manifest.encode())
+            path = self._folder.path(blob.cid, "part")
             return files.Part(manifest, path, lambda: self._finish(blob.cid), 0o400)
 
     def _finish(self, cid: Cid) -> None:
         with self._lock:
-            self._path(cid, "part").rename(self._path(cid))
+            self._folder.path(cid, "part").rename(self._folder.path(cid))
             self._cached[cid].whole = True
             self._changed((cid,), ())
 
@@ -215,7 +271,7 @@ class BlobStore:
             put = None if is_cached else self._put.get(cid)
             if put is None and not is_cached:
                 return None
-            path = self._path(cid) if put is None else Path(put.path)
+            path = self._folder.path(cid) if put is None else Path(put.path)
             self._used(cid)
             try:
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -231,7 +287,7 @@ class BlobStore:
             status = os.fstat(file)
             if put is not None and files.Put.of(put.path, status) != put:
                 raise ValueError("it was changed after it was put")
-            block = self.manifest_block(cid)
+            block = self._folder.manifest_block(cid)
             blob = Blob(cid, status.st_size)
             return files.Content(Manifest.read(blob, block), file, put)
         except OSError as error:
@@ -252,7 +308,7 @@ class BlobStore:
         can, both share their blocks until then.
         """
         try:
-            with open(self._path(cid), "rb", buffering=0) as source:  # noqa: PTH123
+            with open(self._folder.path(cid), "rb", buffering=0) as source:  # noqa: PTH123
                 if cid in self._unverified:
                     if files.read_through(source.fileno(), to)[0].blob.cid != cid:
                         self._forget(cid)
@@ -283,29 +339,13 @@ class BlobStore:
                 if not entry.pins and not entry.size_bytes and not entry.whole:
                     self._forget(cid)  # nothing came of it
 
-    def _path(self, cid: Cid, kind: str = "") -> Path:
-        return self._root / (f"{cid}.{kind}" if kind else str(cid))
-
-    def _write(self, cid: Cid, kind: str, content: bytes) -> None:
-        if content:
-            new = self._path(cid, f"{kind}-new")
-            new.write_bytes(content)
-            new.rename(self._path(cid, kind))
-
-    def manifest_block(self, cid: Cid) -> bytes:
-        try:
-            with self._path(cid, "manifest").open("rb") as file:
-                return file.read(MAX_MANIFEST_BYTES + 1)
-        except FileNotFoundError:
-            return b""
-
     def _used(self, cid: Cid) -> None:
         for known in (self._cached, self._put):
             if cid in known:
                 known.move_to_end(cid)
         if self.holds(cid):
             with suppress(OSError):  # the order in which they go does not matter
-                os.utime(self._path(cid))
+                os.utime(self._folder.path(cid))
 
     def _make_room(self, size_bytes: int, *, on_disk: bool) -> None:
         """Evict until so many bytes more fit. Raises NoRoom."""
@@ -330,10 +370,11 @@ class BlobStore:
     def _evict_one(self) -> None:
         now_s = time.monotonic()
         for cid, entry in self._cached.items():
-            if not entry.pins and entry.kept_until_s <= now_s:
+            if not (entry.pins or entry.kept_until_s > now_s or self._holders.need(cid)):
                 self._forget(cid)
                 return
-        raise files.NoRoom("everything in this machine's cache is in use; try again later")
+        limit = format_bytes(self.limit_bytes)
+        raise files.NoRoom(f"all of this machine's cache of {limit} is in use; try again later")
 
     def _forget(self, cid: Cid) -> None:
         with self._lock:
@@ -345,14 +386,11 @@ class BlobStore:
                 self._cached.pop(cid, None)
             self._unverified.discard(cid)
             self._changed((), (cid,))
-            for kind in ("", "part", "manifest"):
-                self._path(cid, kind).unlink(missing_ok=True)
+            self._folder.remove(cid, "", "part", "manifest")
 
     def _forget_put(self, cid: Cid) -> None:
         if self._put.pop(cid, None) is not None:
-            self._path(cid, "put").unlink(missing_ok=True)
-            if cid not in self._cached:
-                self._path(cid, "manifest").unlink(missing_ok=True)
+            self._folder.remove(cid, "put", *(() if cid in self._cached else ("manifest",)))
 
 
 def _local(path: Path, error: OSError) -> LocalError:

@@ -27,7 +27,7 @@ import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import KIB, MIB, format_bytes
-from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 
@@ -220,6 +220,19 @@ class BlobAccess(Protocol):
     async def keep(self, file: int, path: Path) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others
         can fetch it for a while. Raises LocalError."""
+        ...
+
+    async def add(self, content: Buffer, holder: str) -> Blob:
+        """Keep content so that others can fetch it until `holder` is released. Raises
+        LocalError."""
+        ...
+
+    async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
+        """Content that is here, or comes, stays until `holder` is released. Raises LocalError."""
+        ...
+
+    async def release(self, holder: str) -> None:
+        """Raises LocalError."""
         ...
 
 

@@ -1,0 +1,184 @@
+"""Content that somebody needs stays in the cache, for as long as it is needed and no longer."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs import files, holders
+from formation_p2p.host.blobs.files import NoRoom
+from formation_p2p.host.blobs.holders import FORGOTTEN_S
+from formation_p2p.host.blobs.store import BlobStore
+from tests.support.data_world import Holder, content
+from tests.support.stacks import run, running
+
+
+def opened(folder: Path, limit_bytes: int = 4 * MIB) -> BlobStore:
+    store = BlobStore(folder, limit_bytes)
+    store.load()
+    return store
+
+
+def read(store: BlobStore, blob: Blob) -> bytes:
+    found = store.content(blob.cid)
+    assert found is not None
+    buffer = memoryview(bytearray(MIB))
+    with found:
+        chunks = (found.read(index, buffer) for index in range(blob.chunks))
+        return b"".join(bytes(chunk) for chunk in chunks if chunk is not None)
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 3 * MIB + 7])
+def test_content_of_any_size_is_kept_by_its_name(tmp_path: Path, size: int) -> None:
+    store = opened(tmp_path / "blobs")
+    data = os.urandom(size)
+    blob = store.add(memoryview(data), "job-1")
+    assert blob == Manifest.of(data).blob == store.put(_file(tmp_path, data))
+    assert read(store, blob) == data
+    assert not list((tmp_path / "blobs").glob("*new*"))
+
+
+def _file(folder: Path, data: bytes) -> Path:
+    path = folder / "file"
+    path.write_bytes(data)
+    return path
+
+
+def test_what_has_a_holder_is_not_evicted_and_goes_once_its_last_is_released(
+    tmp_path: Path,
+) -> None:
+    store = opened(tmp_path)
+    blob = store.add(content(3), "a")
+    store.hold("b", [blob.cid])
+    for holder in ("a", "unknown"):
+        with pytest.raises(NoRoom, match="in use"):
+            store.add(content(2), "other")
+        store.release(holder)
+    with pytest.raises(NoRoom, match="in use"):
+        store.add(content(2), "other")
+    store.release("b")
+    assert store.holds(blob.cid)  # while there is room
+    store.add(content(2), "other")
+    assert not store.holds(blob.cid)
+
+
+def test_the_same_content_is_kept_once(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    data = content(3)
+    assert store.add(data, "a") == store.add(data, "b")
+    assert store.used_bytes == 3 * MIB
+
+
+def test_content_may_be_held_before_it_comes(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    data = content(3)
+    blob = Manifest.of(data).blob
+    store.hold("a", [blob.cid])
+    assert not store.holds(blob.cid)
+    made = _file(tmp_path, data)
+    with made.open("rb") as file:
+        store.adopt(file.fileno(), made, 0.0)
+    with pytest.raises(NoRoom, match="in use"):
+        store.add(content(2), "b")
+
+
+def test_durable_holders_survive_a_restart_and_others_do_not(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    data = content(1)
+    kept = store.add(data, "durable", durable=True)
+    more = store.add(content(1.5), "durable")
+    store.add(content(1.2), "not")
+    again = opened(tmp_path)
+    assert again.durable_holders == {"durable"}
+    again.add(content(1.4), "other")
+    assert again.holds(kept.cid)
+    assert again.holds(more.cid)
+    assert read(again, kept) == data
+    again.release("durable")
+    assert opened(tmp_path).durable_holders == frozenset()
+
+
+def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    first = store.add(content(1), "job", durable=True)
+    with (tmp_path / ".holders" / "job").open("a") as file:
+        file.write("\nbafkr4i")
+    again = opened(tmp_path)
+    second = again.add(content(1.5), "job", durable=True)
+    last = opened(tmp_path, limit_bytes=3 * MIB)
+    last.add(content(0.5), "other")
+    assert last.holds(first.cid)
+    assert last.holds(second.cid)
+
+
+def test_a_holder_that_was_forgotten_holds_nothing(tmp_path: Path) -> None:
+    opened(tmp_path).add(content(1), "job", durable=True)
+    long_ago_s = time.time() - FORGOTTEN_S - 60
+    os.utime(tmp_path / ".holders" / "job", (long_ago_s, long_ago_s))
+    (tmp_path / ".holders" / "no.name").touch()
+    assert opened(tmp_path).durable_holders == frozenset()
+    assert not list((tmp_path / ".holders").iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "é", "a" * 129])
+def test_a_holder_whose_name_could_be_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(InvalidInput, match="holder"):
+        store.add(b"x", name, durable=True)
+
+
+def test_holders_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "MAX_HOLDERS", 2)
+    monkeypatch.setattr(holders, "MAX_HOLDS", 3)
+    store = opened(tmp_path)
+    for name in ("a", "b"):
+        store.add(b"x", name)
+    with pytest.raises(LocalError, match="2 holders"):
+        store.add(b"x", "c")
+    store.add(b"y", "a")
+    with pytest.raises(LocalError, match="more than 3 blobs"):
+        store.add(b"z", "a")
+    store.release("b")
+    store.add(b"z", "c")
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    full = files.NoRoom("the disk is full")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "check_disk", lambda folder, size: (_ for _ in ()).throw(full))
+        with pytest.raises(NoRoom):
+            store.add(content(1), "job")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _full)
+        with pytest.raises(LocalError, match="No space left"):
+            store.add(content(1), "job", durable=True)
+    assert [path.name for path in tmp_path.iterdir()] == [".holders"]
+    assert store.used_bytes == 0
+    store.add(content(1), "job")
+
+
+def _full(file: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_another_node_fetches_what_was_added(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    data = content(2.5)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = await alice.exchange.add(data, "job")
+            assert blob.sources == (alice.contact,)
+            assert await bob.get(blob) == data
+            await bob.exchange.hold("job", [blob.cid])
+            await bob.exchange.release("job")
+
+    run(story)
