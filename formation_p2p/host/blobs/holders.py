@@ -42,9 +42,8 @@ class Holders:
 
     def load(self) -> None:
         """Raises OSError."""
-        self._root.mkdir(mode=0o700, exist_ok=True)
         oldest_s = time.time() - FORGOTTEN_S
-        for path in self._root.iterdir():
+        for path in self._root.iterdir() if self._root.exists() else ():
             status = path.stat()
             too_long = status.st_size > MAX_HOLDS * _LINE_CHARS
             if too_long or status.st_mtime < oldest_s or not _NAME.fullmatch(path.name):
@@ -94,6 +93,7 @@ class Holders:
 
     def _write(self, holder: str, new: set[Cid]) -> None:
         """Before anything depends on it. What is cut short here is no CID, and is passed over."""
+        self._root.mkdir(mode=0o700, exist_ok=True)
         lines = "\n".join(["", *map(str, sorted(new))])  # from a new line on, after a cut one
         with (self._root / holder).open("a", encoding="ascii") as file:
             file.write(lines)
