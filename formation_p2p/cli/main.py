@@ -130,7 +130,7 @@ def formation(
     """Run work on whichever of your machines can, with no server in between.
 
     Machines join a network through one that they can all reach, and find each other there.
-    Each decides for itself what it lends, and to whom.
+    Each decides for itself what it lends, and to which peers.
     """
 
 

@@ -1,4 +1,4 @@
-"""Who is connected to whom, what it costs to become so, and at which addresses.
+"""Connections between simulated nodes, what it costs to make one, and the addresses of nodes.
 
 A peer that is not connected is dialled before the first message, which costs two round trips: one
 for TCP, and one for Noise, whose negotiation goes out together with its first message; yamux and
@@ -34,7 +34,7 @@ class Connections:
     ) -> None:
         self._dial_round_trips = dial_round_trips
         self._most = most
-        # To whom, and from when on; the one that is idle the longest first.
+        # By node: its peers, and from when on each is connected; the longest idle first.
         self._links: dict[int, dict[int, float]] = {}
 
     def delay_s(self, a: int, b: int, one_way_s: float, now_s: float) -> float:
@@ -54,11 +54,11 @@ class Connections:
         return b in self._links.get(a, ())
 
     def of(self, node: int) -> list[int]:
-        """To whom a node is connected, the longest idle one first."""
+        """The peers that a node is connected to, the longest idle first."""
         return list(self._links.get(node, ()))
 
     def close(self, node: int) -> list[int]:
-        """Close all that a node has. Returns to whom they were."""
+        """Close all connections of a node. Returns the peers at their other ends."""
         others = list(self._links.pop(node, ()))
         for other in others:
             del self._links[other][node]

@@ -75,8 +75,8 @@ class SimNode:
     performed. What grants have `used` of a worker is kept; `tolerated` is what it reported of that.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
-    their replies, by cause; `asked` whom it was ever connected to, where connections are not
-    kept.
+    their replies, by cause; `asked` has the peers that it was ever connected to, where
+    connections are not kept.
     """
 
     name: str

@@ -164,7 +164,7 @@ class Requests:
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:
             if world.residents is not None:
-                world.wake(other)  # whom it is connected to by now counts
+                world.wake(other)  # its connections as of now count
             request = ask.message
             if not world.lean:
                 request = codec.parse_request(codec.encode(request))

@@ -53,7 +53,7 @@ class Kademlia(Generic[R]):
         self._probe_limits = ProbeLimits(parameters)
         self.operations = Operations(own, records, self._request, parameters)
         self._gates: tuple[Contact, ...] = ()
-        # Whom each request of ours went to, and for which operation: none for a ping.
+        # By request of ours: the peer that it went to, and its operation, None for a ping.
         self._in_flight: dict[int, tuple[Contact, OperationId | None]] = {}
         self._pinging: set[PeerId] = set()
         self._request_count = 0

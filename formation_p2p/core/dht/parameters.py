@@ -22,7 +22,7 @@ class DhtParameters:
     search_alpha: int = 4
     search_spare: int = 1
     # A lookup in a network of a million nodes asks about 60 peers; one that is still going at this
-    # many follows liars who exist, each of whom names another one nearer.
+    # many follows liars that exist, each of which names another one nearer.
     max_asked: int = 200
     # Peers heard of and not asked. A lookup among honest peers hears of some 150; this leaves room
     # for the inventions of a dozen liars, at 20 a reply.
@@ -90,7 +90,7 @@ class DhtParameters:
     # once from each peer asked.
     max_checked: int = 2_048
 
-    # Reachability. How many peers are asked, of whom the majority counts: one alone may lie, or be
+    # Reachability. How many peers are asked. The majority counts: one alone may lie, or be
     # close by.
     voters: int = 3
     # Peers that have not answered by then do not count. A probe has less than half of it.

@@ -72,7 +72,7 @@ class RecordStore:
         self._names_of = names_of
         self._suits = suits
         self._newest = Newest()
-        self._entries: dict[PeerId, _Entry] = {}  # the one heard from least recently first
+        self._entries: dict[PeerId, _Entry] = {}  # the longest without a record first
         # Without withdrawn ones. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
         self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first

@@ -79,7 +79,7 @@ class Announcer:
         self._due_s = float("inf")
         self._changed_s = float("inf")
         self._flush_s = float("inf")
-        self._ready: dict[bytes, tuple[Contact, ...]] = {}  # to be written, and to whom
+        self._ready: dict[bytes, tuple[Contact, ...]] = {}  # by name: the peers to write to
         self._located: dict[bytes, tuple[Contact, ...]] = {}  # found while looking for a shard
         self._locating: dict[OperationId, _Locating] = {}
         self._publishing: set[OperationId] = set()

@@ -100,8 +100,8 @@ class ShardMembership:
                 own, room = self.counts[high].members, self._split - self._merge - count.members
                 return Span(high - 1, high) if own < self._merge and own <= room else None
             case "apart" if low == high > 0 and count.settled:
-                # We came at the same time, and did not see each other. `arrived` will tell who
-                # follows whom.
+                # We came at the same time, and did not see each other. `arrived` will tell which
+                # of the two shards the members leave.
                 return Span(high - 1, high)
             case _:
                 return None
@@ -123,8 +123,8 @@ class ShardMembership:
         return Span(low, low) if goes_up else Span(high, high)
 
     def _is_to_be_left(self, count: ShardCount) -> bool:
-        """Whether to follow those who are deeper as well. They may be on their way up: then there
-        is room here, and none has left already, of whom there would be samples."""
+        """Whether to follow the members that are deeper as well. They may be on their way up: then
+        there is room here, and no samples of members that have left already."""
         is_crowded = count.members > self._split - self._merge
         has_samples = count.deeper > count.members - count.settled - count.shallower
         return is_left(count, self._parameters.shards) and (is_crowded or has_samples)

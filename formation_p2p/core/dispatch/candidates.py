@@ -102,7 +102,7 @@ class Candidates:
         return now.mono_s >= self._reviewed_s + self._parameters.review_every_s
 
     def reviewed(self, now: Moment) -> None:
-        """The policy was asked again whom it admits."""
+        """The policy has judged these workers anew."""
         self._reviewed_s = now.mono_s
 
     @property
@@ -118,9 +118,9 @@ class Candidates:
     def ask_order(
         self, head: TaskRun, queued: Mapping[PeerId, int], now: Moment, known: Known
     ) -> list[Contact]:
-        """Whom to ask for a lease, best first: the worker with most tasks `queued` for it, or where
-        none waits for a certain one, the one that ranks highest for `head`, the first of them.
-        Workers that were silent or failed come last."""
+        """The workers to ask for a lease, best first: the one with most tasks `queued` for it, or
+        where none waits for a certain one, the one that ranks highest for `head`, the first of
+        them. Workers that were silent or failed come last."""
         asked = [p for p in self.pool.values() if self.is_askable(p.peer_id, now)]
         if queued:
             asked.sort(key=lambda p: distance(key_of_peer(p.peer_id), head.key))

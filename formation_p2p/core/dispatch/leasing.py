@@ -1,4 +1,4 @@
-"""The leases of groups: whom to ask for one, persisted for a restart, kept warm, and given back."""
+"""The leases of groups: asked of workers, persisted for a restart, kept warm, and given back."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class LeaseParameters:
     renew_at: float = 2 / 3
     # and again this long after an unanswered renewal.
     renew_again_s: float = 1.0
-    # A worker that grants longer is heard from at least this often all the same, or is lost.
+    # A longer grant counts for this long: its worker answers a renewal by then, or is lost.
     max_lease_s: float = 30.0
     # What ran under a lease is usually gone after this long; asking again sooner is for nothing.
     fencing_s: float = 0.5

@@ -20,7 +20,7 @@ from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The network is up. `addresses` is where we are reached; `gates` is whom to join through."""
+    """The network is up. `addresses` is where we are reached; `gates` are peers to join through."""
 
     addresses: tuple[str, ...]
     gates: tuple[Contact, ...]

@@ -1,4 +1,4 @@
-"""Asking those who have worked well what they think of others, and answering who asks.
+"""Asking workers that did well what they think of other peers, and answering peers that ask.
 
 A node asks a worker when it gets a lease there, unless the worker's word would count for nothing
 with it. It answers every peer that shows a grant of its network. Both at most once in a while.

@@ -46,7 +46,7 @@ class HeldStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantedStatus:
-    """A lease that this peer has given, to whom, and how many attempts are under way on it."""
+    """A lease that this peer has granted, its owner, and how many attempts are under way on it."""
 
     lease_id: str
     owner: PeerId

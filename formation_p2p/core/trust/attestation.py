@@ -18,7 +18,7 @@ from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.resources import take_peer_id, take_row
 from formation_p2p.core.trust.experience import MEMORY
 
-# A node that has worked with more says what matters most: whom to avoid, and whom it knows best.
+# A node that has worked with more attests the peers to avoid first, then those it knows best.
 MAX_SUBJECTS: Final = 64
 # Signed and sealed; 64 subjects take 3.3 KiB.
 MAX_ATTESTATION_BYTES: Final = 4096

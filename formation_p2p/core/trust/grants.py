@@ -233,8 +233,8 @@ def _checked(limits: statements.Block) -> biscuit_auth.BlockBuilder:
 
 @dataclass(frozen=True, slots=True)
 class GrantTerms:
-    """What a grant says: the `rights` that it gives, and to whom; whom a lease on it is charged to
-    (see quota.py); and which of the root's own grants it was made of."""
+    """What a grant says: its `rights`, the peer that it is bound to, the `accounts` that a lease on
+    it is charged to (see quota.py), and the root's own grant that it was made of."""
 
     rights: Rights
     bound_to: str | None

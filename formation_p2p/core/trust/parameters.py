@@ -10,7 +10,7 @@ class TrustParameters:
     """Each node has its own. What experience counts is not among them: it is in kept records
     (`experience.py`)."""
 
-    # Below this score a peer's work is refused. Of a stranger of whom all say the worst, 300.
+    # Below this score a peer's work is refused. A stranger with the worst opinions alone has 300.
     submit_milli: int = 100
     # Good experiences, and bad ones, that a stranger is taken to have been. With three, five errors
     # in a row put one below the gate for workers (300). That befalls one in a hundred of machines

@@ -1,13 +1,13 @@
 """How far this node trusts each peer: by its own experience, and a little gossip.
 
-The score is the expected share of good results, in thousandths, of a peer of whom nothing was
-known but that it may as well be good as bad (a beta prior). A stranger has 500.
+The score of a peer is its expected share of good results, in thousandths, with a prior by which it
+may as well be good as bad (a beta distribution). A stranger has 500.
 
 Others are heard by as much as they have themselves done for this node. A peer that has done nothing
 has no voice, and vouching gives none: however many identities vouch for each other, they change
 no score. All voices together count for no more than a few experiences of one's own, as many as one
-fully trusted voice has alone, so that a thousand voices can do no more than one. A stranger of
-whom all say the worst has 300, and so is given a try. docs/trust.md has the arithmetic.
+fully trusted voice has alone, so that a thousand voices can do no more than one. A stranger
+with none but the worst opinions has 300, and so is given a try. docs/trust.md has the arithmetic.
 
 Source: Jøsang and Ismail, "The beta reputation system", 2002, sections 3.1 (rating) and 3.3
 (discounting).

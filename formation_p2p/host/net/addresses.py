@@ -92,8 +92,8 @@ def told_by(peer: PeerId, addresses: Iterable[str], seen_from: str | None) -> tu
     Only IP addresses; loopback ones only from a peer that is on this machine, since anywhere
     else they lead to ourselves. From one that comes from a public address only public ones, for
     the others lead into our own network (as go-libp2p's identify has it), and only if that one
-    is among them: who could name any at will would be counted for any subnet at will. A DNS name
-    of such a one is taken to lead there. The host that we see it come from goes first.
+    is among them: a peer that could name any at will would be counted for any subnet at will. A DNS
+    name of such a peer is taken to lead there. The host that we see it come from goes first.
     """
     seen = None if seen_from is None else ipaddress.ip_address(seen_from)
     claimed = dialable(addresses, peer)

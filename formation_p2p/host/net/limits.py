@@ -66,7 +66,7 @@ class TokenBucket:
         self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
         self._filled_at = now
         if self._tokens < 0:
-            # The streams of a peer limits the debt, and each waits for its own place.
+            # The number of a peer's streams limits the debt, and each waits for its own place.
             await trio.sleep(-self._tokens / self._per_s)
 
     def charge(self, cpu_s: float) -> None:

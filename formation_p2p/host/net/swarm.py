@@ -7,8 +7,8 @@ In place of py-libp2p 0.8.1's `libp2p/network/swarm.py`, which
 - :883, :936, :752 dials slowly, and not again (see `dialler.py`).
 - :1945 tells nothing of a listen that failed.
 - :443 leaks the sockets of connections; closing takes 0.2 s for each, in turn.
-- :393 starts the auto-connector, which (`libp2p/network/auto_connector.py:300`) dials whom it
-  knows whenever there are fewer than half of `high_watermark` connections, low ones or not.
+- :393 starts the auto-connector, which (`libp2p/network/auto_connector.py:300`) dials known
+  peers whenever there are fewer than half of `high_watermark` connections, low ones or not.
 """
 
 from __future__ import annotations

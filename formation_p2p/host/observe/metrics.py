@@ -144,7 +144,7 @@ class Metrics(Collector):
         yield _counter("attempts_dispatched", "Attempts sent to workers.", self._dispatched)
         yield _counters("attempts", "Attempts that ended on workers, by how.", self._attempts)
         yield _counters("executions", "Attempts that this worker ran, by how.", self._executions)
-        yield _counters("refusals", "Refusals, by whom and why.", self._refusals, "by", "reason")
+        yield _counters("refusals", "Refusals, by side and reason.", self._refusals, "by", "reason")
         if self.shell is not None:
             yield from _seen(self.shell)
 

@@ -128,8 +128,8 @@ def leave_note(path: Path, peer_id: PeerId, what: Verdict, *, at_most: int = MAX
 def _load(
     db: sqlite3.Connection, own: PeerId, now: Moment
 ) -> tuple[Reputation, int, tuple[PeerId, ...]]:
-    """With the number of the last note that was taken up, and the authors of whom the attestations
-    have expired."""
+    """Also the number of the last note that was applied, and the authors of expired
+    attestations."""
     rows = db.execute("SELECT * FROM accounts LIMIT ?", (TrustParameters().max_peers,))
     accounts = [(parse_peer_id(row[0]), _account(row[1:])) for row in rows]
     said, stale = _sound(db, now)

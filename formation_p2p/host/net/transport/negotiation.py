@@ -62,7 +62,7 @@ async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
 
 
 async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
-    """The first protocol proposed that is `spoken`, as the one who was called.
+    """The first protocol proposed that is `spoken`, on the side that listens.
 
     Raises ProtocolViolation (also when nothing fits in a few proposals), Unreachable.
     """

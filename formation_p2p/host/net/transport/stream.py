@@ -237,7 +237,7 @@ class MuxedStream(ReadWriteCloser):
         self._forget_if_done()
 
     def tick(self) -> None:
-        """Called every TICK_S: a peer that never finishes must not keep the stream for ever."""
+        """Called every `tick_s`: a peer that never finishes must not keep the stream for ever."""
         self._ticks_closed += self._finished_here
         if self._ticks_closed > LINGER_TICKS:
             self.abort("the peer did not close it")

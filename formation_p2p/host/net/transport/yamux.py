@@ -176,8 +176,8 @@ class Muxer:
         self._scope.cancel()
 
     async def confirm(self) -> None:
-        """Read the answer to the proposal of yamux. `start` does it first of all; this is for who
-        wants to know it and nothing more. Raises Unreachable, ProtocolViolation.
+        """Read the answer to the proposal of yamux. `start` does it first of all; this is for
+        a caller that wants no more than that. Raises Unreachable, ProtocolViolation.
         """
         if not self._unconfirmed:
             return
