@@ -41,7 +41,8 @@ class _Loop:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C; nothing, where it has ended by itself
+            # Ctrl-C is none of Exception. What has ended by itself is not cancelled any more.
+            future.cancel()
             raise
 
     def call(self, function: Callable[[], T]) -> T:
@@ -116,6 +117,7 @@ class SyncNode(_Sync[Node], NodeBase):
         try:
             self._loop.run(self._wrapped.__aenter__())
         except BaseException:
+            # Ctrl-C too: `with` calls no `__exit__` of what was not entered.
             self._loop.close()
             raise
         return self

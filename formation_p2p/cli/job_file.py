@@ -284,6 +284,8 @@ def _files(field: str, pattern: str, folder: Path) -> list[str]:
             return [pattern]
         found = sorted(str(x.relative_to(folder)) for x in folder.glob(pattern) if x.is_file())
     except (OSError, ValueError, NotImplementedError, RecursionError) as error:
+        # `glob` takes no absolute pattern (NotImplementedError), none like `a**` (ValueError), and
+        # none of a thousand parts (RecursionError).
         raise InvalidInput(field, f"{shown(pattern)} names no files here: {error}") from None
     if not found:
         raise InvalidInput(field, f"{shown(pattern)} names no file; look for it in {folder}")

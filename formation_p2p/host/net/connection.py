@@ -105,6 +105,7 @@ class Connection:
             stream.abort("no protocol agreed in time")
             raise Unreachable(f"{self.peer} does not answer on a new stream") from error
         except BaseException:
+            # Cancelled too: what is read next on it would be the answer to the proposal.
             stream.abort("no protocol agreed")
             raise
 

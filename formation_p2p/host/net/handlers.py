@@ -92,6 +92,7 @@ class StreamHandlers:
                     await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
                     await stream.close()
                 except BaseException:
+                    # Cancelled too: nothing else ends the stream, of which the peer has few.
                     stream.abort("identify push was cut short")
                     raise
         except (RemoteError, IOException, trio.TooSlowError) as error:

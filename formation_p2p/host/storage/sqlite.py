@@ -205,6 +205,7 @@ def _connect(path: Path, schema: Schema | None) -> sqlite3.Connection:
             db.execute(f"PRAGMA synchronous = {'FULL' if schema.synchronous else 'NORMAL'}")
             db.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_WAL_BYTES}")
     except BaseException:
+        # Whatever it is: no caller has the connection yet.
         db.close()
         raise
     return db

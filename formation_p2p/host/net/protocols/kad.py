@@ -215,8 +215,9 @@ class _Line:
             try:
                 await self.stream.write(framed)
             except IOException:
-                raise
+                raise  # the stream has ended by itself
             except BaseException:
+                # Cancelled amid a frame: the next one would be taken for its rest.
                 self.stream.abort("a request was cut short")
                 raise
 

@@ -246,6 +246,7 @@ async def _connect(address: TcpAddress) -> trio.SocketStream:
         await connecting.connect((address.host, address.port))
         return trio.SocketStream(connecting)
     except BaseException:
+        # Cancelled too, where another address was faster: no caller has the socket yet.
         connecting.close()
         raise
 
