@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.saved import SavedLease, SavedTask
-from formation_p2p.core.dispatch.task_run import TaskState
+from formation_p2p.core.dispatch.task_run import ENDED, TaskState
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import decode, encode, take_list
@@ -97,7 +97,7 @@ def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
 
 def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
     """The oldest first."""
-    counts = ", ".join(f"count(*) FILTER (WHERE ended = '{end}')" for end in _ENDS)
+    counts = ", ".join(f"count(*) FILTER (WHERE ended = '{end}')" for end in ENDED)
     summaries = db.execute(
         f"SELECT job_id, name, submitted_unix_s, ended_unix_s, count(tasks.number), {counts}"
         " FROM jobs LEFT JOIN tasks ON job = jobs.number LEFT JOIN results ON task = tasks.number"
@@ -135,12 +135,10 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
                 yield _read_end(task_id, *end)
     is_over = "SELECT 1 FROM jobs WHERE number = ? AND ended_unix_s IS NOT NULL"
     if db.execute(is_over, (number,)).fetchone():
-        yield job_events.JobEnded(*(ended[state] for state in _ENDS))
+        yield job_events.JobEnded(*(ended[state] for state in ENDED))
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
-# In the order of JobEnded's fields.
-_ENDS: Final = TaskState.SUCCEEDED, TaskState.FAILED, TaskState.UNPLACEABLE, TaskState.CANCELLED
 
 
 def _read_end(task_id: str, *columns: Any) -> job_events.JobEvent:
