@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from formation_p2p.api.job import TaskResult
 from formation_p2p.api.node import Node
 from formation_p2p.cli.exits import DONE, FAILED, code_of
-from formation_p2p.cli.words import one_line, put, refusal_in_words, say, short, tally
+from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
@@ -15,7 +15,7 @@ from formation_p2p.core.errors import (
     Unauthorized,
     Unplaceable,
 )
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
@@ -58,7 +58,7 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             return None
         case "failed":
             why = why_failed(result, printed=True)
-            where = f" on {short(result.reasons[-1].worker)}" if result.reasons else ""
+            where = f" on {short_id(result.reasons[-1].worker)}" if result.reasons else ""
             return TaskFailed(f"{what} failed{where}: {why}")
         case "cancelled":
             return TaskFailed(f"{what} was cancelled")

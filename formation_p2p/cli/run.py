@@ -16,8 +16,9 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.cli.task_flags import FLAGS, takes
-from formation_p2p.cli.words import one_line, say, short
+from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import Unplaceable
+from formation_p2p.core.identity import short_id
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
@@ -147,7 +148,7 @@ def _pass_on(what: str) -> Show:
                 await asyncio.to_thread(_write, sys.stderr if is_stderr else sys.stdout, data)
             case TaskRetried(_, attempt):
                 how = "lost" if attempt.lost else "failed"
-                say(f"formation: {how} on {short(attempt.worker)}: {attempt.why}; trying again")
+                say(f"formation: {how} on {short_id(attempt.worker)}: {attempt.why}; trying again")
             case _:
                 pass
 

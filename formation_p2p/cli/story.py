@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.words import Json, one_line, put, short
+from formation_p2p.cli.words import Json, one_line, put
+from formation_p2p.core.identity import short_id
 
 EPILOG: Final = """
 \b
@@ -51,7 +52,7 @@ def in_lines(entries: list[Json]) -> list[str]:
     before_s = entries[0]["mono_s"]
     for entry in entries:
         clock = time.strftime("%H:%M:%S", time.localtime(entry["unix_s"]))
-        worker = short(entry["worker"]) if entry["worker"] else ""
+        worker = short_id(entry["worker"]) if entry["worker"] else ""
         step = f"{clock}  {_later(entry['mono_s'] - before_s):>9}  {entry['step']:{width}}"
         lines.append(f"{step}  {worker:9}  {one_line(entry['cause'])}")
         before_s = entry["mono_s"]

@@ -9,8 +9,9 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
-from formation_p2p.cli.words import Json, one_line, printable, put, say, short
+from formation_p2p.cli.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import short_id
 from formation_p2p.host.machine.home import Home
 
 # As often as a person looks again.
@@ -147,20 +148,20 @@ def _in_words(event: Json) -> list[str]:
 def _what(event: Json) -> str:
     match event:
         case {"event": "placed", "worker": worker}:
-            return f"goes to {short(worker)}"
+            return f"goes to {short_id(worker)}"
         case {"event": "began", "worker": worker}:
-            return f"began on {short(worker)}"
+            return f"began on {short_id(worker)}"
         case {"event": "succeeded", "worker": worker, "ran_ms": ran_ms}:
-            return f"done in {ran_ms / 1000:.1f} s on {short(worker)}"
+            return f"done in {ran_ms / 1000:.1f} s on {short_id(worker)}"
         case {"event": "retried", "worker": worker, "why": why, "lost": lost}:
-            return f"{'lost' if lost else 'failed'} on {short(worker)}: {why}; trying again"
+            return f"{'lost' if lost else 'failed'} on {short_id(worker)}: {why}; trying again"
         case {"event": "failed", "attempts": [*_, {"worker": worker, "why": why}]}:
-            return f"failed on {short(worker)}: {why}"
+            return f"failed on {short_id(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:
-            found = "; ".join(f"{short(each['worker'])}: {each['why']}" for each in refusals)
+            found = "; ".join(f"{short_id(each['worker'])}: {each['why']}" for each in refusals)
             return f"no worker can run it: {found or 'no worker was found'}"
         case {"event": "worker_lost", "worker": worker, "why": why}:
-            return f"worker {short(worker)} is lost: {why}"
+            return f"worker {short_id(worker)} is lost: {why}"
         case {"event": "ended", **counts}:
             names = ("succeeded", "failed", "unplaceable", "cancelled")
             return "over: " + ", ".join(f"{counts[n]} {n}" for n in names if counts.get(n))

@@ -9,9 +9,9 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
-from formation_p2p.cli.words import date, put, say, short
+from formation_p2p.cli.words import date, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.identity import PeerId, parse_peer_id, short_id
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.units import format_milli
@@ -151,8 +151,8 @@ def _show_all(known: list[_Known]) -> None:
     if len(rows) > MAX_ROWS:
         shown = rows[: MAX_ROWS // 2] + rows[-MAX_ROWS // 2 :]
     columns: Columns[tuple[PeerId, Standing]] = {
-        "node": lambda each: short(each[0]),
-        "peer": lambda each: short(each[1].peer_id),
+        "node": lambda each: short_id(each[0]),
+        "peer": lambda each: short_id(each[1].peer_id),
         "score": lambda each: format_milli(each[1].score_milli),
         "good": lambda each: str(each[1].successes),
         "errors": lambda each: str(each[1].errors),
@@ -188,7 +188,7 @@ def _show(known: _Known, meant: PeerId) -> None:
     print()
     for each in row.heard:
         said, voice = format_milli(each.rate_milli), format_milli(each.voice_milli)
-        print(f"{short(each.author)} says {said} of it, and is believed {voice}")
+        print(f"{short_id(each.author)} says {said} of it, and is believed {voice}")
     print(f"what it says of others is believed {format_milli(row.voice_milli)}")
 
 

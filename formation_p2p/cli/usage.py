@@ -9,8 +9,9 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
-from formation_p2p.cli.words import Json, printable, put, say, short
+from formation_p2p.cli.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import short_id
 from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.usage import USAGE, AccountUsage, peek
@@ -64,7 +65,7 @@ def _show(found: tuple[AccountUsage, ...]) -> None:
 
 def _who(usage: AccountUsage) -> str:
     name = usage.account.name
-    return printable(short(name) if usage.account.is_peer else f"grant {name[:_GRANT_DIGITS]}")
+    return printable(short_id(name) if usage.account.is_peer else f"grant {name[:_GRANT_DIGITS]}")
 
 
 def _of(milli_s: int, limit: int | None) -> str:

@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Infeasible, Refusal
 from formation_p2p.core.resources.gpu import format_compute_capability
 
 Json = dict[str, Any]
 
-# Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
-SHORT_ID_CHARS: Final = 8
 # A message is one line of a terminal or a few; what is longer is cut.
 MAX_LINE_CHARS: Final = 500
 
@@ -40,10 +37,6 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     line = printable(" ".join(text.split()))
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"
-
-
-def short(peer_id: PeerId | str) -> str:
-    return f"…{peer_id[-SHORT_ID_CHARS:]}"
 
 
 def refusal_in_words(refusal: Refusal) -> str:

@@ -25,6 +25,8 @@ _PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
 _IDENTITY_MULTIHASH: Final = b"\x00\x24"
 # Multihash: code 0x12 (sha2-256), length 32: peer ids of RSA keys, which foreign peers may have.
 _SHA256_MULTIHASH: Final = b"\x12\x20"
+# Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
+SHORT_ID_CHARS: Final = 8
 
 
 @lru_cache(maxsize=65_536)  # base58 costs 10 us, and a node meets the same few thousand peers
@@ -52,6 +54,11 @@ def parse_peer_id(text: str) -> PeerId:
     if len(text) > 64:
         raise ValueError(f"{text[:16]}… is too long for a peer id")
     return peer_id_from_bytes(base58.b58decode(text))
+
+
+def short_id(peer_id: str) -> str:
+    """For people: `…Zk3nVq7w`."""
+    return f"…{peer_id[-SHORT_ID_CHARS:]}"
 
 
 def peer_id_of(public_key: bytes) -> PeerId:

@@ -18,7 +18,7 @@ from typing import Final
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.guarded import name_of, refusal_of, scores_of
@@ -69,12 +69,12 @@ class Decision:
             for place, each in enumerate(self.ranked):
                 cells = (column.cells[place] for column in shown)
                 far = f"{each.distance:064x}"[:DISTANCE_DIGITS]
-                worker = _short(each.profile.peer_id)
+                worker = short_id(each.profile.peer_id)
                 rows.append((str(place + 1), worker, *cells, far, _lacking(each)))
             lines += _aligned(rows)
             if terms.alike:
                 lines.append(terms.alike)
-        lines += _aligned([(_short(peer_id), str(why)) for peer_id, why in self.rejected])
+        lines += _aligned([(short_id(peer_id), str(why)) for peer_id, why in self.rejected])
         return "\n".join(lines)
 
 
@@ -147,8 +147,6 @@ def _refusal(
 
 # -- as a table of plain text ----------------------------------------------------------------------
 
-# What tells the workers of a network apart: the end of a peer id, since all begin alike.
-PEER_CHARS: Final = 8
 # Of an XOR distance of 64 hexadecimal digits: what differs between a few thousand workers.
 DISTANCE_DIGITS: Final = 12
 # What rounds to nothing in three decimals, and is not nothing, is written as 5e-05.
@@ -235,10 +233,6 @@ def _weighed(term: Term) -> str:
 
 def _times(weight: float) -> str:
     return "" if weight == 1 else f"* {weight:.3g}"
-
-
-def _short(peer_id: str) -> str:
-    return f"…{peer_id[-PEER_CHARS:]}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
