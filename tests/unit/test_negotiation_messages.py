@@ -16,7 +16,6 @@ from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.messages import (
     MAX_ATTESTATIONS,
     MAX_FRAME_BYTES,
-    MAX_GRANT_BYTES,
     MAX_ID_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_MS,
@@ -51,6 +50,7 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements
 from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.refusals import (

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, assert_never
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.records.schema import (
     Schema,
@@ -40,6 +41,7 @@ from formation_p2p.core.refusals import (
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import (
@@ -54,12 +56,11 @@ from formation_p2p.core.workload.outcome import (
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
 
 # One frame. A payload and a result are at most 8 MiB each; the rest is small.
-MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 16 * MIB
 # One piece of a task's live output; the drivers cut it.
-MAX_OUTPUT_BYTES: Final = 64 * 1024
+MAX_OUTPUT_BYTES: Final = 64 * KIB
 # Task ids are `<job>/<index>`, attempts `<task>#<n>`, leases 16 hex digits, devices NVML UUIDs.
 MAX_ID_CHARS: Final = 128
-MAX_GRANT_BYTES: Final = 2048
 # Attempts in one message, and in flight under one lease. A scheduler keeps a record of each; many
 # more than hide the longest round trip behind the shortest task would be taken from other workers.
 MAX_WINDOW: Final = 1024

@@ -19,8 +19,9 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.negotiation.messages import MAX_FRAME_BYTES
 from formation_p2p.core.records.envelope import varint
-from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.units import KIB
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 MAX_KAD_REQUEST_BYTES: Final = 16 * KIB
 MAX_KAD_FRAME_BYTES: Final = 256 * KIB
 # Work: a task's payload or result travels in one frame.
-MAX_WORK_FRAME_BYTES: Final = 16 * MIB
+MAX_WORK_FRAME_BYTES: Final = MAX_FRAME_BYTES
 # Read at once where no large frame has begun. A frame may have two bytes, and each that waits
 # takes twenty times as much here: a whole window of them would take 5 MiB, and 0.2 s to cut.
 READ_BYTES: Final = 4 * KIB
