@@ -65,6 +65,10 @@ AFTER_FAULT_S: Final = 1.0
 # A node that leaves waits this long for its withdrawal to arrive.
 LEAVE_S: Final = 2.0
 
+# As unions these would be built for each effect.
+_LEASING: Final = (work.Commit, work.Leased, work.Renew)
+_OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
+
 
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
 # nor raise, nor take long: it is called for all that happens.
@@ -271,7 +275,7 @@ class Shell:
                 self._reach = reach
                 self._warn()
             case Send(to, message):
-                if isinstance(message, work.Commit | work.Leased | work.Renew):
+                if isinstance(message, _LEASING):
                     # Grants were checked: from here on tasks and results come, which are large.
                     # A lease that was adopted from an earlier incarnation begins with its renewal.
                     self._stack.note_lease(to.peer_id)
@@ -377,6 +381,6 @@ def _failed(what: str, error: Exception) -> RejectRequest:
 
 def _is_of_record(effect: PeerEffect) -> bool:
     """Whether it tells or acknowledges something, which is done once it is on the disk."""
-    return isinstance(effect, EmitJobEvent | PersistLease | ForgetLease) or (
+    return isinstance(effect, _OF_RECORD) or (
         isinstance(effect, Send) and isinstance(effect.message, work.ResultAck)
     )

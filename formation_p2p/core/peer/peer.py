@@ -149,17 +149,16 @@ class Peer:
 
     def _dispatch(self, event: events.PeerEvent, now: Moment) -> Sequence[PeerEffect]:
         match event:
+            case rpc.RequestReceived(sender=sender) | rpc.ResponseReceived(sender=sender):
+                self.dht.handle(event, now)
+                self.scheduler.heard(sender.peer_id)
             case (
-                rpc.RequestReceived()
-                | rpc.ResponseReceived()
-                | rpc.RequestFailed()
+                rpc.RequestFailed()
                 | rpc.ReachabilityProbed()
                 | rpc.InboundConnection()
                 | rpc.PeerIdentified()
             ):
                 self.dht.handle(event, now)
-                if isinstance(event, rpc.ResponseReceived | rpc.RequestReceived):
-                    self.scheduler.heard(event.sender.peer_id)
             case Received(sender, message):
                 return self._received(sender, message, now)
             case Undelivered(to):
