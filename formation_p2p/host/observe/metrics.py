@@ -56,7 +56,7 @@ class Metrics(Collector):
     def __init__(self, peer_id: str) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.shell: Shell | None = None
-        self._peer_id = peer_id
+        self._labels = peer_id, importlib.metadata.version("formation_p2p")  # read from the disk
         self._tasks: Counter[str] = Counter(dict.fromkeys(_OUTCOMES.values(), 0))
         self._submitted = 0
         self._dispatched = 0
@@ -135,9 +135,8 @@ class Metrics(Collector):
             self._refusals["us", type(message.refusal).__name__.lower()] += 1
 
     def collect(self) -> Iterator[Metric]:
-        version = importlib.metadata.version("formation_p2p")
         info = GaugeMetricFamily("formation_info", "Always 1.", labels=("peer_id", "version"))
-        info.add_metric((self._peer_id, version), 1)
+        info.add_metric(self._labels, 1)
         yield info
         yield _counter("tasks_submitted", "Tasks submitted on this node.", self._submitted)
         yield _counters("tasks", "Tasks submitted here that ended, by how.", self._tasks)
