@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.python import ANY_PYTHON
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, TIB
 
@@ -57,6 +58,7 @@ def buckets_of(
         ANY,
         *(f"driver/{driver}" for driver in sorted(set(drivers))),
         *(f"label/{key}/{value}" for key, value in sorted(labels.items())),
+        *(f"python/{python.name}" for python in capability.pythons),
         *_reached(_CPU, capability.cpu_milli),
         *_reached(_MEMORY, capability.memory_bytes),
         *_reached(_STORAGE, capability.storage_bytes),
@@ -102,6 +104,8 @@ def _implied(needs: Requirements) -> Iterator[str]:
         (_STORAGE, needs.storage_bytes),
         (_NETWORK, needs.network_mbps),
     )
+    if needs.python not in ("", ANY_PYTHON):
+        yield f"python/{needs.python}"
     if needs.driver:
         yield f"driver/{needs.driver}"
     yield ANY

@@ -25,6 +25,7 @@ from formation_p2p.core.records.codec import (
 from formation_p2p.core.resources.bounds import MAX_GPUS, MAX_LABELS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree
 from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.python import MAX_PYTHONS, Python
 from formation_p2p.core.resources.requirements import MAX_MODELS_ASKED, Requirements
 
 _MAX_PEER_ID_BYTES: Final = 64
@@ -40,6 +41,7 @@ MAX_REQUIREMENTS_BYTES: Final = 2048
 _REQUIREMENTS: Final = tuple(each.name for each in fields(Requirements))
 _needs: Final = attrgetter(*_REQUIREMENTS)
 _device: Final = attrgetter(*(each.name for each in fields(Gpu)))
+_python: Final = attrgetter(*(each.name for each in fields(Python)))
 _amounts: Final = attrgetter("cpu_milli", "memory_bytes", "storage_bytes", "network_mbps")
 
 
@@ -58,12 +60,13 @@ def decode_requirements(raw: bytes) -> Requirements:
 
 
 def pack_requirements(needs: Requirements) -> list[object]:
-    *amounts, models, share, labels, driver = _needs(needs)
-    return [*amounts, list(models), share, list(map(list, labels)), driver]
+    *amounts, models, share, labels, driver, python, cloudpickle = _needs(needs)
+    pairs = list(map(list, labels))
+    return [*amounts, list(models), share, pairs, driver, python, cloudpickle]
 
 
 def unpack_requirements(value: object) -> Requirements:
-    row = take_row(value, len(_REQUIREMENTS), "requirements", "are not a list of eleven fields")
+    row = take_row(value, len(_REQUIREMENTS), "requirements", "are not a list of thirteen fields")
     needs = dict(zip(_REQUIREMENTS, row, strict=True))
     needs["gpu_models"] = tuple(take_list(needs["gpu_models"], "gpu.model", MAX_MODELS_ASKED))
     needs["labels"] = unpack_labels(needs["labels"])
@@ -72,14 +75,16 @@ def unpack_requirements(value: object) -> Requirements:
 
 def pack_capability(capability: Capability) -> list[object]:
     gpus = [list(_device(gpu)) for gpu in capability.gpus]
-    return [*_amounts(capability), capability.arch, capability.os, gpus]
+    pythons = [list(_python(python)) for python in capability.pythons]
+    return [*_amounts(capability), capability.arch, capability.os, gpus, pythons]
 
 
 def unpack_capability(value: object) -> Capability:
-    row = take_row(value, 7, "capability", "is not a list of seven fields")
-    cpu, memory, storage, network, arch, os, gpus = row
+    row = take_row(value, 8, "capability", "is not a list of eight fields")
+    cpu, memory, storage, network, arch, os, gpus, offered = row
     devices = tuple(map(_unpack_gpu, take_list(gpus, "gpu", MAX_GPUS)))
-    return checked(Capability, cpu, memory, storage, network, devices, arch, os)
+    pythons = tuple(map(_unpack_python, take_list(offered, "python", MAX_PYTHONS)))
+    return checked(Capability, cpu, memory, storage, network, devices, arch, os, pythons)
 
 
 def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:
@@ -134,6 +139,10 @@ def take_peer_id(value: object, field: str) -> PeerId:
 
 def _unpack_gpu(value: object) -> Gpu:
     return checked(Gpu, *take_row(value, 5, "gpu", "is not a list of five fields"))
+
+
+def _unpack_python(value: object) -> Python:
+    return checked(Python, *take_row(value, 3, "python", "is not a list of three fields"))
 
 
 def _unpack_free(value: object, capability: Capability) -> GpuFree:

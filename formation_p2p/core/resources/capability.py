@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu, check_device_id
+from formation_p2p.core.resources.python import MAX_PYTHONS, Python
 from formation_p2p.core.resources.requirements import Requirements
 
 
@@ -14,7 +15,8 @@ from formation_p2p.core.resources.requirements import Requirements
 class Capability:
     """What the machine may use for tasks when idle. `network_mbps` is 0 where it is not known.
 
-    `arch` and `os` are as `uname` has them, in lower case: `x86_64`, `aarch64`; `linux`.
+    `arch` and `os` are as `uname` has them, in lower case: `x86_64`, `aarch64`; `linux`. `pythons`
+    are those that calls may use, sorted.
     Raises InvalidInput.
     """
 
@@ -25,6 +27,7 @@ class Capability:
     gpus: tuple[Gpu, ...] = ()
     arch: str = "x86_64"
     os: str = "linux"
+    pythons: tuple[Python, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self, Gpu)
@@ -33,6 +36,13 @@ class Capability:
             raise InvalidInput("gpu.model", f"there are {most}; leave some out")
         bounds.check_name("arch", self.arch)
         bounds.check_name("os", self.os)
+        pythons: object = self.pythons
+        if not isinstance(pythons, tuple) or not all(isinstance(x, Python) for x in pythons):
+            raise InvalidInput("python", f"{bounds.shown(pythons)} is not a tuple of Python")
+        if len(pythons) > MAX_PYTHONS or len({each.name for each in pythons}) < len(pythons):
+            problem = f"offer at most {MAX_PYTHONS} versions, each of them once"
+            raise InvalidInput("python", problem)
+        object.__setattr__(self, "pythons", tuple(sorted(pythons)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +108,14 @@ def limited(limits: Limits, offered: Capability, hardware: Capability) -> Capabi
     set_ = (limits.cpu_milli, limits.memory_bytes, limits.storage_bytes, limits.network_mbps)
     cpu, memory, storage, speed = map(_chosen, bounds.AMOUNTS, set_, amounts(offered), most)
     count = _chosen("gpu", limits.gpu_count, len(offered.gpus), len(hardware.gpus))
-    gpus = hardware.gpus[:count]
-    return Capability(cpu, memory, storage, speed, gpus, offered.arch, offered.os)
+    return replace(
+        offered,
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        storage_bytes=storage,
+        network_mbps=speed,
+        gpus=hardware.gpus[:count],
+    )
 
 
 def _chosen(field: str, limit: int | None, offered: int, most: int) -> int:

@@ -17,6 +17,7 @@ from formation_p2p.core.refusals import Busy, Infeasible
 from formation_p2p.core.resources.bounds import AMOUNTS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, amounts, idle
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
+from formation_p2p.core.resources.python import ANY_PYTHON
 from formation_p2p.core.resources.requirements import Requirements
 
 
@@ -41,7 +42,21 @@ def fits(
     for key, value in needs.labels:
         if labels.get(key) != value:
             return Infeasible(f"label.{key}", value, labels.get(key, "none"))
-    return _lacks_amount(needs, capability) or _refusal(_able_devices(needs, capability))
+    lacking = _lacks_python(needs, capability) or _lacks_amount(needs, capability)
+    return lacking or _refusal(_able_devices(needs, capability))
+
+
+def _lacks_python(needs: Requirements, capability: Capability) -> Infeasible | None:
+    offered = capability.pythons
+    if needs.python not in ("", ANY_PYTHON):
+        offered = tuple(each for each in offered if each.name == needs.python)
+        if not offered:
+            others = ",".join(each.name for each in capability.pythons)
+            return Infeasible("python", needs.python, others or "none")
+    if needs.cloudpickle and all(each.cloudpickle != needs.cloudpickle for each in offered):
+        others = ",".join(sorted({str(each.cloudpickle) for each in offered}))
+        return Infeasible("cloudpickle", needs.cloudpickle, others or "none")
+    return None
 
 
 def fits_now(

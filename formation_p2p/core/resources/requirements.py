@@ -23,6 +23,12 @@ from formation_p2p.core.resources.gpu import (
     normalise_model,
     parse_compute_capability,
 )
+from formation_p2p.core.resources.python import (
+    ANY_PYTHON,
+    MAX_CLOUDPICKLE,
+    check_python,
+    python_name,
+)
 from formation_p2p.core.units import MAX_BYTES, MIB, parse_bytes, parse_milli
 
 # A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
@@ -39,7 +45,9 @@ class Requirements:
     The GPU fields hold for each of `gpu_count` distinct devices. `gpu_share_milli` is the part
     of each device that is taken; below 1000 others may share it, and where `gpu_memory_bytes` is
     0 the same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
-    in megabits (10**6) a second. `driver` runs the task, which sets it.
+    in megabits (10**6) a second. `driver` runs the task, which sets it. `python` is the version
+    that a call is for, as in `cpython-3.11`, or `any`; `cloudpickle` is the major version that
+    wrote it. Empty and 0 are for tasks that are not calls.
 
     Raises InvalidInput for a field out of its range, or for GPU fields without a GPU.
     """
@@ -55,6 +63,8 @@ class Requirements:
     gpu_share_milli: int = WHOLE_GPU_MILLI
     labels: tuple[tuple[str, str], ...] = ()
     driver: str = ""
+    python: str = ""
+    cloudpickle: int = 0
 
     def __post_init__(self) -> None:
         # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.
@@ -76,6 +86,8 @@ class Requirements:
         object.__setattr__(self, "labels", bounds.sorted_labels(self.labels))
         if self.driver != "":
             bounds.check_name("driver", self.driver)
+        check_python(self.python)
+        bounds.check_amount("cloudpickle", self.cloudpickle, 0, MAX_CLOUDPICKLE)
         for field, asked in (
             ("gpu.memory", self.gpu_memory_bytes > 0),
             ("gpu.cc", self.gpu_compute_capability > 0),
@@ -97,6 +109,10 @@ def _parse_count(text: str) -> int:
     if _COUNT.fullmatch(text) is None:
         raise ValueError(f"{bounds.shown(text)} is not a whole number of zero or more")
     return int(text)
+
+
+def _parse_python(text: str) -> str:
+    return text if text == ANY_PYTHON else python_name(text)
 
 
 def _parse_driver(text: str) -> str:
@@ -121,6 +137,7 @@ _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "gpu.share": ("gpu_share_milli", parse_milli),
     "gpu.model": ("gpu_models", lambda text: tuple(text.split("|"))),
     "driver": ("driver", _parse_driver),
+    "python": ("python", _parse_python),
 }
 _FIELDS: Final = {**_AMOUNTS, **_CHOICES}
 # Where a number with a fraction means something; elsewhere a float has lost what was meant.
