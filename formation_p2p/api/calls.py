@@ -19,10 +19,12 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
+from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
+from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
 
 T = TypeVar("T")
@@ -60,15 +62,26 @@ class ArgumentPickler:
 
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
     """One call of `function` for each item; the function is pickled once."""
-    pickled, kind = cloudpickle.dumps(function), qualified_name(function)
+    pickled, kind = pickled_function(function), qualified_name(function)
     pickler = ArgumentPickler()
-    return [PythonCall(pickled, pickler.dumps((item,), {}), kind) for item in items]
+    return [
+        PythonCall(pickled, pickler.dumps((item,), {}), kind, own_name(), CLOUDPICKLE)
+        for item in items
+    ]
 
 
 def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PythonCall:
     """`function(*args, **kwargs)`, on whichever machine can."""
     arguments = ArgumentPickler().dumps(args, kwargs)
-    return PythonCall(cloudpickle.dumps(function), arguments, qualified_name(function))
+    kind = qualified_name(function)
+    return PythonCall(pickled_function(function), arguments, kind, own_name(), CLOUDPICKLE)
+
+
+def pickled_function(function: Callable[..., Any]) -> bytes:
+    """With the Python that wrote it in front (host/drivers/interpreter.py). Raises whatever a
+    function that cannot be pickled raises."""
+    pickled: bytes = cloudpickle.dumps(function)
+    return own_name().encode() + b"\n" + pickled
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
@@ -98,7 +111,8 @@ def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> Task
     chosen = options_of(kwargs, options, takes=CallKwargs, call=call)
     if chosen.needs.driver not in ("", PythonCall.driver):
         raise InvalidInput("driver", f"{chosen.needs.driver} does not run a function")
-    return replace(chosen, needs=replace(chosen.needs, driver=PythonCall.driver))
+    needs = driven_by(chosen.needs, PythonCall.driver, own_name(), CLOUDPICKLE)
+    return replace(chosen, needs=needs)
 
 
 def job_of(calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str) -> Job:

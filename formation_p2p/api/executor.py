@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
-import cloudpickle
-
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
@@ -29,6 +27,7 @@ from formation_p2p.api.calls import (
     ArgumentPickler,
     job_of,
     name_of,
+    pickled_function,
     value_of_end,
 )
 from formation_p2p.core.dispatch.job_events import (
@@ -280,7 +279,7 @@ class _Feeder:
             try:
                 key = id(call.function)
                 if key not in pickled:
-                    pickled[key] = (call.function, cloudpickle.dumps(call.function))
+                    pickled[key] = (call.function, pickled_function(call.function))
                 arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
                 # What cannot be pickled raises what it likes; it is the caller's to see.

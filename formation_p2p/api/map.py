@@ -16,8 +16,6 @@ from contextlib import closing
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar
 
-import cloudpickle
-
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
@@ -25,6 +23,7 @@ from formation_p2p.api.calls import (
     ArgumentPickler,
     job_of,
     name_of,
+    pickled_function,
     value_of_end,
 )
 from formation_p2p.core.dispatch.job import Job
@@ -240,7 +239,7 @@ class Flow:
 
     def _hand_over(self, arguments: list[bytes], size: int) -> None:
         if self._pickled is None:
-            self._pickled = cloudpickle.dumps(self._function)
+            self._pickled = pickled_function(self._function)
         function = self._pickled
         job = job_of(
             ((function, each) for each in arguments), self._options, name_of(self._function)

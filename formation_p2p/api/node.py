@@ -123,6 +123,7 @@ class Node(NodeBase):
         price_micro: int = 0,
         permissive: bool = False,
         shares: ScopeShares = EVERYTHING,
+        pythons: Iterable[str] = (),
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 
@@ -131,12 +132,14 @@ class Node(NodeBase):
         `price_micro` is what a core-hour costs, in millionths of the network's currency unit. A
         `permissive` worker logs what the quotas, hours and labels of grants forbid, and allows it
         (docs/quotas.md). `shares` is what each circle may have of the cores (docs/locality.md).
+        `pythons` are the versions that calls may use, such as `3.12`, or paths of interpreters:
+        this process's own if none is named.
 
         Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
         needs, StateError where the home's record of usage is damaged.
         """
         return await self._services.serve(
-            drivers, sandbox, limits, labels, price_micro, permissive, shares
+            drivers, sandbox, limits, labels, price_micro, permissive, shares, pythons
         )
 
     async def submit(

@@ -22,12 +22,14 @@ from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
+from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
+from formation_p2p.host.machine.pythons import interpreters
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import RuntimeConfig, Shell
@@ -153,6 +155,7 @@ class NodeServices:
         price_micro: int,
         permissive: bool,
         shares: ScopeShares,
+        pythons: Iterable[str],
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
@@ -161,10 +164,11 @@ class NodeServices:
                 raise InvalidInput(
                     "worker", "this node works already; leave and join to change that"
                 )
+            offered = await asyncio.to_thread(interpreters, pythons)
             makers = (
                 drivers
                 if isinstance(drivers, Mapping)
-                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox)
+                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox, offered)
             )
             scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
@@ -179,6 +183,9 @@ class NodeServices:
             pairs = sorted_labels(tuple((labels or {}).items()))
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
             names = tuple(sorted(makers))
+            if PythonCall.driver in makers:
+                can = tuple(each.python for each in offered.values())
+                hardware = replace(hardware, capability=replace(hardware.capability, pythons=can))
             serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
             self._work = (serve, makers, usage)
             self.call(self._serve)

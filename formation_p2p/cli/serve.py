@@ -101,6 +101,9 @@ def worker(
         "The largest share of the cores for one scope, such as commons=0.25; 0 closes the "
         "machine to it. Scopes: local, cell, org, federation, commons. Repeatable.",
     ),
+    pythons: list[str] | None = option(
+        "--python", "VERSION", "Run calls of this Python: 3.12, or a path. Repeatable."
+    ),
     permissive: bool = option(
         "--permissive", "", "Allow what quotas, hours and labels forbid, and log it.", default=False
     ),
@@ -128,11 +131,14 @@ def worker(
         from formation_p2p.cli.tables import offer_in_words
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
+        from formation_p2p.host.machine.pythons import interpreters
 
         leave = asyncio.Event()
         log = WorkLog()
         chosen = cast("Sandboxing", sandbox)
-        makers = await asyncio.to_thread(set_up_drivers, drivers, place.path, chosen)
+        makers = await asyncio.to_thread(
+            set_up_drivers, drivers, place.path, chosen, interpreters(pythons or ())
+        )
         async with WatchedNode.join(home=place.path, listen=listen, metrics=metrics) as node:
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
@@ -143,6 +149,7 @@ def worker(
                 price_micro=asked,
                 shares=given,
                 permissive=permissive,
+                pythons=pythons or (),
             )
             can = hardware.capability
             if as_json:

@@ -251,13 +251,13 @@ def jobs(kept: Sequence[JobSummary]) -> Table:
 def offer_in_words(
     can: Capability, drivers: Sequence[str], labels: Mapping[str, str], price_micro: int
 ) -> str:
-    gpus = _gpus(can) if can.gpus else "no GPU"
+    has = ", ".join((_gpus(can) if can.gpus else "no GPU", *(each.name for each in can.pythons)))
     cores = "core" if can.cpu_milli == 1000 else "cores"
     said = "".join(f", {key}={value}" for key, value in labels.items())
     price = f", at {format_micro(price_micro)} for a core-hour" if price_micro else ""
     return (
         f"{format_milli(can.cpu_milli)} {cores}, {format_bytes(can.memory_bytes)} of memory, "
-        f"{format_bytes(can.storage_bytes)} of storage, {gpus}, for {_listed(drivers)}{said}{price}"
+        f"{format_bytes(can.storage_bytes)} of storage, {has}, for {_listed(drivers)}{said}{price}"
     )
 
 

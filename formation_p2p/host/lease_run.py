@@ -237,6 +237,7 @@ class LeaseRun:
             work.shared,
             needs.storage_bytes,
             needs.network_mbps > 0,
+            needs.python,
         )
 
     async def _announce(self) -> None:

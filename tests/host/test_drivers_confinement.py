@@ -17,6 +17,7 @@ import cloudpickle
 import pytest
 import trio
 
+from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -155,7 +156,7 @@ async def main():
     ):
         nursery.start_soon(ProcessDriver(bare_machine()).run, one, Recorder())
         nursery.start_soon(lease.serve)
-        nursery.start_soon(lease.outcome, cloudpickle.dumps(call), arguments)
+        nursery.start_soon(lease.outcome, pickled_function(call), arguments)
         await until(
             lambda: len(list(root.glob("*daemon"))) >= 2 and (root / "python").exists(), 60
         )
@@ -209,7 +210,7 @@ def test_a_node_that_forks_at_the_worst_moment_still_sees_its_tasks_end_and_can_
         return started
 
     monkeypatch.setattr(trio.lowlevel, "open_process", start_and_fork)
-    crash = (cloudpickle.dumps(os._exit), cloudpickle.dumps(((7,), {})))
+    crash = (pickled_function(os._exit), cloudpickle.dumps(((7,), {})))
     sleep = ProcessSpec(("sleep", "600")).encode()
 
     async def story() -> None:

@@ -19,6 +19,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -61,7 +62,7 @@ class World:
         timeout_s: float | None = 10.0,
         **held: Any,
     ) -> Outcome:
-        shared, payload = cloudpickle.dumps(function), cloudpickle.dumps((args, {}))
+        shared, payload = pickled_function(function), cloudpickle.dumps((args, {}))
         lease = self.lease(**held)
         return await lease.outcome(shared, payload, timeout_s=timeout_s, report=report)
 
@@ -143,7 +144,7 @@ def test_arguments_travel_and_what_the_callers_main_defines_travels_with_them(
 
     async def scenario(world: World) -> None:
         arguments = cloudpickle.dumps(((main["Point"](3, 4),), {"scale": 2}))
-        outcome = await world.lease().outcome(cloudpickle.dumps(main["task"]), arguments)
+        outcome = await world.lease().outcome(pickled_function(main["task"]), arguments)
         assert isinstance(outcome, Succeeded), outcome
         assert pickle.loads(outcome.result) == 10.0
 
@@ -320,7 +321,7 @@ def test_a_warm_call_costs_little_and_a_cold_one_not_much(tmp_path: Path) -> Non
     """Measured on two busy cores: 0.25 ms and 65 ms. The bounds are ten times that."""
 
     async def scenario(world: World) -> None:
-        call = (cloudpickle.dumps(lambda item: item), cloudpickle.dumps(((1,), {})))
+        call = (pickled_function(lambda item: item), cloudpickle.dumps(((1,), {})))
         took: list[float] = []
         for _ in range(201):
             began = time.perf_counter()
@@ -465,7 +466,7 @@ def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path
             (missing, cloudpickle.dumps(((), {})), "ModuleNotFoundError"),
             (b"", b"", "EOFError"),
             (b"garbage", b"garbage", "UnpicklingError"),
-            (cloudpickle.dumps(len), cloudpickle.dumps(7), "TypeError"),
+            (pickled_function(len), cloudpickle.dumps(7), "TypeError"),
         ):
             outcome = await world.lease().outcome(function, arguments)
             assert isinstance(outcome, Failed)

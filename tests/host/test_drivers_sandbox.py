@@ -23,6 +23,7 @@ import cloudpickle
 import pytest
 import trio
 
+from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -383,7 +384,7 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
         Place("mine").touch()
         return Place(secret).exists(), os.getppid(), Place("mine").exists()
 
-    function = cloudpickle.dumps(look)
+    function = pickled_function(look)
     arguments = cloudpickle.dumps(((str(home / "identity.key"),), {}))
 
     async def story() -> None:
@@ -413,10 +414,10 @@ def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: P
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lease.serve)
             arguments = cloudpickle.dumps(((), {}))
-            ended = await lease.outcome(cloudpickle.dumps(lock_up), arguments)
+            ended = await lease.outcome(pickled_function(lock_up), arguments)
             assert isinstance(ended, Failed), ended
             assert "code 3" in ended.message
-            after = await lease.outcome(cloudpickle.dumps(os.getppid), arguments)
+            after = await lease.outcome(pickled_function(os.getppid), arguments)
             assert isinstance(after, Succeeded), after
             await lease.end()
         assert list((home / "scratch").iterdir()) == []

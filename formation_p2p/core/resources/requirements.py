@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -96,6 +96,14 @@ class Requirements:
         ):
             if asked and self.gpu_count == 0:
                 raise InvalidInput(field, "is asked of no GPU; ask for one with gpu=1")
+
+
+def driven_by(
+    needs: Requirements, driver: str, python: str = "", cloudpickle: int = 0
+) -> Requirements:
+    """The needs of a task of this driver; of a call, with the versions that wrote it, unless they
+    name a Python themselves."""
+    return replace(needs, driver=driver, python=needs.python or python, cloudpickle=cloudpickle)
 
 
 # The longest that can be asked for (sixteen models, eight labels) stays below.

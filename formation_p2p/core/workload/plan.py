@@ -9,7 +9,11 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, shown
-from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
+from formation_p2p.core.resources.requirements import (
+    DEFAULT_MEMORY_BYTES,
+    Requirements,
+    driven_by,
+)
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
@@ -102,7 +106,7 @@ def tasks_of(
     """
     ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
     used: dict[str, MemoryEstimate] = {}
-    known: dict[tuple[Requirements, bool, str, str], tuple[Requirements, str, int]] = {}
+    known: dict[tuple[object, ...], tuple[Requirements, str, int]] = {}
     tasks: list[Task] = []
     for place, each in enumerate(plan.tasks):
         work = each.work
@@ -110,11 +114,12 @@ def tasks_of(
         if each.needs is not None:
             asked, given = each.needs, each.memory_given
         kind = "" if estimates is None else kind_of(work, each.kind)
-        key = (asked, given, work.driver, kind)
+        versions = getattr(work, "python", ""), getattr(work, "cloudpickle", 0)
+        key = (asked, given, work.driver, kind, versions)
         if key not in known:
             if asked.driver not in ("", work.driver):
                 raise InvalidInput("driver", f"{asked.driver} does not run a {type(work).__name__}")
-            driven = replace(asked, driver=work.driver)
+            driven = driven_by(asked, work.driver, *versions)
             estimate = None if given else (estimates or {}).get(kind)
             known[key] = driven, kind, 0
             if estimate is not None:

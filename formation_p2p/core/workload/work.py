@@ -55,6 +55,7 @@ class PythonCall:
     only the caller reads the result. `function`, pickled with cloudpickle, is shared by any number
     of calls: it travels to a worker once, and is read there once. `arguments` is the pickle of
     `(args, kwargs)`. `kind` is the function's qualified name, under which its memory is learnt.
+    `python` and `cloudpickle` are the versions that pickled it, as in `Requirements`.
     """
 
     driver: ClassVar[str] = "python"
@@ -62,6 +63,8 @@ class PythonCall:
     function: bytes
     arguments: bytes
     kind: str = ""
+    python: str = ""
+    cloudpickle: int = 0
 
     @property
     def shared(self) -> bytes:

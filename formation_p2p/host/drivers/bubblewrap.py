@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES
-from formation_p2p.host.drivers.command import printed_by
+from formation_p2p.host.machine.command import printed_by
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0
@@ -46,15 +46,16 @@ class Bubblewrap:
     home: Path
     user: tuple[str, ...] = _USER[0]
     devices: tuple[str, ...] = _GPUS
+    shown: tuple[str, ...] = ()
 
     @classmethod
-    def found(cls, home: Path, environment: Mapping[str, str]) -> Self:
+    def found(cls, home: Path, environment: Mapping[str, str], shown: tuple[str, ...] = ()) -> Self:
         """One that was seen to start this interpreter with `environment`. Raises NoSandbox."""
         program = shutil.which("bwrap")
         if program is None:
             raise NoSandbox("bwrap is not on PATH; install the package bubblewrap")
         for user in _USER:
-            sandbox = cls(program, home, user)
+            sandbox = cls(program, home, user, shown=shown)
             with tempfile.TemporaryDirectory() as folder:
                 inside = sandbox.command(Path(folder), network=False, gpus=False)
                 argv = (*inside, sys.executable, "-I", "-S", "-c", "import ctypes")
@@ -75,7 +76,7 @@ class Bubblewrap:
         hidden = _folders((*_HIDDEN, str(Path.home())))
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
-        shown = _below((*hidden, *temporary), _needed(network))
+        shown = _below((*hidden, *temporary), (*_needed(network), *self.shown))
         kinds = self.devices if gpus else ()
         devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (

@@ -48,7 +48,8 @@ class Execution:
     `Failed(INVALID)` where they do not parse. `shared` is what the task has in common with others.
     Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
     `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU is what
-    CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one.
+    CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one,
+    `python` the version that its call is for (core/resources/python.py).
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -66,6 +67,7 @@ class Execution:
     shared: bytes = b""
     storage_bytes: int = 0
     network: bool = False
+    python: str = ""
 
     @property
     def limits(self) -> TaskLimits:

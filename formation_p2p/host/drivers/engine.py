@@ -20,8 +20,8 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.process import ContainerSpec
-from formation_p2p.host.drivers.command import printed_by
 from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.machine.command import printed_by
 
 _log = logging.getLogger(__name__)
 

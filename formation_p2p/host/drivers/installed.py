@@ -7,7 +7,7 @@ a moment, and returns what makes the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from formation_p2p.host.drivers import container, process, python, wasm
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.machine import Machine, Sandboxing
 from formation_p2p.host.entry_points import Offered
+from formation_p2p.host.machine.pythons import Interpreter
 
 SetUp = Callable[[Machine], DriverMaker]
 
@@ -31,17 +32,20 @@ DRIVERS: Final[Offered[SetUp]] = Offered(
 
 
 def set_up_drivers(
-    names: Iterable[str], home: Path | None = None, sandbox: Sandboxing = "auto"
+    names: Iterable[str],
+    home: Path | None = None,
+    sandbox: Sandboxing = "auto",
+    pythons: Mapping[str, Interpreter] | None = None,
 ) -> dict[str, DriverMaker]:
     """How to make each. What the call finds of the machine, those it makes share. `home` is the
-    node's own, the usual one by default.
+    node's own, the usual one by default; `pythons` are the interpreters of calls.
 
     Raises InvalidInput for a name that is not installed and for a package that is broken, and
     LocalError where this machine lacks what a driver needs, or the sandbox that is required. Takes
     a moment.
     """
     wanted = {name: _offered(name) for name in names}
-    machine = Machine.found(home, sandbox)
+    machine = Machine.found(home, sandbox, pythons)
     return {name: _made(name, set_up, machine) for name, set_up in wanted.items()}
 
 

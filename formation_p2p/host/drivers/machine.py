@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -13,6 +13,7 @@ from typing import Final, Literal, Self
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.machine.home import default_path
+from formation_p2p.host.machine.pythons import Interpreter, interpreters
 
 _log = logging.getLogger(__name__)
 
@@ -47,30 +48,37 @@ class Cores:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the drivers of one node share out between their tasks, and the sandbox of those. `home`
-    is the node's home folder."""
+    is the node's home folder; `pythons` are the interpreters of calls, by their names."""
 
     cores: Cores
     groups: Groups | None
     sandbox: Bubblewrap | None = None
     home: Path = field(default_factory=default_path)
+    pythons: Mapping[str, Interpreter] = field(default_factory=interpreters)
 
     @classmethod
-    def found(cls, home: Path | None = None, sandbox: Sandboxing = "auto") -> Self:
+    def found(
+        cls,
+        home: Path | None = None,
+        sandbox: Sandboxing = "auto",
+        pythons: Mapping[str, Interpreter] | None = None,
+    ) -> Self:
         """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
 
         Raises NoSandbox where one is required and there is none.
         """
-        place, around = home or default_path(), None
+        place, around, pythons = home or default_path(), None, pythons or interpreters()
         if sandbox != "off":
             try:
-                around = Bubblewrap.found(place, interpreter_environment())
+                shown = tuple(str(x) for each in pythons.values() for x in each.prefixes)
+                around = Bubblewrap.found(place, interpreter_environment(), shown)
             except NoSandbox as why:
                 if sandbox == "required":
                     raise
                 _log.warning(
                     "tasks run without a sandbox, and can read what this user can: %s", why
                 )
-        return cls(Cores.of_this_process(), Groups.found(), around, place)
+        return cls(Cores.of_this_process(), Groups.found(), around, place, pythons)
 
 
 def base_environment(home: Path) -> dict[str, str]:

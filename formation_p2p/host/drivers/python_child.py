@@ -1,8 +1,9 @@
 """A warm interpreter: runs the calls of one lease, one after the other, and is their process.
 
-Run as a file, `python -I -u python_child.py <calls fd> <max result bytes> <path>…`, under
-`supervisor.py`. It imports little, and nothing of this package. `python.py` is its other end.
-The paths are added to where modules are looked for.
+Run as a file, `python -I -u python_child.py <calls fd> <max result bytes> <cloudpickle> <path>…`,
+under `supervisor.py`. It imports little, and nothing of this package. `python.py` is its other end.
+`cloudpickle` is a folder, or empty where it is found by its name; the paths are added to where
+modules are looked for.
 
 Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
 headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
@@ -32,8 +33,6 @@ import traceback
 from collections import deque
 from contextlib import suppress
 
-import cloudpickle
-
 TYPE_CHECKING = False  # as in supervisor.py
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +61,9 @@ PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 def main() -> None:
-    calls, max_result_bytes = int(sys.argv[1]), int(sys.argv[2])
-    sys.path += [path for path in sys.argv[3:] if path not in sys.path]
+    calls, max_result_bytes, cloudpickle_folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    sys.path += [path for path in sys.argv[4:] if path not in sys.path]
+    find_cloudpickle(cloudpickle_folder)
     sys.argv[1:] = []
     # The calls are not for what the task starts, nor for what it forks.
     os.set_inheritable(calls, False)
@@ -124,10 +124,12 @@ def answer(
     try:
         function = functions[number]
         if isinstance(function, bytes):
-            function = functions[number] = pickle.loads(function)
+            function = functions[number] = read(function, arguments)
         args, kwargs = pickle.loads(arguments)
         result = function(*args, **kwargs)
         plain = type(result) in PLAIN
+        if not plain:
+            import cloudpickle
         value = pickle.dumps(result, 5) if plain else cloudpickle.dumps(result, protocol=5)
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b""
@@ -137,6 +139,34 @@ def answer(
         problem = f"the result's pickle has {len(value)} bytes, of at most {max_result_bytes}"
         return TOO_LARGE, problem.encode(), b""
     return RETURNED, b"", value
+
+
+def find_cloudpickle(folder: str) -> None:
+    """Import the node's, where this is another Python, which is not to find the node's packages:
+    they are compiled for the node's version."""
+    if folder:
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        init = os.path.join(folder, "__init__.py")
+        spec = spec_from_file_location("cloudpickle", init, submodule_search_locations=[folder])
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules["cloudpickle"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def read(function: bytes, arguments: bytes) -> Callable[..., Any]:
+    """What `pickled_function` (api/calls.py) wrote. Bytecode of another version would end this
+    process."""
+    python, _, pickled = function.partition(b"\n")
+    own = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
+    if python != own.encode() and any(b"CodeType" in each for each in (pickled, arguments)):
+        raise TypeError(
+            f"the call holds code of {python.decode(errors='replace')}, which {own} cannot run;"
+            " leave out python=any, or put the function into a module that the worker has"
+        )
+    called: Callable[..., Any] = pickle.loads(pickled)
+    return called
 
 
 def usage() -> tuple[int, int]:
@@ -201,6 +231,8 @@ def explained(error: BaseException) -> bytes:
 
 def pickled(error: BaseException, max_bytes: int) -> bytes:
     try:
+        import cloudpickle
+
         value = cloudpickle.dumps(error, protocol=5)
     except BaseException:  # noqa: BLE001 - anything can hide in it; its traceback is told anyway
         return b""

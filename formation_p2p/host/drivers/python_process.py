@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
+import cloudpickle
 import trio
 
 from formation_p2p.core.negotiation.in_flight import SharedBlobs
@@ -29,10 +30,13 @@ from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
 from formation_p2p.host.drivers.supervised import Called, Supervised
+from formation_p2p.host.machine.pythons import own_name
 
 INTERPRETER: Final = Path(python_child.__file__)
 # The kernel takes more in one go only from a larger buffer.
 _READ_BYTES: Final = 256 * KIB
+# Pure Python, and the same for every version.
+_CLOUDPICKLE: Final = str(Path(cloudpickle.__file__).parent)
 _FAILURES: Final = {
     python_child.RAISED: FailureKind.EXCEPTION,
     python_child.OUT_OF_MEMORY: FailureKind.MEMORY,
@@ -53,9 +57,15 @@ class WarmInterpreter(Called):
     @classmethod
     async def start(cls, machine: Machine, program: Path, execution: Execution, home: Path) -> Self:
         """Raises OSError where this machine cannot start a process."""
-        arguments = (str(MAX_RESULT_BYTES), *filter(None, sys.path))
+        pythons = machine.pythons
+        name = execution.python if execution.python in pythons else next(iter(pythons))
+        # The packages of this process are compiled for its own version.
+        found = ("", *filter(None, sys.path)) if name == own_name() else (_CLOUDPICKLE,)
+        arguments = (str(MAX_RESULT_BYTES), *found)
         devices = device_environment(execution.device_ids)
-        return cls(*await cls.started(machine, program, arguments, home, execution.limits, devices))
+        python = str(pythons[name].path)
+        limits = execution.limits
+        return cls(*await cls.started(machine, program, arguments, home, limits, devices, python))
 
     def weight(self, execution: Execution) -> int:
         """How many bytes have it run a call."""

@@ -266,6 +266,7 @@ class Called:
         folder: Path,
         limits: TaskLimits,
         environment: Mapping[str, str],
+        python: str = sys.executable,
     ) -> tuple[Supervised, socket.socket]:
         """What to make one of. Raises OSError where this machine cannot start a process."""
         calls, its_calls = socket.socketpair()
@@ -273,7 +274,7 @@ class Called:
         with its_calls:
             its_fd = its_calls.fileno()
             launch = Launch(
-                argv=(sys.executable, "-I", "-u", str(program), str(its_fd), *arguments),
+                argv=(python, "-I", "-u", str(program), str(its_fd), *arguments),
                 environment={
                     **base_environment(folder),
                     **interpreter_environment(),
