@@ -26,6 +26,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.machine.pythons import own_name
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
 from tests.support.waiting import until
 
@@ -461,11 +462,11 @@ def test_whatever_bytes_are_called_it_is_their_own_failure(
 
 def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        missing = b"cno_such_module\nfunction\n."
+        missing = own_name().encode() + b"\ncno_such_module\nfunction\n."
         for function, arguments, expected in (
             (missing, cloudpickle.dumps(((), {})), "ModuleNotFoundError"),
             (b"", b"", "EOFError"),
-            (b"garbage", b"garbage", "UnpicklingError"),
+            (own_name().encode() + b"\ngarbage", b"garbage", "UnpicklingError"),
             (pickled_function(len), cloudpickle.dumps(7), "TypeError"),
         ):
             outcome = await world.lease().outcome(function, arguments)

@@ -99,8 +99,9 @@ class ALease:
         lease_id: str = "lease",
         memory_bytes: int = 256 * MIB,
         device_ids: tuple[str, ...] = (),
+        python: str = "",
     ) -> None:
-        holds = Requirements(memory_bytes=memory_bytes, driver=driver.name)
+        holds = Requirements(memory_bytes=memory_bytes, driver=driver.name, python=python)
         self._held = Execute(lease_id, holds, device_ids, (), cause="a test")
         self._run = LeaseRun(self._held, driver, root, self._take)
         self._reports: dict[str, Recorder] = {}

@@ -1,0 +1,110 @@
+"""The interpreters of a machine, and calls that run with another Python than the node's."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import trio
+
+from formation_p2p.api.calls import pickled_function
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
+from formation_p2p.host.drivers.machine import Cores, Machine
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
+from tests.support.drivers_world import ALease, within
+
+
+def other_python() -> str:
+    """A version that this machine has, beside the one that runs the tests."""
+    for minor in (13, 12, 14, 10):
+        if f"cpython-3.{minor}" == own_name():
+            continue
+        try:
+            interpreters([f"3.{minor}"])
+        except LocalError:
+            continue
+        return f"cpython-3.{minor}"
+    pytest.skip("one Python alone is installed here")
+
+
+def test_a_worker_offers_its_own_python_where_none_is_named() -> None:
+    (own,) = interpreters().values()
+    assert own.python.name == own_name()
+    assert own.python.cloudpickle == CLOUDPICKLE
+    assert own.python.platform.startswith("linux-")
+    assert Path(sys.base_prefix) in own.prefixes
+
+
+def test_a_python_is_named_by_its_version_or_its_path() -> None:
+    own = interpreters()
+    assert interpreters([own_name()]) == own
+    assert interpreters([sys.executable]) == own
+
+
+def test_a_version_that_is_not_there_is_said_with_what_to_do() -> None:
+    with pytest.raises(LocalError, match=r"3\.99 is not on PATH, .*`uv python install 3\.99`"):
+        interpreters(["3.99"])
+    with pytest.raises(InvalidInput, match="'three' is not a version"):
+        interpreters(["three"])
+    with pytest.raises(LocalError, match="No such file"):
+        interpreters(["/no/such/python"])
+
+
+def test_a_program_that_is_not_a_python_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho not installed >&2; exit 127\n")
+    shim.chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LocalError, match=r"3\.99 is not on PATH"):
+        interpreters(["3.99"])
+    with pytest.raises(LocalError, match="not installed"):
+        interpreters([str(shim)])
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def version_of() -> tuple[int, ...]:
+    import sys
+
+    return tuple(sys.version_info[:2])
+
+
+def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
+    other = other_python()
+    pythons = interpreters([own_name().partition("-")[2], other])
+    driver = PythonDriver(Machine(Cores.of_this_process(), None, pythons=pythons))
+
+    nothing = cloudpickle.dumps(((), {}))
+
+    async def ran(python: str, function: bytes) -> Outcome:
+        lease = ALease(driver, tmp_path, python=python)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            try:
+                return await lease.outcome(function, nothing)
+            finally:
+                await lease.end()
+
+    async def story() -> None:
+        # By reference: each version has a function of its own of that name.
+        by_name = f"{other}\n".encode() + b"cplatform\npython_version\n."
+        outcome = await ran(other, by_name)
+        assert isinstance(outcome, Succeeded)
+        assert cloudpickle.loads(outcome.result).startswith(other.partition("-")[2] + ".")
+        # By value: bytecode of another version would end the process.
+        outcome = await ran(other, pickled_function(version_of))
+        assert isinstance(outcome, Failed)
+        assert f"holds code of {own_name()}, which {other} cannot run" in outcome.message
+        outcome = await ran(own_name(), pickled_function(version_of))
+        assert isinstance(outcome, Succeeded)
+        assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
+
+    within(30, story)
