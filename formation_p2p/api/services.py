@@ -164,11 +164,12 @@ class NodeServices:
                 raise InvalidInput(
                     "worker", "this node works already; leave and join to change that"
                 )
+            pythons = tuple(pythons)
             offered = await asyncio.to_thread(interpreters, pythons)
             makers = (
                 drivers
                 if isinstance(drivers, Mapping)
-                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox, offered)
+                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox, pythons)
             )
             scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:

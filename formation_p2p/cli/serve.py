@@ -131,14 +131,11 @@ def worker(
         from formation_p2p.cli.tables import offer_in_words
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
-        from formation_p2p.host.machine.pythons import interpreters
 
         leave = asyncio.Event()
         log = WorkLog()
         chosen = cast("Sandboxing", sandbox)
-        makers = await asyncio.to_thread(
-            set_up_drivers, drivers, place.path, chosen, interpreters(pythons or ())
-        )
+        makers = await asyncio.to_thread(set_up_drivers, drivers, place.path, chosen, pythons or ())
         async with WatchedNode.join(home=place.path, listen=listen, metrics=metrics) as node:
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()

@@ -22,6 +22,14 @@ _AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
 }
 
 
+# What to do where a machine has another version than a call is for.
+_ADVICE: Final[Mapping[str, str]] = {
+    "python": 'start a worker there with --python, or write python="any" for a function of a '
+    "module that the workers have",
+    "cloudpickle": "install the same major version of cloudpickle on both",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Infeasible:
     """The machine cannot, or cannot now: `resource` is a field of the requirements.
@@ -37,7 +45,8 @@ class Infeasible:
         shown = _AMOUNTS.get(self.resource, str)
         amounts = (self.needed, self.free)
         needed, free = (shown(each) if isinstance(each, int) else each for each in amounts)
-        return f"{self.resource}: needs {needed}, has {free}"
+        advice = f"; {_ADVICE[self.resource]}" if self.resource in _ADVICE else ""
+        return f"{self.resource}: needs {needed}, has {free}{advice}"
 
 
 @dataclass(frozen=True, slots=True)

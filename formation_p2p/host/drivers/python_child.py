@@ -21,6 +21,7 @@ Each call runs in a folder that is its own and empty.
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pickle
 import resource
@@ -30,8 +31,10 @@ import sys
 import termios
 import time
 import traceback
+import types
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 TYPE_CHECKING = False  # as in supervisor.py
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ READ_BYTES = 256 * 1024
 # A call that takes longer has the next one wait. Less than what the node takes for long, since
 # its clock may have begun earlier.
 LONG_S = 0.01
+# As core/resources/python.py names it.
+OWN = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -63,14 +68,14 @@ PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 def main() -> None:
     calls, max_result_bytes, cloudpickle_folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     sys.path += [path for path in sys.argv[4:] if path not in sys.path]
-    find_cloudpickle(cloudpickle_folder)
+    import_cloudpickle(cloudpickle_folder)
     sys.argv[1:] = []
     # The calls are not for what the task starts, nor for what it forks.
     os.set_inheritable(calls, False)
     os.register_at_fork(after_in_child=lambda: forget(calls))
     # The task may point its output elsewhere; these stay what the node reads.
     outputs = [os.dup(1), os.dup(2)]
-    functions: dict[int, Callable[..., Any] | bytes] = {}
+    functions: dict[int, bytes | tuple[Callable[..., Any], Callable[[bytes], Any]]] = {}
     folder = Folder()
     reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
     count = 0
@@ -115,22 +120,20 @@ def main() -> None:
 
 
 def answer(
-    functions: dict[int, Callable[..., Any] | bytes],
+    functions: dict[int, bytes | tuple[Callable[..., Any], Callable[[bytes], Any]]],
     number: int,
     arguments: bytes,
     max_result_bytes: int,
 ) -> tuple[bytes, bytes, bytes]:
     """What to reply to one call: its kind, a message for people, and a pickle."""
     try:
-        function = functions[number]
-        if isinstance(function, bytes):
-            function = functions[number] = read(function, arguments)
-        args, kwargs = pickle.loads(arguments)
+        known = functions[number]
+        if isinstance(known, bytes):
+            known = functions[number] = read(known)
+        function, load = known
+        args, kwargs = load(arguments)
         result = function(*args, **kwargs)
-        plain = type(result) in PLAIN
-        if not plain:
-            import cloudpickle
-        value = pickle.dumps(result, 5) if plain else cloudpickle.dumps(result, protocol=5)
+        value = pickle.dumps(result, 5) if type(result) in PLAIN else by_value(result)
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b""
     except BaseException as error:  # noqa: BLE001 - whatever the task raises is its outcome
@@ -141,32 +144,55 @@ def answer(
     return RETURNED, b"", value
 
 
-def find_cloudpickle(folder: str) -> None:
-    """Import the node's, where this is another Python, which is not to find the node's packages:
-    they are compiled for the node's version."""
-    if folder:
-        from importlib.util import module_from_spec, spec_from_file_location
+def import_cloudpickle(folder: str) -> None:
+    """The node's, of `folder` where this is another Python. That one is not to find what lies
+    beside it: the node's packages are compiled for the node's version."""
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
 
-        init = os.path.join(folder, "__init__.py")
-        spec = spec_from_file_location("cloudpickle", init, submodule_search_locations=[folder])
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules["cloudpickle"] = module_from_spec(spec)
-        spec.loader.exec_module(module)
+    if not folder:
+        import_module("cloudpickle")
+        return
+    init = os.path.join(folder, "__init__.py")
+    spec = spec_from_file_location("cloudpickle", init, submodule_search_locations=[folder])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["cloudpickle"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
-def read(function: bytes, arguments: bytes) -> Callable[..., Any]:
-    """What `pickled_function` (api/calls.py) wrote. Bytecode of another version would end this
-    process."""
+def by_value(value: object) -> bytes:
+    import cloudpickle  # imported by main, from where the node has it
+
+    return cloudpickle.dumps(value, protocol=5)  # type: ignore[no-any-return]  # it is not typed
+
+
+def read(function: bytes) -> tuple[Callable[..., Any], Callable[[bytes], Any]]:
+    """What `pickled_function` (api/calls.py) wrote, and what reads its arguments."""
     python, _, pickled = function.partition(b"\n")
-    own = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
-    if python != own.encode() and any(b"CodeType" in each for each in (pickled, arguments)):
+    load = pickle.loads if python.decode(errors="replace") == OWN else partial(foreign, python)
+    return load(pickled), load
+
+
+def foreign(python: bytes, pickled: bytes) -> Any:
+    """What another version has pickled. Its bytecode would end this process."""
+
+    def refuse(*_: object) -> None:
         raise TypeError(
-            f"the call holds code of {python.decode(errors='replace')}, which {own} cannot run;"
-            " leave out python=any, or put the function into a module that the worker has"
+            f"the call holds code of {python.decode(errors='replace')}, which {OWN} cannot run; "
+            "leave python= out, or put the function into a module that the worker has"
         )
-    called: Callable[..., Any] = pickle.loads(pickled)
-    return called
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found = super().find_class(module, name)
+            if found is types.CodeType:
+                return refuse
+            if name != "_builtin_type":  # with which cloudpickle names the types of `types`
+                return found
+            return lambda kind: refuse if kind == "CodeType" else found(kind)
+
+    return Unpickler(io.BytesIO(pickled)).load()
 
 
 def usage() -> tuple[int, int]:
@@ -231,9 +257,7 @@ def explained(error: BaseException) -> bytes:
 
 def pickled(error: BaseException, max_bytes: int) -> bytes:
     try:
-        import cloudpickle
-
-        value = cloudpickle.dumps(error, protocol=5)
+        value = by_value(error)
     except BaseException:  # noqa: BLE001 - anything can hide in it; its traceback is told anyway
         return b""
     return value if len(value) <= max_bytes else b""

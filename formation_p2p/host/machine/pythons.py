@@ -21,7 +21,7 @@ from formation_p2p.host.machine.command import printed_by
 # It starts in 20 ms; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0
 _PROBE: Final = """
-import json, platform, sys, sysconfig
+import json, platform, sys
 libc = "gnu" if platform.libc_ver()[0] == "glibc" else "musl" if sys.platform == "linux" else "none"
 print(json.dumps([
     "%s-%d.%d" % (sys.implementation.name, *sys.version_info[:2]),
