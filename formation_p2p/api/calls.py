@@ -21,6 +21,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
@@ -78,10 +79,8 @@ def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> P
 
 
 def pickled_function(function: Callable[..., Any]) -> bytes:
-    """With the Python that wrote it in front (host/drivers/interpreter.py). Raises whatever a
-    function that cannot be pickled raises."""
-    pickled: bytes = cloudpickle.dumps(function)
-    return own_name().encode() + b"\n" + pickled
+    """As an encoded CallContext. Raises whatever a function that cannot be pickled raises."""
+    return CallContext(own_name(), cloudpickle.dumps(function)).encode()
 
 
 def qualified_name(function: Callable[..., Any]) -> str:

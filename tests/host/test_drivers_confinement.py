@@ -131,6 +131,7 @@ NODE = """
 import multiprocessing, sys, time, trio
 from pathlib import Path
 import cloudpickle
+from formation_p2p.api.calls import pickled_function
 from tests.support.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
@@ -303,7 +304,7 @@ def test_a_failed_start_gives_back_all_that_it_took(
     monkeypatch.setattr(sys, "executable", "/no/interpreter")
     drivers: dict[Driver | LeaseDriver, tuple[bytes, bytes]] = {
         ProcessDriver(machine): (b"", ProcessSpec(("true",)).encode()),
-        PythonDriver(machine): (b"", b""),
+        PythonDriver(machine): (pickled_function(len), b""),
     }
 
     async def story() -> None:

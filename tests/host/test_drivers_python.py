@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child
@@ -454,6 +455,9 @@ def test_whatever_bytes_are_called_it_is_their_own_failure(
     async def scenario(world: World) -> None:
         outcome = await world.lease().outcome(shared, payload)
         assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.INVALID
+        outcome = await world.lease().outcome(CallContext(own_name(), shared).encode(), payload)
+        assert isinstance(outcome, Failed)
         assert outcome.kind is FailureKind.EXCEPTION
         assert await world.value(lambda: "well") == "well"
 
@@ -462,14 +466,15 @@ def test_whatever_bytes_are_called_it_is_their_own_failure(
 
 def test_pickles_that_cannot_be_read_are_an_exception_of_the_call(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        missing = own_name().encode() + b"\ncno_such_module\nfunction\n."
+        missing = b"cno_such_module\nfunction\n."
         for function, arguments, expected in (
             (missing, cloudpickle.dumps(((), {})), "ModuleNotFoundError"),
             (b"", b"", "EOFError"),
-            (own_name().encode() + b"\ngarbage", b"garbage", "UnpicklingError"),
-            (pickled_function(len), cloudpickle.dumps(7), "TypeError"),
+            (b"garbage", b"garbage", "UnpicklingError"),
+            (pickle.dumps(len), cloudpickle.dumps(7), "TypeError"),
         ):
-            outcome = await world.lease().outcome(function, arguments)
+            shared = CallContext(own_name(), function).encode()
+            outcome = await world.lease().outcome(shared, arguments)
             assert isinstance(outcome, Failed)
             assert outcome.kind is FailureKind.EXCEPTION
             assert expected in outcome.message

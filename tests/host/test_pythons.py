@@ -12,6 +12,7 @@ import trio
 
 from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
 from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.python import PythonDriver
@@ -95,7 +96,7 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
 
     async def story() -> None:
         # By reference: each version has a function of its own of that name.
-        by_name = f"{other}\n".encode() + b"cplatform\npython_version\n."
+        by_name = CallContext(other, b"cplatform\npython_version\n.").encode()
         outcome = await ran(other, by_name)
         assert isinstance(outcome, Succeeded)
         assert cloudpickle.loads(outcome.result).startswith(other.partition("-")[2] + ".")

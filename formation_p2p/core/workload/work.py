@@ -52,7 +52,7 @@ class PythonCall:
     """One call of one function, both pickled: the `python` driver runs it.
 
     A pickle runs code when it is read: only the process that runs the call reads the caller's, and
-    only the caller reads the result. `function`, pickled with cloudpickle, is shared by any number
+    only the caller reads the result. `function`, an encoded CallContext, is shared by any number
     of calls: it travels to a worker once, and is read there once. `arguments` is the pickle of
     `(args, kwargs)`. `kind` is the function's qualified name, under which its memory is learnt.
     `python` and `cloudpickle` are the versions that pickled it, as in `Requirements`.

@@ -71,12 +71,15 @@ class Bubblewrap:
             "kernel.apparmor_restrict_unprivileged_userns, or the options of the container"
         )
 
-    def command(self, folder: Path, *, network: bool, gpus: bool) -> tuple[str, ...]:
-        """What goes in front of the supervisor's argv. `folder` is what the task may write to."""
+    def command(
+        self, folder: Path, *, network: bool, gpus: bool, shown: Iterable[Path] = ()
+    ) -> tuple[str, ...]:
+        """What goes in front of the supervisor's argv. `folder` is what the task may write to,
+        `shown` are more folders that it may read, also in the node's home."""
         hidden = _folders((*_HIDDEN, str(Path.home())))
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
-        shown = _below((*hidden, *temporary), (*_needed(network), *self.shown))
+        needed = _below((*hidden, *temporary), (*_needed(network), *self.shown))
         kinds = self.devices if gpus else ()
         devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (
@@ -87,9 +90,10 @@ class Bubblewrap:
             *("--ro-bind-try", "/proc/sys", "/proc/sys"),
             # One may be below another.
             *_each("--tmpfs", sorted((*hidden, *temporary))),
-            *(word for path in shown for word in ("--ro-bind", path, path)),
+            *(word for path in needed for word in ("--ro-bind", path, path)),
             # After what is shown: it may be below that.
             *_each("--tmpfs", own),
+            *(word for path in shown for word in ("--ro-bind", str(path), str(path))),
             *("--tmpfs", _SHARED_MEMORY),
             *(word for path in devices for word in ("--dev-bind", path, path)),
             *("--bind", str(folder), str(folder)),

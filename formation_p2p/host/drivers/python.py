@@ -24,12 +24,14 @@ from typing import Final, NamedTuple
 
 import trio
 
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
 from formation_p2p.host.drivers.driver import DriverMaker, Execution, Output, Turns
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import failure
-from formation_p2p.host.drivers.python_process import INTERPRETER, WarmInterpreter
+from formation_p2p.host.drivers.python_process import INTERPRETER, WarmInterpreter, setup_for
 from formation_p2p.host.drivers.scratch import remove_folder
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
@@ -66,33 +68,61 @@ class PythonDriver:
 
     async def serve(self, turns: Turns) -> None:
         home: Path | None = None
+        contexts = _Contexts()
         try:
             while True:
                 await turns.wait()
                 execution = turns.take()
-                turns.put_back(execution)
+                try:
+                    context = contexts.of(execution)
+                except InvalidInput as problem:
+                    _refuse(turns, execution, Failed(FailureKind.INVALID, str(problem)))
+                    continue
                 if home is None:
                     home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch))
                 try:
                     home.chmod(stat.S_IRWXU)  # a call of the last one may have locked it up
+                    setup = setup_for(self._machine, execution, context)
                     warm = await WarmInterpreter.start(
-                        self._machine, self._program, execution, home
+                        self._machine, self._program, execution, setup, home
                     )
                 except OSError as problem:
-                    turns.take()
-                    turns.begin(execution.execution_id)
                     cannot = f"cannot start an interpreter: {problem}"
-                    turns.ended(execution.execution_id, Failed(FailureKind.DRIVER, cannot))
-                    turns.flush()
+                    _refuse(turns, execution, Failed(FailureKind.DRIVER, cannot))
                     continue
+                turns.put_back(execution)
                 try:
-                    await _Session(turns, warm).run()
+                    if turns.next_bytes is None:
+                        continue  # it was taken back meanwhile
+                    await _Session(turns, warm, contexts).run()
                 finally:
                     with trio.CancelScope(shield=True):
                         await warm.close()
         finally:
             if home is not None:
                 await remove_folder(home)
+
+
+def _refuse(turns: Turns, execution: Execution, failed: Failed) -> None:
+    """Of one that was taken, and cannot be run."""
+    turns.begin(execution.execution_id)
+    turns.ended(execution.execution_id, failed)
+    turns.flush()
+
+
+class _Contexts:
+    """Those of a lease, each read once for as long as calls with it come one after the other."""
+
+    def __init__(self) -> None:
+        self._shared: bytes | None = None
+        self._context: CallContext | None = None
+
+    def of(self, execution: Execution) -> CallContext:
+        """Raises InvalidInput."""
+        if self._context is None or execution.shared is not self._shared:
+            self._context = CallContext.decode(execution.shared)
+            self._shared = execution.shared
+        return self._context
 
 
 class _Call(NamedTuple):
@@ -106,9 +136,11 @@ class _Call(NamedTuple):
 class _Session:
     """The calls of one interpreter, until that has ended."""
 
-    def __init__(self, turns: Turns, warm: WarmInterpreter) -> None:
+    def __init__(self, turns: Turns, warm: WarmInterpreter, contexts: _Contexts) -> None:
         self._turns = turns
         self._warm = warm
+        self._contexts = contexts
+        self._is_last = False  # whether the next call needs another interpreter
         self._calls: deque[_Call] = deque()  # on their way, the first of them runs
         self._weight = 0
         self._count = 0
@@ -125,6 +157,8 @@ class _Session:
             await self._give()
             if not self._calls:
                 self._flush()
+                if self._is_last:
+                    return
                 await self._turns.wait()
                 if self._warm.task.over:
                     return
@@ -183,6 +217,14 @@ class _Session:
         data: list[bytes] = []
         while self._turns.next_bytes is not None and len(self._calls) < _MAX_IN_FLIGHT:
             execution = self._turns.take()
+            try:
+                context = self._contexts.of(execution)
+                self._is_last = not self._warm.suits(context)
+            except InvalidInput:
+                self._is_last = True  # the driver refuses it, in its turn
+            if self._is_last:
+                self._turns.put_back(execution)
+                break
             weight = self._warm.weight(execution)
             if self._calls and self._weight + weight > _MAX_IN_FLIGHT_BYTES:
                 self._turns.put_back(execution)
@@ -192,7 +234,7 @@ class _Session:
             self._calls.append(_Call(self._count, execution, weight))
             if len(self._calls) == 1:
                 self._begin()
-            data.append(self._warm.written(execution))
+            data.append(self._warm.written(execution, context))
         if data:
             await self._send(b"".join(data))
 

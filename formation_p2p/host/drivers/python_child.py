@@ -1,9 +1,12 @@
 """A warm interpreter: runs the calls of one lease, one after the other, and is their process.
 
-Run as a file, `python -I -u python_child.py <calls fd> <max result bytes> <cloudpickle> <path>…`,
-under `supervisor.py`. It imports little, and nothing of this package. `python.py` is its other end.
-`cloudpickle` is a folder, or empty where it is found by its name; the paths are added to where
-modules are looked for.
+Run as a file, under `supervisor.py`, as
+
+    python -I -u python_child.py <calls fd> <max result bytes> <cloudpickle> <path>… "" <path>…
+
+It imports little, and nothing of this package. `python.py` is its other end. `cloudpickle` is a
+folder, or empty where it is found by its name. Modules are looked for in the first paths before
+all else, and in those after the empty one after all else.
 
 Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
 headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
@@ -67,7 +70,9 @@ PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 def main() -> None:
     calls, max_result_bytes, cloudpickle_folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    sys.path += [path for path in sys.argv[4:] if path not in sys.path]
+    between = sys.argv.index("", 4)
+    sys.path[:0] = sys.argv[4:between]
+    sys.path += [path for path in sys.argv[between + 1 :] if path not in sys.path]
     import_cloudpickle(cloudpickle_folder)
     sys.argv[1:] = []
     # The calls are not for what the task starts, nor for what it forks.
@@ -168,7 +173,7 @@ def by_value(value: object) -> bytes:
 
 
 def read(function: bytes) -> tuple[Callable[..., Any], Callable[[bytes], Any]]:
-    """What `pickled_function` (api/calls.py) wrote, and what reads its arguments."""
+    """A function, after the Python that pickled it, and what reads its arguments."""
     python, _, pickled = function.partition(b"\n")
     load = pickle.loads if python.decode(errors="replace") == OWN else partial(foreign, python)
     return load(pickled), load

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,6 +18,7 @@ import trio
 from formation_p2p.core.negotiation.in_flight import SharedBlobs
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import (
     MAX_CPU_MS,
     Failed,
@@ -44,43 +46,78 @@ _FAILURES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CallSetup:
+    """What an interpreter is started with, for calls with these `needs`: `python`, the folder of
+    its `cloudpickle` where it has none itself, the paths that modules are looked for in `first`
+    and `last`, and the folders that are `shown` to it in a sandbox."""
+
+    needs: tuple[object, ...]
+    python: Path
+    cloudpickle: str = ""
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    shown: tuple[Path, ...] = ()
+
+
+def setup_for(machine: Machine, execution: Execution, context: CallContext) -> CallSetup:
+    pythons = machine.pythons
+    name = execution.python if execution.python in pythons else next(iter(pythons))
+    python = pythons[name].path
+    if name == own_name():
+        return CallSetup(context.needs, python, last=tuple(filter(None, sys.path)))
+    # The packages of this process are compiled for its own version.
+    return CallSetup(context.needs, python, cloudpickle=_CLOUDPICKLE)
+
+
 class WarmInterpreter(Called):
     """A started interpreter, seen from the node. `close` it, whatever happens."""
 
-    def __init__(self, task: Supervised, calls: socket.socket) -> None:
+    def __init__(self, task: Supervised, calls: socket.socket, setup: CallSetup) -> None:
         super().__init__(task, calls)
+        self.setup = setup
         self._functions = SharedBlobs()
         self._received = bytearray()
         self.is_ready = False  # whether it takes calls; `receive` finds out
         self.broken = False
 
     @classmethod
-    async def start(cls, machine: Machine, program: Path, execution: Execution, home: Path) -> Self:
+    async def start(
+        cls, machine: Machine, program: Path, execution: Execution, setup: CallSetup, home: Path
+    ) -> Self:
         """Raises OSError where this machine cannot start a process."""
-        pythons = machine.pythons
-        name = execution.python if execution.python in pythons else next(iter(pythons))
-        # The packages of this process are compiled for its own version.
-        found = ("", *filter(None, sys.path)) if name == own_name() else (_CLOUDPICKLE,)
-        arguments = (str(MAX_RESULT_BYTES), *found)
-        devices = device_environment(execution.device_ids)
-        python = str(pythons[name].path)
-        limits = execution.limits
-        return cls(*await cls.started(machine, program, arguments, home, limits, devices, python))
+        arguments = (str(MAX_RESULT_BYTES), setup.cloudpickle, *setup.first, "", *setup.last)
+        task, calls = await cls.started(
+            machine,
+            program,
+            arguments,
+            home,
+            execution.limits,
+            device_environment(execution.device_ids),
+            str(setup.python),
+            setup.shown,
+        )
+        return cls(task, calls, setup)
+
+    def suits(self, context: CallContext) -> bool:
+        """Whether it is set up for calls with this context."""
+        return context.needs == self.setup.needs
 
     def weight(self, execution: Execution) -> int:
         """How many bytes have it run a call."""
         known = execution.shared in self._functions
         return len(execution.payload) + (0 if known else len(execution.shared))
 
-    def written(self, execution: Execution) -> bytes:
+    def written(self, execution: Execution, context: CallContext) -> bytes:
         """What has it run a call."""
         number, new = self._functions.number(execution.shared)
-        payload, shared = execution.payload, execution.shared
+        payload = execution.payload
         call = python_child.HEADER.pack(python_child.CALL, number, len(payload)) + payload
         if not new:
             return call
-        header = python_child.HEADER.pack(python_child.FUNCTION, number, len(shared))
-        return b"".join((header, shared, call))
+        function = b"".join((context.python.encode(), b"\n", context.function))
+        header = python_child.HEADER.pack(python_child.FUNCTION, number, len(function))
+        return b"".join((header, function, call))
 
     def send(self, data: memoryview) -> memoryview:
         """As much as it takes now. Returns the rest; all is taken where it is dead."""

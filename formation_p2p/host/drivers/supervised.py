@@ -75,7 +75,8 @@ _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2."""
+    """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
+    `shown` the folders that it may read in a sandbox beside what all tasks may."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -83,6 +84,7 @@ class Launch:
     limits: TaskLimits
     stdin: bytes = b""
     passed_fds: tuple[int, ...] = ()
+    shown: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,10 @@ class Supervised:
                 if machine.sandbox is not None:
                     gpus = launch.environment.get(DEVICES, "") != ""
                     around = machine.sandbox.command(
-                        launch.folder, network=launch.limits.network, gpus=gpus
+                        launch.folder,
+                        network=launch.limits.network,
+                        gpus=gpus,
+                        shown=launch.shown,
                     )
                     fds["node"] = its(os.pidfd_open(os.getpid()))
                 order = its(_written("order", _order(machine, launch, cores, group, fds)))
@@ -267,6 +272,7 @@ class Called:
         limits: TaskLimits,
         environment: Mapping[str, str],
         python: str = sys.executable,
+        shown: tuple[Path, ...] = (),
     ) -> tuple[Supervised, socket.socket]:
         """What to make one of. Raises OSError where this machine cannot start a process."""
         calls, its_calls = socket.socketpair()
@@ -283,6 +289,7 @@ class Called:
                 folder=folder,
                 limits=limits,
                 passed_fds=(its_fd,),
+                shown=shown,
             )
             try:
                 return await Supervised.start(machine, launch), calls

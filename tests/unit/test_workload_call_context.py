@@ -1,0 +1,41 @@
+from dataclasses import replace
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
+
+CONTEXT = CallContext("cpython-3.11", b"a pickle")
+
+
+def test_a_context_is_read_as_it_was_written() -> None:
+    assert CallContext.decode(CONTEXT.encode()) == CONTEXT
+
+
+def test_calls_with_one_setup_share_an_interpreter() -> None:
+    assert CONTEXT.needs == replace(CONTEXT, function=b"another").needs
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("python", "3.11"), ("python", 3), ("function", "text")]
+)
+def test_a_context_with_a_wrong_field_is_refused(field: str, value: Any) -> None:
+    packed = cbor2.loads(CONTEXT.encode()) | {field: value}
+    with pytest.raises(InvalidInput, match=field):
+        CallContext.decode(cbor2.dumps(packed))
+
+
+def test_a_context_fits_into_one_message() -> None:
+    with pytest.raises(InvalidInput, match="at most"):
+        replace(CONTEXT, function=bytes(MAX_PAYLOAD_BYTES)).encode()
+
+
+@given(st.binary())
+def test_any_other_bytes_are_refused(shared: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        CallContext.decode(shared)
