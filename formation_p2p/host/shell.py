@@ -31,7 +31,14 @@ from formation_p2p.core.negotiation.session import (
     Send,
 )
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest, UserEffect
+from formation_p2p.core.peer.effects import (
+    Explained,
+    Left,
+    PeerEffect,
+    RejectRequest,
+    UserEffect,
+    is_of_record,
+)
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
@@ -65,9 +72,8 @@ AFTER_FAULT_S: Final = 1.0
 # A node that leaves waits this long for its withdrawal to arrive.
 LEAVE_S: Final = 2.0
 
-# As unions these would be built for each effect.
+# As a union it would be built for each message.
 _LEASING: Final = (work.Commit, work.Leased, work.Renew)
-_OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
 
 
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
@@ -189,7 +195,7 @@ class Shell:
                 observe(event, effects, now)
             journal = self._config.journal
             for effect in effects:
-                if journal is not None and _is_of_record(effect):
+                if journal is not None and is_of_record(effect):
                     journal.put(effect, self._perform, self._hand_over)
                 else:
                     self._perform(effect)
@@ -377,10 +383,3 @@ class Shell:
 def _failed(what: str, error: Exception) -> RejectRequest:
     why = f"this node failed on it ({type(error).__name__}); its log says where: please report that"
     return RejectRequest(what, why, cause="a fault")
-
-
-def _is_of_record(effect: PeerEffect) -> bool:
-    """Whether it tells or acknowledges something, which is done once it is on the disk."""
-    return isinstance(effect, _OF_RECORD) or (
-        isinstance(effect, Send) and isinstance(effect.message, work.ResultAck)
-    )

@@ -16,7 +16,13 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
-from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
+from formation_p2p.core.peer.effects import (
+    Explained,
+    Left,
+    PeerEffect,
+    RejectRequest,
+    is_of_record,
+)
 from formation_p2p.core.trust.admission import Charged, Tolerated
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ class Performer:
 
     def take(self, node: SimNode, effect: PeerEffect) -> None:
         """Perform an effect; where the node has a disk and keeps it, once it is written."""
-        if node.disk is not None and is_kept(effect):
+        if node.disk is not None and is_of_record(effect):
             node.disk.note(effect, partial(self.perform, node))
         else:
             self.perform(node, effect)
@@ -123,15 +129,6 @@ class Performer:
         at_s = max(world.now_s + world.delay_s(node, other), self._delivered_s.get(wire, 0.0))
         self._delivered_s[wire] = at_s
         world.at(at_s, world.deliver_to, other.incarnation, other, Received(node.contact, parsed))
-
-
-def is_kept(effect: PeerEffect) -> bool:
-    """What is written before it is performed."""
-    match effect:
-        case EmitJobEvent() | PersistLease() | ForgetLease() | Send(message=work.ResultAck()):
-            return True
-        case _:
-            return False
 
 
 class _Asking(NamedTuple):

@@ -18,7 +18,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.messages import Release, ResultAck, TasksEnded
 from formation_p2p.core.negotiation.session import Fence, Fenced, Received, Send
-from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.effects import PeerEffect, is_of_record
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.resources.fits import Ledger
@@ -204,13 +204,11 @@ def _lend_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_kept = performer.is_kept
-
     def kept(effect: PeerEffect) -> bool:
         is_ack = isinstance(effect, Send) and isinstance(effect.message, ResultAck)
-        return is_kept(effect) and not is_ack
+        return is_of_record(effect) and not is_ack
 
-    monkeypatch.setattr(performer, "is_kept", kept)
+    monkeypatch.setattr(performer, "is_of_record", kept)
 
 
 # What breaks a peer from within it would find itself: that has a test of its own.

@@ -7,13 +7,21 @@ who uses the node it hands on as it is: that is `UserEffect`, which the API matc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEffect
 from formation_p2p.core.discovery.trace import Trace
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, SchedulerEffect
+from formation_p2p.core.dispatch.job_events import (
+    EmitJobEvent,
+    ForgetLease,
+    PersistLease,
+    SchedulerEffect,
+)
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import ExecutionEffect
 from formation_p2p.core.negotiation.lessor import LessorEffect
+from formation_p2p.core.negotiation.messages import ResultAck
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.trust.admission import AdmissionEffect
 
@@ -44,3 +52,13 @@ class RejectRequest(Effect):
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
 UserEffect = EmitJobEvent | Explained | RejectRequest
 PeerEffect = DhtEffect | SchedulerEffect | WorkerEffect | UserEffect | Left
+
+_OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
+
+
+def is_of_record(effect: PeerEffect) -> bool:
+    """Whether it tells or acknowledges something: where a scheduler keeps its state, such an effect
+    is performed once it is on the disk."""
+    return isinstance(effect, _OF_RECORD) or (
+        isinstance(effect, Send) and isinstance(effect.message, ResultAck)
+    )
