@@ -216,7 +216,7 @@ class _Lane:
             if frames and size > JOINED_BYTES:
                 break
             frames.append(encode_frame(frame))
-        return len(frames), frames[0] if len(frames) == 1 else b"".join(frames)
+        return len(frames), b"".join(frames)
 
     def _wrote(self, count: int) -> None:
         """The first frames of the queue."""
