@@ -46,7 +46,7 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
     return one_line(why)
 
 
-def why_nobody(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
+def why_unplaceable(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
     reasons = tally(refusal_in_words(why) for _, why in refusals)
     return reasons or "no worker was found"
 
@@ -66,7 +66,7 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             refused = isinstance(result.error(), Unauthorized)
             kind = Unauthorized if refused else Unplaceable
             next_ = "" if refused else "; `formation explain` shows who could run what"
-            return kind(f"no worker runs {what}: {why_nobody(result.refusals)}{next_}")
+            return kind(f"no worker runs {what}: {why_unplaceable(result.refusals)}{next_}")
 
 
 def exit_code_of(results: Sequence[TaskResult]) -> int:

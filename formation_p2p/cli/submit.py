@@ -245,13 +245,13 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
 
 def _note(result: TaskResult) -> str:
     """Why it has no result, or the last line of its output."""
-    from formation_p2p.cli.outcomes import process_result, why_failed, why_nobody
+    from formation_p2p.cli.outcomes import process_result, why_failed, why_unplaceable
 
     match result.status:
         case "failed":
             return why_failed(result, printed=False)
         case "unplaceable":
-            return why_nobody(result.refusals)
+            return why_unplaceable(result.refusals)
         case "succeeded":
             try:
                 printed = process_result(result.result).stdout_tail.decode(errors="replace")
