@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
+from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
@@ -63,13 +64,13 @@ class Bridge:
     observer must hand them over and return. Methods are for the loop unless they say otherwise.
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
-    in the thread that submits it.
+    in the thread that submits it. `lifecycle` is the node's.
     """
 
-    def __init__(self, call: Call, begun: Callable[[Job], None]) -> None:
+    def __init__(self, call: Call, begun: Callable[[Job], None], lifecycle: Lifecycle) -> None:
         self.call = call
         self._begun = begun
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.lifecycle = lifecycle
         self._loop_jobs: dict[str, JobObserver] = {}
         self._thread_jobs: dict[str, JobObserver] = {}
         self._inbox: deque[UserEffect | Callable[[], None]] = deque()
@@ -77,10 +78,6 @@ class Bridge:
         self._explained: dict[int, asyncio.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
         self._numbers = itertools.count(1)
-
-    def open(self) -> None:
-        """On the loop that this is for."""
-        self._loop = asyncio.get_running_loop()
 
     def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
         """All that is pending ends with this error, except the jobs spared."""
@@ -93,7 +90,9 @@ class Bridge:
 
     def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
         """Submit a job. With `on_loop` on the loop; else from any thread, and its events are told
-        on the node's. Raises NodeClosed."""
+        on the node's. Raises NodeClosed, InvalidInput on another loop."""
+        if on_loop:
+            self.lifecycle.check_loop()
         observers = self._loop_jobs if on_loop else self._thread_jobs
         observers[job.job_id] = observer
         self._begun(job)
@@ -126,6 +125,7 @@ class Bridge:
 
     async def explain(self, key: SchedulingKey | None, name: str) -> Discovery:
         """As in core/peer/events.py. Raises InvalidInput, Unreachable."""
+        self.lifecycle.check_loop()
         number = next(self._numbers)
         future: asyncio.Future[Explained] = asyncio.get_running_loop().create_future()
         self._explained[number] = future
@@ -140,6 +140,7 @@ class Bridge:
 
     async def look(self, at: Callable[[Shell], T]) -> T:
         """What `at` returns on the node's thread."""
+        self.lifecycle.check_loop()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def look(shell: Shell) -> None:
@@ -156,6 +157,7 @@ class Bridge:
         self, blob: Blob, path: Path | str, progress: Callable[[int, int], None] | None
     ) -> None:
         """See `Node.get`."""
+        self.lifecycle.check_loop()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ended(error: FormationError | None) -> None:
@@ -188,9 +190,8 @@ class Bridge:
 
     def on_loop(self, function: Callable[[], object]) -> None:
         """From any thread."""
-        assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(function)
+            self.lifecycle.loop.call_soon_threadsafe(function)
         except RuntimeError:
             # The application closed its loop without leaving the node: nothing reads the inbox.
             self._inbox.clear()

@@ -61,6 +61,8 @@ class NodeBase:
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
+        A `Node` does so once it is entered, by `async with` or `await`; a `SyncNode` at once.
+
         `home` keeps the identity and the network (default: `$FORMATION_HOME`, or
         `~/.local/share/formation`). `listen` are multiaddrs; empty for a node that only submits.
         `announce` is where others reach it, if that is not where it listens.

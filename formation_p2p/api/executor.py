@@ -68,9 +68,13 @@ class NodeExecutor(Executor):
         max_workers: int | None = None,
         *,
         trust_results: bool = False,
+        owner: object = None,
     ) -> None:
+        """`owner` lives as long as this does."""
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
+        self._owner = owner
+        self._check = jobs.lifecycle.check_process
         self._feeder = _Feeder(jobs, options, max_workers, trust_results)
         # What was submitted is done also where the executor is dropped without a shutdown.
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
@@ -78,7 +82,9 @@ class NodeExecutor(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have `fn(*args, **kwargs)` run somewhere. They are pickled soon after, not at once: do
-        not change what you pass. Raises RuntimeError after the shutdown."""
+        not change what you pass. Raises RuntimeError after the shutdown, and NodeClosed in a
+        process that was forked from the node's."""
+        self._check()
         future: Future[T] = Future()
         self._feeder.add(_Call(future, fn, args, kwargs))
         return future
@@ -178,8 +184,10 @@ class _Feeder:
                 self._thread.start()
 
     def shut(self, *, cancel: bool, left: FormationError | None = None) -> None:
+        if self._jobs.lifecycle.is_foreign:
+            return  # its own process shuts it
         with self._lock:
-            self._closed = self._closed or ("the node was left" if left else "shutdown")
+            self._closed = self._closed or ("the node was closed" if left else "shutdown")
             if self._thread is not None:
                 self._notes.put(_Shut(cancel, left))
 

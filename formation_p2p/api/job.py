@@ -175,6 +175,7 @@ class JobHandle:
 
     async def results(self) -> tuple[TaskResult, ...]:
         """One for each task, in their order, once all have ended. Raises NodeClosed."""
+        self._check()
         await asyncio.shield(self._ended)
         return tuple(self._result(task.task_id, task.label) for task in self.tasks)
 
@@ -189,6 +190,7 @@ class JobHandle:
 
         Raises NodeClosed where the node is left, or crashes, before the job ends.
         """
+        self._check()
         if self._reading:
             raise InvalidInput("events", "they are read already; keep what you need")
         self._reading = True
@@ -223,6 +225,7 @@ class JobHandle:
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""
+        self._bridge.lifecycle.check_process()
         self._bridge.cancel(self.job_id)
 
     @property
@@ -273,6 +276,11 @@ class JobHandle:
             label = self._labels[result.waited_for]
             result = replace(result, waited_for=label or result.waited_for)
         return result
+
+    def _check(self) -> None:
+        """That what is to come can come to here. A job that is over can be read still."""
+        if not self.is_over:
+            self._bridge.lifecycle.check_loop()
 
     def _task(self, task: int | str) -> Task:
         for number, found in enumerate(self.tasks):

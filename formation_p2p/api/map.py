@@ -153,6 +153,7 @@ class Flow:
         else:
             iterator = iter(self._items)
         while True:
+            self._submitter.lifecycle.check_process()
             while iterator is not None and self._more and self._has_room:
                 self._feed(iterator)
                 await asyncio.sleep(0)

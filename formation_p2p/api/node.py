@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
-from formation_p2p.api.bridge import Bridge, Discovery
+from formation_p2p.api.bridge import Discovery
 from formation_p2p.api.calls import call_options
-from formation_p2p.api.config import NodeBase, NodeConfig
-from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
-from formation_p2p.api.services import Makers, NodeServices
+from formation_p2p.api.services import Makers
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.errors import InvalidInput, NodeClosed
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
@@ -58,45 +56,14 @@ R = TypeVar("R")
 EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
 
 
-class Node(NodeBase):
-    """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`.
+class Node(Enterable):
+    """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
+    `node = await Node.join(...)` and `await node.close()`.
 
-    All methods are for the asyncio loop that entered it. `SyncNode` has the same methods for
-    programs without `await`.
+    All methods are for the asyncio loop and the process that entered it: elsewhere, and before
+    and after, they raise NodeClosed, or InvalidInput on another loop. `SyncNode` has the same
+    methods for programs without `await`.
     """
-
-    def __init__(self, config: NodeConfig) -> None:
-        self._services = services = NodeServices(config)
-        self._bridge = Bridge(services.call, services.submitted)
-        self._durable: DurableJobs | None = None
-        if config.state is not None:
-            self._durable = DurableJobs(config.state, config.retention, self._bridge)
-        self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
-
-    async def __aenter__(self) -> Self:
-        self._bridge.open()
-        services = self._services
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(services.open, self._durable, self._bridge.notify, self._crashed)
-        )
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on; what it opens is closed.
-            await asyncio.wait([opening])
-            await asyncio.to_thread(services.close)
-            raise
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        closed = NodeClosed("the node was left while this was pending")
-        for executor in self._executors:
-            executor.node_left(closed)
-        if self._durable is not None:
-            await asyncio.to_thread(self._durable.stop)
-        self._bridge.fail(closed)
-        await asyncio.to_thread(self._services.close)
-        self._bridge.fail(closed)  # and what was begun meanwhile
 
     @property
     def peer_id(self) -> PeerId:
@@ -111,6 +78,7 @@ class Node(NodeBase):
     @property
     def metrics_address(self) -> tuple[str, int]:
         """Host and port of where metrics are served. Raises LocalError where they are not."""
+        self._lifecycle.check()
         return self._services.observability.metrics_address
 
     async def worker(
@@ -138,6 +106,7 @@ class Node(NodeBase):
         Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
         needs, StateError where the home's record of usage is damaged.
         """
+        self._lifecycle.check_loop()
         return await self._services.serve(
             drivers, sandbox, limits, labels, price_micro, permissive, shares, pythons
         )
@@ -157,6 +126,7 @@ class Node(NodeBase):
         `labels` name the tasks for people. The keyword arguments are those of `TaskOptionKwargs`,
         which says what each means; they change `options`. Raises InvalidInput.
         """
+        self._lifecycle.check_loop()
         chosen = options_of(kwargs, options)
         plan = plan_of(work, labels)
         job_id = secrets.token_hex(8)
@@ -179,17 +149,20 @@ class Node(NodeBase):
     def jobs(self) -> tuple[JobHandle, ...]:
         """The jobs of the node's state that have not ended, of this incarnation or an earlier
         one, with the results so far. Without a state there are none."""
+        self._lifecycle.check()
         return () if self._durable is None else tuple(self._durable.in_flight.values())
 
     async def job(self, job_id: str) -> JobHandle:
         """A job of the node's state, in flight or ended. Raises InvalidInput for a job that the
         state does not keep, StateError."""
+        self._lifecycle.check_loop()
         if self._durable is None:
             raise InvalidInput("state", "this node keeps no jobs; join with state=…")
         return await self._durable.job(job_id)
 
     async def kept(self) -> tuple[JobSummary, ...]:
         """What the node's state keeps, the oldest first. Raises StateError."""
+        self._lifecycle.check_loop()
         return () if self._durable is None else await self._durable.summaries()
 
     def map(
@@ -214,6 +187,7 @@ class Node(NodeBase):
         TaskFailed with the first failure known, in the order of the items, and Unplaceable where
         no worker can run one; the rest is cancelled then.
         """
+        self._lifecycle.check()
         if buffersize < 1:
             raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
         chosen = call_options(kwargs, options, call="map")
@@ -239,9 +213,11 @@ class Node(NodeBase):
         keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
         what has not begun.
         """
+        self._lifecycle.check()
         chosen = call_options(kwargs, options, call="executor")
-        self._services.entered()
-        executor = NodeExecutor(self._bridge, chosen, max_workers, trust_results=trust_results)
+        executor = NodeExecutor(
+            self._bridge, chosen, max_workers, trust_results=trust_results, owner=self
+        )
         self._executors.add(executor)
         return executor
 
@@ -273,6 +249,7 @@ class Node(NodeBase):
         It is read once, to name it, and must stay as it is until its readers have it. Pass the
         blob on: as an input of a ProcessSpec, or for `get` on another node. Raises LocalError.
         """
+        self._lifecycle.check_loop()
         return await asyncio.to_thread(self._services.put, Path(path))
 
     async def get(
@@ -342,6 +319,7 @@ class Node(NodeBase):
         It weighs as much as half of all that is remembered of a peer. Raises InvalidInput for a
         result without a worker, and for a malformed peer id.
         """
+        self._lifecycle.check_loop()
         accused = worker.worker if isinstance(worker, TaskResult) else worker
         if accused is None:
             raise InvalidInput("worker", "no worker brought this result; there is none to blame")
@@ -351,12 +329,4 @@ class Node(NodeBase):
             raise InvalidInput("worker", str(error)) from error
         self._services.call(
             lambda shell: shell.peer.reputation.note(peer_id, Experience.WRONG, moment())
-        )
-
-    def _crashed(self, error: BaseException) -> None:
-        """On the node's thread."""
-        closed = NodeClosed(f"the network stack crashed and is starting again: {error!r}")
-        durable = self._durable
-        self._bridge.on_loop(
-            lambda: self._bridge.fail(closed, () if durable is None else durable.in_flight)
         )

@@ -13,9 +13,10 @@ from typing import Final
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
+from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.resources.bounds import sorted_labels
@@ -46,8 +47,9 @@ Makers = Mapping[str, DriverMaker]
 class NodeServices:
     """`open` it once, in a thread, and `close` it in one: that waits until all has ended."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, lifecycle: Lifecycle) -> None:
         self._config = config
+        self._lifecycle = lifecycle
         self.sizes = MemorySamples(config.home.path)
         self._recorder = MemoryRecorder(self.sizes)
         traced = () if config.tracing is None else (config.tracing.observe,)
@@ -111,7 +113,7 @@ class NodeServices:
         """Once the durable jobs are stopped."""
         self._closing.close()
 
-    # While it is open, else NodeClosed.
+    # While the node is open, else NodeClosed.
 
     @property
     def contact(self) -> Contact:
@@ -193,8 +195,9 @@ class NodeServices:
             return hardware
 
     def entered(self) -> tuple[Runtime, Claim]:
-        if self._runtime is None or self._claim is None:
-            raise NodeClosed("the node has not been entered; use `async with Node.join() as node`")
+        self._lifecycle.check()
+        assert self._runtime is not None
+        assert self._claim is not None
         return self._runtime, self._claim
 
     def _started(self, trust: TrustFile, shell: Shell) -> None:

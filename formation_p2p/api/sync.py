@@ -14,8 +14,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.job import JobHandle
+from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.node import Node
 from formation_p2p.core.dispatch.job_events import JobEvent
+from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.work import Task
@@ -26,18 +28,39 @@ S = TypeVar("S")
 
 
 class _Loop:
-    """An asyncio loop in a thread of its own. What it runs is waited for; Ctrl-C cancels that."""
+    """An asyncio loop in a thread of its own, of the node with this lifecycle. What it runs is
+    waited for; Ctrl-C cancels that."""
 
-    def __init__(self) -> None:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
         self._up = threading.Event()
+        self._lock = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(target=self._main, name="formation-sync", daemon=True)
-
-    def open(self) -> None:
         self._thread.start()
         self._up.wait()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def check(self) -> None:
+        """Raises NodeClosed where it was closed, and in a fork of its process; InvalidInput where
+        what is called would wait for itself."""
+        self._lifecycle.check_process()
+        if self._closed:
+            raise NodeClosed("the node is closed; join again, or ask before you close it")
+        if threading.current_thread() is self._thread:
+            problem = "this is called from a callback of the node; hand it to another thread"
+            raise InvalidInput("thread", problem)
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def call() -> T:
+            return await function()
+
+        with self._lock:  # what is handed over before the loop ends is run, or cancelled
+            self.check()
+            future = asyncio.run_coroutine_threadsafe(call(), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -49,12 +72,18 @@ class _Loop:
         async def call() -> T:
             return function()
 
-        return self.run(call())
+        return self.run(call)
 
     def close(self) -> None:
         """What still runs is cancelled, and ends."""
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        self.stop()
         self._thread.join()
+
+    def stop(self) -> None:
+        with self._lock:
+            if not self._closed and not self._lifecycle.is_foreign:
+                self._loop.call_soon_threadsafe(self._stopped.set)
+            self._closed = True
 
     def _main(self) -> None:
         asyncio.run(self._serve())
@@ -81,7 +110,7 @@ def _waits(
 ) -> Callable[Concatenate[_Sync[S], P], T]:
     @functools.wraps(method)
     def call(self: _Sync[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(method(self._wrapped, *args, **kwargs))
+        return self._loop.run(lambda: method(self._wrapped, *args, **kwargs))
 
     return call
 
@@ -99,7 +128,8 @@ def _waits_for_job(
 ) -> Callable[Concatenate[SyncNode, P], SyncJob]:
     @functools.wraps(method)
     def call(self: SyncNode, /, *args: P.args, **kwargs: P.kwargs) -> SyncJob:
-        return SyncJob(self._loop.run(method(self._wrapped, *args, **kwargs)), self._loop)
+        job = self._loop.run(lambda: method(self._wrapped, *args, **kwargs))
+        return SyncJob(job, self._loop)
 
     return call
 
@@ -107,26 +137,46 @@ def _waits_for_job(
 class SyncNode(_Sync[Node], NodeBase):
     """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
     Ctrl-C cancels it. `Node` says what each does and raises; `map` returns the list, and
-    `executor` brings one result after the other."""
+    `executor` brings one result after the other.
+
+    `SyncNode.join(...)` enters the network at once. Use it in a `with` block, or `close` it. Any
+    thread may call it, until it is closed, in the process that made it.
+    """
 
     def __init__(self, config: NodeConfig) -> None:
-        super().__init__(Node(config), _Loop())
-
-    def __enter__(self) -> Self:
-        self._loop.open()
+        node = Node(config)
+        super().__init__(node, _Loop(node._lifecycle))
+        self._closing = threading.Lock()
         try:
-            self._loop.run(self._wrapped.__aenter__())
+            self._loop.run(node.__aenter__)
         except BaseException:
             # Ctrl-C too: `with` calls no `__exit__` of what was not entered.
             self._loop.close()
             raise
+
+    def __enter__(self) -> Self:
+        self._loop.check()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        try:
-            self._loop.run(self._wrapped.__aexit__(*raised))
-        finally:
-            self._loop.close()
+        if not self._wrapped._lifecycle.is_foreign:  # else its own process closes it
+            self.close()
+
+    def __del__(self) -> None:
+        """The node that is dropped with it warns, and closes itself."""
+        if hasattr(self, "_loop"):
+            self._loop.stop()
+
+    def close(self) -> None:
+        """Leave the network. See `Node.close`."""
+        self._wrapped._lifecycle.check_process()
+        with self._closing:
+            if self._loop.is_closed:
+                return
+            try:
+                self._loop.run(self._wrapped.close)
+            finally:
+                self._loop.close()
 
     @property
     def peer_id(self) -> PeerId:
@@ -199,5 +249,5 @@ class SyncJob(_Sync[JobHandle]):
         async def next_event() -> JobEvent | None:
             return await anext(events, None)
 
-        while (event := self._loop.run(next_event())) is not None:
+        while (event := self._loop.run(next_event)) is not None:
             yield event

@@ -138,7 +138,7 @@ async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
         assert isinstance(await asyncio.to_thread(runs.exception), NodeClosed)
         await asyncio.to_thread(wait, [waits])
         assert waits.cancelled()
-        with pytest.raises(RuntimeError, match="the node was left"):
+        with pytest.raises(RuntimeError, match="the node was closed"):
             executor.submit(abs, 1)
         executor.shutdown()
 

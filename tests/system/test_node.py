@@ -37,6 +37,7 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
@@ -44,10 +45,8 @@ from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.work import Task
-from formation_p2p.host.runtime import Runtime
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
-from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -267,30 +266,14 @@ async def test_results_that_are_no_plain_data_need_trust(world: SmallNetwork) ->
     assert paths == [Path("a")]
 
 
-async def test_what_is_submitted_while_the_node_is_left_ends_with_it(
-    world: SmallNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = asyncio.get_running_loop()
+async def test_what_is_submitted_while_the_node_is_closed_is_refused(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        async with OpenNode.join(world.invite, home=world.folder / "dave", listen=()) as dave:
-            close = dave.services.close
-            jobs: list[JobHandle] = []
-
-            def closes() -> None:
-                close()
-                # As if the network stack were still closing, and did nothing.
-                monkeypatch.setattr(Runtime, "call", lambda *_: None)
-                work = dave.submit(ProcessSpec(("true",)), needs=SMALL)
-                jobs.append(asyncio.run_coroutine_threadsafe(work, loop).result(5))
-
-            monkeypatch.setattr(dave.services, "close", closes)
-        with pytest.raises(NodeClosed, match="left"):
-            await jobs[0]
-
-
-async def test_a_node_that_was_not_entered_says_so() -> None:
-    with pytest.raises(NodeClosed, match="async with"):
-        await Node.join().map(divide, [1])
+        dave = await Node.join(world.invite, home=world.folder / "dave", listen=())
+        closing = asyncio.ensure_future(dave.close())
+        await asyncio.sleep(0)
+        with pytest.raises(NodeClosed, match="being closed"):
+            await dave.submit(ProcessSpec(("true",)), needs=SMALL)
+        await asyncio.gather(closing, dave.close())
 
 
 async def test_a_home_in_no_network_cannot_be_entered(tmp_path: Path) -> None:
@@ -358,14 +341,15 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
 
 
 def a_bridge() -> Bridge:
-    return Bridge(lambda function: None, lambda job: None)
+    lifecycle = Lifecycle()
+    lifecycle.enter()
+    return Bridge(lambda function: None, lambda job: None, lifecycle)
 
 
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bridge, handle = a_bridge(), JobHandle(A_JOB, a_bridge())
-    bridge.open()
     bridge.adopt(A_JOB, handle)
     for_no_person = cast("RejectRequest", Left(cause="not for a person"))
     bridge.notify((for_no_person, EmitJobEvent("a job", ENDED, cause="it ended")))

@@ -13,6 +13,7 @@ import pytest
 from formation_p2p.api.bridge import Bridge, JobObserver
 from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
+from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
@@ -30,6 +31,7 @@ class Network(Bridge):
     """Takes jobs in; places and runs their calls when it is told to, or at once."""
 
     def __init__(self, at_once: bool = False) -> None:
+        self.lifecycle = Lifecycle()
         self.jobs: list[Job] = []
         self.closed = False
         self._at_once = at_once

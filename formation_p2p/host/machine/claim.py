@@ -7,14 +7,13 @@ while it runs take a further one each, with a grant bound to that.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.network import Network
-from formation_p2p.host.machine.file_lock import lock_file
+from formation_p2p.host.machine.file_lock import lock_file, unlock_file
 from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 
 
@@ -33,7 +32,7 @@ class Claim:
     _lock: int
 
     def release(self) -> None:
-        os.close(self._lock)
+        unlock_file(self._lock)
 
 
 def claim(home: Home, network: Network | None = None) -> Claim:

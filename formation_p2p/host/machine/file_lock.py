@@ -29,3 +29,9 @@ def lock_file(path: Path, *, wait_s: float = 0.0) -> int | None:
             raise
         else:
             return lock
+
+
+def unlock_file(lock: int) -> None:
+    """Release a lock, also where a fork of this process has its descriptor still."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)

@@ -30,7 +30,7 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
-from formation_p2p.host.machine.file_lock import lock_file
+from formation_p2p.host.machine.file_lock import lock_file, unlock_file
 
 _log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ class Home:
             try:
                 yield
             finally:
-                os.close(lock)  # and with it the lock
+                unlock_file(lock)
         except OSError as error:
             problem = f"{error.filename or self.path}: {error.strerror}"
             raise LocalError(f"{problem}; see that this user may read and write there") from error

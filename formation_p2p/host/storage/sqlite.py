@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import FormationError, StateError
-from formation_p2p.host.machine.file_lock import lock_file
+from formation_p2p.host.machine.file_lock import lock_file, unlock_file
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Database:
                     "one a file of its own"
                 )
             unlock = opened.enter_context(contextlib.ExitStack())
-            unlock.callback(os.close, lock)
+            unlock.callback(unlock_file, lock)
             if not self.path.exists():
                 _create(self.path, schema)
             check_mode(self.path)
