@@ -6,11 +6,13 @@ import io
 import pickle
 import secrets
 import sys
+import types
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 import cloudpickle
 
@@ -42,11 +44,11 @@ _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 class ArgumentPickler:
     """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
-    each. For one thread."""
+    each, for this version of Python or another. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = "") -> None:
         self._buffer = io.BytesIO()
-        self._pickler = cloudpickle.Pickler(self._buffer)
+        self._pickler = _pickler(self._buffer, python)
 
     def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Raises whatever an argument that cannot be pickled raises."""
@@ -78,9 +80,32 @@ def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> P
     return PythonCall(pickled_function(function), arguments, kind, own_name(), CLOUDPICKLE)
 
 
-def pickled_function(function: Callable[..., Any]) -> bytes:
-    """As an encoded CallContext. Raises whatever a function that cannot be pickled raises."""
-    return CallContext(own_name(), cloudpickle.dumps(function)).encode()
+def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
+    """As an encoded CallContext. Raises whatever a function that cannot be pickled raises;
+    InvalidInput where `python`, which is to run it, cannot run its code."""
+    buffer = io.BytesIO()
+    _pickler(buffer, python).dump(function)
+    return CallContext(own_name(), buffer.getvalue()).encode()
+
+
+class _WithoutCode(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
+    """For any version of Python: each has bytecode of its own."""
+
+    @staticmethod
+    def _refuse(code: types.CodeType) -> NoReturn:
+        raise InvalidInput(
+            "python",
+            f"{code.co_name} travels as code of {own_name()}, which no other version can run; "
+            "leave python= out, or put it into a module that the workers have",
+        )
+
+    dispatch_table: ClassVar = ChainMap(
+        {types.CodeType: _refuse}, cloudpickle.Pickler.dispatch_table
+    )
+
+
+def _pickler(buffer: io.BytesIO, python: str) -> cloudpickle.Pickler:
+    return (cloudpickle.Pickler if python in ("", own_name()) else _WithoutCode)(buffer)
 
 
 def qualified_name(function: Callable[..., Any]) -> str:

@@ -170,7 +170,7 @@ class _Feeder:
         self._waiting = FIRST_WAITING
         self._handed_s = float("-inf")
         self._held_back = False
-        self._pickler = ArgumentPickler()
+        self._pickler = ArgumentPickler(options.needs.python)
 
     def add(self, call: _Call) -> None:
         with self._lock:
@@ -287,7 +287,8 @@ class _Feeder:
             try:
                 key = id(call.function)
                 if key not in pickled:
-                    pickled[key] = (call.function, pickled_function(call.function))
+                    of = pickled_function(call.function, self._options.needs.python)
+                    pickled[key] = (call.function, of)
                 arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
                 # What cannot be pickled raises what it likes; it is the caller's to see.

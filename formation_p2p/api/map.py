@@ -141,7 +141,7 @@ class Flow:
         self._taken = asyncio.Event()
         self.jobs: set[str] = set()
         self._pickled: bytes | None = None
-        self._pickler = ArgumentPickler()
+        self._pickler = ArgumentPickler(options.needs.python)
         self._reader: asyncio.Task[None] | None = None
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
@@ -240,7 +240,7 @@ class Flow:
 
     def _hand_over(self, arguments: list[bytes], size: int) -> None:
         if self._pickled is None:
-            self._pickled = pickled_function(self._function)
+            self._pickled = pickled_function(self._function, self._options.needs.python)
         function = self._pickled
         job = job_of(
             ((function, each) for each in arguments), self._options, name_of(self._function)

@@ -9,7 +9,16 @@ from types import ModuleType
 
 import pytest
 
-from formation_p2p.api.calls import python_call, python_calls, qualified_name
+from formation_p2p.api.calls import (
+    ArgumentPickler,
+    pickled_function,
+    python_call,
+    python_calls,
+    qualified_name,
+)
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.host.machine.pythons import own_name
 
 
 def double(number: int) -> int:
@@ -18,7 +27,8 @@ def double(number: int) -> int:
 
 def test_one_call_takes_any_arguments() -> None:
     call = python_call(double, number=4)
-    assert pickle.loads(call.function)(*(pickle.loads(call.arguments)[0]), number=1) == 2
+    function = pickle.loads(CallContext.decode(call.function).function)
+    assert function(*(pickle.loads(call.arguments)[0]), number=1) == 2
     assert pickle.loads(call.arguments) == ((), {"number": 4})
     assert call.kind == f"{__name__}.double"
     assert {each.kind for each in python_calls(double, [1, 2])} == {call.kind}
@@ -27,6 +37,19 @@ def test_one_call_takes_any_arguments() -> None:
 def test_what_has_no_name_of_its_own_is_of_no_kind() -> None:
     assert qualified_name(lambda: None) == ""
     assert qualified_name(functools.partial(double, 1)) == ""
+
+
+def test_code_is_refused_where_another_version_is_to_run_it() -> None:
+    of_a_module = CallContext.decode(pickled_function(qualified_name, "any"))
+    assert of_a_module.python == own_name()
+    assert pickle.loads(of_a_module.function) is qualified_name
+    assert CallContext.decode(pickled_function(lambda: 1, own_name())).python == own_name()
+    refused = r"python: <lambda> travels as code of .*; leave python= out, or put it into a module"
+    with pytest.raises(InvalidInput, match=refused):
+        pickled_function(lambda: 1, "any")
+    assert ArgumentPickler("any").dumps(([1], qualified_name), {})
+    with pytest.raises(InvalidInput, match=refused):
+        ArgumentPickler("any").dumps(([lambda: 1],), {})
 
 
 def test_a_function_of_a_script_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

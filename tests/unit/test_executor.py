@@ -20,6 +20,7 @@ from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.call_context import CallContext
 from tests.support.waiting import wait_until
 
 ALICE = PeerId("alice")
@@ -66,7 +67,8 @@ class Network(Bridge):
         job, observer = self.jobs[number], self._observers[number]
         for task in job.tasks:
             args, kwargs = pickle.loads(task.payload)
-            result = pickle.dumps(pickle.loads(task.shared)(*args, **kwargs))
+            function = pickle.loads(CallContext.decode(task.shared).function)
+            result = pickle.dumps(function(*args, **kwargs))
             observer.notify(TaskSucceeded(task.task_id, ALICE, result, 0))
         observer.notify(JobEnded(len(job.tasks), 0, 0, 0))
 

@@ -88,6 +88,8 @@ def test_words_change_the_options_that_they_name() -> None:
         ({"hints": None}, "hints: a NoneType is not valid; write Hints, or a text such as"),
         ({"hints": [5]}, "hint: 5 is not a hint"),
         ({"needs": 3}, "needs: 3 is not valid; write Requirements, or a text such as"),
+        ({"python": "3"}, "python: '3' is not a version; write one such as 3.12 or pypy-3.11"),
+        ({"python": None}, "python: a NoneType is not a version"),
         ({"priority": -1}, "priority"),
         ({"priority": MAX_PRIORITY + 1}, "priority"),
         ({"priority": 1.5}, "priority"),
@@ -149,11 +151,17 @@ def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
 
 
 def test_each_option_has_a_word() -> None:
-    """`memory_given` follows from the needs."""
-    assert {each.name for each in fields(TaskOptions)} == {
+    """`memory_given` follows from the needs, and `python` is one of them."""
+    assert {"python", *(each.name for each in fields(TaskOptions))} == {
         *TaskOptionKwargs.__annotations__,
         "memory_given",
     }
+
+
+def test_the_python_of_a_call_is_one_of_its_needs() -> None:
+    asked = options_of({"needs": NEEDS, "python": "3.12"})
+    assert asked.needs == replace(NEEDS, python="cpython-3.12")
+    assert options_of({"python": "any"}, ALL).needs == replace(NEEDS, python="any")
 
 
 def test_tasks_share_leases_by_what_decides_who_runs_them() -> None:

@@ -21,6 +21,7 @@ from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.resources.bounds import check_amount, shown
+from formation_p2p.core.resources.python import parse_python
 from formation_p2p.core.resources.requirements import (
     Requirements,
     needs_and_memory,
@@ -90,6 +91,9 @@ class CallKwargs(PlacementKwargs, total=False):
     needs: Needs
     """What each task needs: Requirements, a text such as `cpu=2,memory=4GiB`, or a mapping. By
     default one core and 512 MiB."""
+    python: str
+    """The Python that runs calls, such as `3.12`, or `any`: the version of this process by default.
+    It is one of the needs. Another version takes functions of modules, whose code it has itself."""
     priority: int
     """From 0 to what the grant allows; work of a higher priority comes first (docs/leases.md)."""
     attempts: int
@@ -222,7 +226,7 @@ def options_of(
     if unknown:
         problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
         raise InvalidInput(unknown[0], problem)
-    changed = dict(kwargs)
+    changed = {name: given for name, given in kwargs.items() if name != "python"}
     for name, given in kwargs.items():
         match name, given:
             case "needs", _:
@@ -233,7 +237,11 @@ def options_of(
                 changed["hints"] = parse_hints((given,) if isinstance(given, str) else given)
             case "scope", _ if not isinstance(given, Scope):
                 changed["scope"] = parse_scope(given)
-    return replace(options, **changed) if changed else options
+    options = replace(options, **changed) if changed else options
+    if "python" in kwargs:
+        needs = replace(options.needs, python=parse_python(kwargs["python"]))
+        options = replace(options, needs=needs)
+    return options
 
 
 def needs_of(needs: Needs) -> tuple[Requirements, bool]:

@@ -47,6 +47,11 @@ def check_python(asked: object) -> None:
         raise InvalidInput("python", f"{shown(asked)} is not a name such as cpython-3.11")
 
 
+def parse_python(text: object) -> str:
+    """What a call may ask for: `any`, or the name of a version. Raises InvalidInput."""
+    return ANY_PYTHON if text == ANY_PYTHON else python_name(text)
+
+
 def python_name(text: object) -> str:
     """`cpython-3.11` of `3.11` or of itself. Raises InvalidInput."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None

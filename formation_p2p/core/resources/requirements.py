@@ -24,10 +24,9 @@ from formation_p2p.core.resources.gpu import (
     parse_compute_capability,
 )
 from formation_p2p.core.resources.python import (
-    ANY_PYTHON,
     MAX_CLOUDPICKLE,
     check_python,
-    python_name,
+    parse_python,
 )
 from formation_p2p.core.units import MAX_BYTES, MIB, parse_bytes, parse_milli
 
@@ -119,10 +118,6 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-def _parse_python(text: str) -> str:
-    return text if text == ANY_PYTHON else python_name(text)
-
-
 def _parse_driver(text: str) -> str:
     if text == "":
         raise ValueError("is empty; name a driver, or leave the field out for any")
@@ -145,7 +140,7 @@ _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "gpu.share": ("gpu_share_milli", parse_milli),
     "gpu.model": ("gpu_models", lambda text: tuple(text.split("|"))),
     "driver": ("driver", _parse_driver),
-    "python": ("python", _parse_python),
+    "python": ("python", parse_python),
 }
 _FIELDS: Final = {**_AMOUNTS, **_CHOICES}
 # Where a number with a fraction means something; elsewhere a float has lost what was meant.

@@ -62,7 +62,8 @@ class CallSetup:
 
 def setup_for(machine: Machine, execution: Execution, context: CallContext) -> CallSetup:
     pythons = machine.pythons
-    name = execution.python if execution.python in pythons else next(iter(pythons))
+    wanted = (execution.python, context.python)  # the first may be any of them
+    name = next((each for each in wanted if each in pythons), next(iter(pythons)))
     python = pythons[name].path
     if name == own_name():
         return CallSetup(context.needs, python, last=tuple(filter(None, sys.path)))
