@@ -21,6 +21,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskPrinted,
     TaskRecalled,
+    TaskReopened,
     TaskSucceeded,
     TaskUnplaceable,
 )
@@ -242,6 +243,8 @@ class JobHandle:
             self._ends[event.task_id] = event
         elif type(event) is TaskRecalled:
             self._placed[event.task_id] = self._placed[event.task_id][:-1]
+        elif type(event) is TaskReopened:
+            self._ends.pop(event.task_id, None)
         elif type(event) is TaskPrinted:
             if self._unread_output < MAX_UNREAD_OUTPUT:
                 self._unread_output += 1

@@ -40,17 +40,22 @@ def named(field: str, paths: Iterable[Path]) -> dict[str, Path]:
 
 def read_input(path: Path) -> bytes:
     """A plain file that fits into a task. Raises LocalError."""
+    size = size_of(path)
+    if size > MAX_PAYLOAD_BYTES:
+        limit = format_bytes(MAX_PAYLOAD_BYTES)
+        problem = f"{path} has {format_bytes(size)}, of at most {limit} that travel with a task"
+        raise LocalError(f"{problem}; name it as a file of the task, which travels by content")
+    with local(path):
+        return path.read_bytes()
+
+
+def size_of(path: Path) -> int:
+    """Of a plain file. Raises LocalError."""
     with local(path):
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise LocalError(f"{path} is not a plain file; name files one by one, or pack a folder")
-        if status.st_size > MAX_PAYLOAD_BYTES:
-            limit = format_bytes(MAX_PAYLOAD_BYTES)
-            raise LocalError(
-                f"{path} has {format_bytes(status.st_size)}, of at most {limit} that travel with "
-                "a task; put it on storage that the workers can reach"
-            )
-        return path.read_bytes()
+    if not stat.S_ISREG(status.st_mode):
+        raise LocalError(f"{path} is not a plain file; name files one by one, or pack a folder")
+    return status.st_size
 
 
 def inline(files: Mapping[str, Path]) -> tuple[dict[str, bytes], dict[str, Path]]:

@@ -7,85 +7,38 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from formation_p2p.cli.files import local, named, read_input
+from formation_p2p.cli.files import local, named
 from formation_p2p.cli.kinds import Kind
 from formation_p2p.cli.task_flags import FLAGS, kwargs_of_file, text, typed
+from formation_p2p.cli.task_line import JobFile, TaskLine, inside
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import Requirements, requirements_from_mapping
-from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.core.workload.derive import linked, needs_of, parameters_of, refuse_same
+from formation_p2p.core.workload.derive import (
+    files_made,
+    linked_files,
+    needs_of,
+    parameters_of,
+    refuse_same,
+)
 from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, label_of, telling
-from formation_p2p.core.workload.plan import Plan, PlannedTask
-from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.work import MAX_TASKS
 from formation_p2p.host.policies import options_of
 
-# All inputs of a job are held in memory until it ends.
-MAX_INPUT_BYTES: Final = 2 * GIB
 # What a task prints is kept beside the files that it sends back, under these names.
 PRINTED: Final = ("stdout", "stderr")
 
 _JOB_KEYS: Final = ("name", *(flag.file_key for flag in FLAGS.values()), "task")
 _TASK_KEYS: Final = (
-    *("label", "each", "argv", "env", "stdin", "files_in", "files_out"),
+    *("label", "each", "argv", "env", "stdin", "files_in", "files_out", "outputs"),
     *("wasm", "fuel", "image"),
     *("name", "matrix", "inputs", "after", "needs", "kind"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLine:
-    """One task, with its parameters in place. `files_in` are by the names that the task sees;
-    `after` are the places of the tasks before it. `needs` None are the job's."""
-
-    label: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    stdin: bytes | None
-    files_in: Mapping[str, Path]
-    files_out: tuple[str, ...]
-    kind: Kind = Kind()  # noqa: RUF009 - it is frozen
-    after: tuple[int, ...] = ()
-    needs: Requirements | None = None
-    memory_given: bool = False
-    learnt_as: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    name: str
-    options: TaskOptions
-    tasks: tuple[TaskLine, ...]
-
-    def plan(self, max_input_bytes: int = MAX_INPUT_BYTES) -> Plan:
-        """With the files read, each once. Raises InvalidInput, LocalError."""
-        contents: dict[Path, bytes] = {}
-        planned: list[PlannedTask] = []
-        left_bytes = max_input_bytes
-        for task in self.tasks:
-            for path in task.files_in.values():
-                if path not in contents:
-                    contents[path] = read_input(path)
-                left_bytes -= len(contents[path])
-            if left_bytes < 0:
-                limit = format_bytes(max_input_bytes)
-                problem = f"those of all tasks have more than {limit}; split the job"
-                raise InvalidInput("files_in", problem)
-            files_in = {name: contents[path] for name, path in task.files_in.items()}
-            with _inside(f"task {task.label}"):
-                process = ProcessSpec(task.argv, task.env, task.stdin, files_in, task.files_out)
-                work = task.kind.of(process)
-            about = (task.label, task.after, task.needs, task.memory_given, task.learnt_as)
-            planned.append(PlannedTask(work, *about))
-        return Plan(tuple(planned))
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -108,14 +61,16 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
     tables = typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
     tasks: list[TaskLine] = []
     after: list[list[str]] = []
+    reads: list[dict[str, str]] = []
     groups: dict[str, range] = {}
     for number, table in enumerate(tables, start=1):
         where = f"task {number}"
         checked = typed(where, table, dict, "a table, written as [[task]]")
         first = len(tasks)
-        for line, before in _tasks(where, checked, folder, first):
+        for line, before, files in _tasks(where, checked, folder, first):
             tasks.append(line)
             after.append(before)
+            reads.append(files)
         if len(tasks) > MAX_TASKS:
             raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
         if name := text(f"{where}: name", checked.get("name", "")):
@@ -126,35 +81,43 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
         raise InvalidInput("task", "there is none; write at least one [[task]] with an argv")
     labels = [task.label for task in tasks]
     refuse_same(labels, groups)
-    edges = linked(labels, after, groups)
-    tasks = [replace(x, after=edge) if edge else x for x, edge in zip(tasks, edges, strict=True)]
+    edges, inputs_from = linked_files(labels, after, reads, groups)
+    made = files_made(inputs_from)
+    tasks = [
+        replace(x, after=edges[n], inputs_from=inputs_from[n], handed_on=made.get(n, ()))
+        for n, x in enumerate(tasks)
+    ]
     options = options_of(kwargs_of_file(job))
     return JobFile(text("name", job.get("name", "")), options, tuple(tasks))
 
 
 def _tasks(
     where: str, table: dict[str, Any], folder: Path, count: int
-) -> Iterator[tuple[TaskLine, list[str]]]:
-    """The tasks of one [[task]], each with what it says that it comes after. Those without a name,
-    a label and parameters are numbered on from `count`."""
+) -> Iterator[tuple[TaskLine, list[str], dict[str, str]]]:
+    """The tasks of one [[task]], each with what it says that it comes after, and which files of
+    others it reads. Those without a name, a label and parameters are numbered on from `count`."""
     _refuse_unknown(where, table, _TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
     name = text(f"{where}: name", table.get("name", ""))
-    inputs, sent = _inputs(f"{where}: inputs", table.get("inputs"), folder)
-    with _inside(where):
+    given = table.get("inputs")
+    files = _files_of_tasks(f"{where}: inputs", given)
+    inputs, sent = _inputs(f"{where}: inputs", None if files else given, folder)
+    with inside(where):
         every = parameters_of(*_matrix(where, table), inputs=inputs)
     for place, parameters in enumerate(every):
         label = label_of(name, telling(parameters)) or str(count + place)
         file = str(parameters["input"]) if sent else None
         line = _task(where, table, folder, label, partial(fill, parameters=parameters), file)
-        needs, given = None, False
+        needs, memory_given = None, False
         if "needs" in table:
-            needs, given = _needs(f"{where}: needs", table["needs"], parameters)
+            needs, memory_given = _needs(f"{where}: needs", table["needs"], parameters)
         before = typed(f"{where}: after", table.get("after", []), list, "a list of texts")
         names = [fill(text(f"{where}: after", each), parameters) for each in before]
         kind = fill(text(f"{where}: kind", table.get("kind", "")), parameters)
-        yield replace(line, needs=needs, memory_given=given, learnt_as=kind), names
+        read = {fill(name, parameters): fill(x, parameters) for name, x in files.items()}
+        line = replace(line, needs=needs, memory_given=memory_given, learnt_as=kind)
+        yield line, names, read
 
 
 def _matrix(
@@ -191,10 +154,14 @@ def _task(
 
     env = typed(f"{where}: env", table.get("env", {}), dict, "a table of texts")
     files_out = tuple(texts("files_out"))
-    for name in PRINTED:
-        if name in files_out:
-            problem = f"{name} is where what the task prints is kept; give the file another name"
-            raise InvalidInput(f"{where}: files_out", problem)
+    outputs = tuple(texts("outputs"))
+    for key, names in (("files_out", files_out), ("outputs", outputs)):
+        for name in PRINTED:
+            if name in names:
+                problem = (
+                    f"{name} is where what the task prints is kept; give the file another name"
+                )
+                raise InvalidInput(f"{where}: {key}", problem)
     stdin = table.get("stdin")
     files_in = texts("files_in")
     if sent is not None and sent not in files_in:
@@ -208,6 +175,7 @@ def _task(
         named(f"{where}: files_in", [folder / name for name in files_in]),
         files_out,
         kind,
+        outputs=outputs,
     )
 
 
@@ -217,7 +185,7 @@ def _kind(where: str, table: dict[str, Any], folder: Path, fill: Callable[[str],
         for key in ("wasm", "image")
     )
     fuel = typed(f"{where}: fuel", table.get("fuel", 0), int, "a whole number")
-    with _inside(where):
+    with inside(where):
         return Kind(None if wasm is None else folder / wasm, fuel, image)
 
 
@@ -245,6 +213,13 @@ def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requireme
     return needs, given
 
 
+def _files_of_tasks(field: str, value: object) -> dict[str, str]:
+    """Of an `inputs` that names files of other tasks; none of any other."""
+    if not isinstance(value, dict) or "lines" in value:
+        return {}
+    return {name: text(f"{field}.{name}", source) for name, source in value.items()}
+
+
 def _inputs(field: str, value: object, folder: Path) -> tuple[list[str], bool]:
     """One for each task, none where nothing is said; and whether they are files of `folder`, to be
     sent along. Raises InvalidInput, LocalError."""
@@ -262,7 +237,8 @@ def _inputs(field: str, value: object, folder: Path) -> tuple[list[str], bool]:
             return list(dict.fromkeys(files)), True
         case _:
             problem = (
-                'is neither a list of files, such as ["images/*.png"], nor { lines = "urls.txt" }'
+                'is neither a list of files, such as ["images/*.png"], nor { lines = "urls.txt" }, '
+                'nor { "part.txt" = "TASK:part.txt" }'
             )
             raise InvalidInput(field, problem)
 
@@ -290,15 +266,6 @@ def _files(field: str, pattern: str, folder: Path) -> list[str]:
     if not found:
         raise InvalidInput(field, f"{shown(pattern)} names no file; look for it in {folder}")
     return found
-
-
-@contextmanager
-def _inside(where: str) -> Iterator[None]:
-    """Names the task in what is raised of one of its fields."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput(f"{where}: {error.field}", error.problem) from None
 
 
 def _refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str]) -> None:

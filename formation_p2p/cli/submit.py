@@ -12,23 +12,29 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
-from formation_p2p.cli.files import append, make_folder, write_outputs
+from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.job_file import PRINTED, TaskLine, read_job_file
+from formation_p2p.cli.job_file import PRINTED, read_job_file
 from formation_p2p.cli.task_flags import takes
+from formation_p2p.cli.task_line import TaskLine
 from formation_p2p.cli.words import one_line, say
-from formation_p2p.core.errors import InvalidInput, TaskFailed
+from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.placement.task_options import TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.blob import DIGEST_BYTES, RAW, Blob, Cid
 from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle, TaskResult
+    from formation_p2p.api.node import Node
     from formation_p2p.core.dispatch.job_events import JobEvent
 
     Show = Callable[[JobEvent], Awaitable[None]]
+
+# Of a file that is put once the node has joined.
+NOT_PUT_YET: Final = Blob(Cid(RAW, bytes(DIGEST_BYTES)), 0)
 
 EPILOG: Final = f"""
 \b
@@ -52,7 +58,7 @@ A job file:
   label = "small-{{each}}"          # its number or `each` by default
   argv = ["convert", "{{each}}", "-resize", "25%", "small.png"]
   files_in = ["images/{{each}}"]    # from the job file's folder; seen by base name
-  files_out = ["small.png"]       # brought back to DIR/LABEL/
+  files_out = ["small.png"]       # brought back to DIR/LABEL/; outputs = [...] for large ones
   env = {{ LANG = "C" }}
   stdin = ""
   image = "alpine:3.22"           # in a container; or wasm = "count.wasm" and fuel = 1_000_000
@@ -61,6 +67,7 @@ A job file:
   after = ["small"]               # once these have succeeded
   matrix = {{ lr = [0.1, 0.01], seed = {{ from = 1, to = 3 }} }}   # one for each combination
   inputs = ["data/*.csv"]         # of each file, which is sent along; {{input}} and {{name}} below
+                                  # or files of other tasks: {{ "part.txt" = "small:part.txt" }}
   needs = "cpu=4,gpu=1"           # in place of the job's
   kind = "train"                  # the key of its memory estimate
   argv = ["./train.py", "--lr", "{{lr}}", "--seed", "{{seed}}", "{{name}}"]
@@ -101,7 +108,10 @@ def submit(
     flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
-    plan = file.plan()
+    contents = file.read()
+    large = file.large(contents)
+    # What is wrong with it is said before any worker is asked.
+    plan = file.plan(contents, dict.fromkeys(large, NOT_PUT_YET))
     place = flags.home_of(home, join)
     for driver in sorted({task.kind.driver for task in file.tasks}):
         flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
@@ -113,17 +123,20 @@ def submit(
 
         began_s = time.monotonic()
         async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
-            job = await node.submit(plan, name=file.name, options=options)
+            blobs = {path: await node.put(path) for path in large}
+            job = await node.submit(
+                file.plan(contents, blobs) if large else plan, name=file.name, options=options
+            )
             tell_sizes(job.sizes, as_json=as_json)
             if state is None:
                 interrupt.first(job.cancel, "cancelling the job")
             else:
                 interrupt.leaves(state)
-            kept = Kept(job, file.tasks, out_dir)
+            kept = Kept(node, job, file.tasks, out_dir)
             lines = contextlib.nullcontext(lines_of(job))
             with lines if as_json else bar(len(job.tasks)) as show:
                 async for event in job.events():
-                    kept.take(event)
+                    await kept.take(event)
                     await show(event)
             results = kept.checked(await job)
             if not as_json:
@@ -140,12 +153,15 @@ def submit(
 class Kept:
     """Writes the files and the output of tasks to --out-dir as they come."""
 
-    def __init__(self, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None) -> None:
+    def __init__(
+        self, node: Node, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None
+    ) -> None:
+        self._node = node
         self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
         self._out_dir = out_dir
         self._broken: dict[str, str] = {}
 
-    def take(self, event: JobEvent) -> None:
+    async def take(self, event: JobEvent) -> None:
         """Raises LocalError where it cannot be kept."""
         from formation_p2p.cli.outcomes import process_result
         from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, TaskSucceeded
@@ -159,11 +175,12 @@ class Kept:
                 append(self._folder(self._out_dir, task_id) / PRINTED[is_stderr], data)
             case TaskSucceeded(task_id, _, result):
                 try:
-                    files = process_result(result).files
+                    brought = process_result(result)
                     if self._out_dir is not None:
-                        folder = self._folder(self._out_dir, task_id)
-                        write_outputs(folder, self._tasks[task_id].files_out, files)
-                except TaskFailed as error:
+                        folder, line = self._folder(self._out_dir, task_id), self._tasks[task_id]
+                        write_outputs(folder, line.sent, brought.files)
+                        await fetch_outputs(self._node, folder, line.brought, brought.outputs)
+                except (TaskFailed, Unreachable) as error:
                     self._broken[task_id] = str(error)
             case _:
                 pass
@@ -194,6 +211,7 @@ def bar(total: int) -> Iterator[Show]:
     from formation_p2p.core.dispatch.job_events import (
         TaskEnd,
         TaskPlaced,
+        TaskReopened,
         TaskRetried,
         TaskSucceeded,
     )
@@ -217,6 +235,8 @@ def bar(total: int) -> Iterator[Show]:
                     in_flight.add(task_id)
                 case TaskRetried(task_id):
                     in_flight.discard(task_id)
+                case TaskReopened():
+                    bar.advance(row, -1)
                 case _ if isinstance(event, TaskEnd):
                     in_flight.discard(event.task_id)
                     failed += not isinstance(event, TaskSucceeded)

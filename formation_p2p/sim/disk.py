@@ -9,7 +9,7 @@ written the next incarnation begins (`core/dispatch/saved.py`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,8 @@ from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.inputs_from import outputs_of
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World
@@ -126,6 +128,8 @@ class Disk:
                 stored = self.jobs.get(job_id)
                 if stored is not None and not stored.is_over:
                     stored.events.append(event)
+                    if isinstance(event, job_events.TaskReopened):
+                        self.settled.discard(event.task_id)
                     if isinstance(event, job_events.TaskEnd):
                         self.settled.add(event.task_id)
             case job_events.PersistLease(lease_id, lessor):
@@ -142,6 +146,9 @@ def _begun(
     attempts: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
     ended: dict[str, TaskState] = {}
     placed: dict[str, job_events.TaskPlaced] = {}
+    # Of tasks of which others read files: who keeps them.
+    read = {each.task_id for task in stored.job.tasks for each in task.inputs_from}
+    keepers: dict[str, tuple[PeerId, Mapping[str, Blob]]] = {}
     for event in stored.events:
         match event:
             case job_events.TaskPlaced(task_id, attempt_id):
@@ -153,12 +160,24 @@ def _begun(
                 placed.pop(attempt.attempt_id, None)
             case job_events.TaskRecalled(_, attempt_id):
                 placed.pop(attempt_id, None)
+            case job_events.TaskReopened(task_id):
+                ended.pop(task_id, None)
+                keepers.pop(task_id, None)
+                placed = {a: known for a, known in placed.items() if known.task_id != task_id}
             case _ if isinstance(event, job_events.TaskEnd):
+                if isinstance(event, job_events.TaskSucceeded) and event.task_id in read:
+                    keepers[event.task_id] = event.worker, outputs_of(event.result)
                 ended[event.task_id] = _ENDED[type(event)]
     for attempt_id, each in placed.items():
         if each.task_id not in ended:
             in_flight.setdefault((each.worker, each.lease_id), {})[attempt_id] = each.task_id
     return tuple(
-        SavedTask(task_id, tried[task_id], tuple(attempts[task_id]), ended.get(task_id))
+        SavedTask(
+            task_id,
+            tried[task_id],
+            tuple(attempts[task_id]),
+            ended.get(task_id),
+            *keepers.get(task_id, ()),
+        )
         for task_id in {**tried, **ended}
     )

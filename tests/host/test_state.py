@@ -20,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskGaveUp,
     TaskPrinted,
     TaskRecalled,
+    TaskReopened,
     TaskRetried,
     TaskUnplaceable,
     WorkerLost,
@@ -53,6 +54,7 @@ from tests.support.state_world import (
     BOB,
     BOBS,
     CAROL,
+    MADE,
     NEEDS,
     all_done,
     attempt,
@@ -60,6 +62,7 @@ from tests.support.state_world import (
     job_of,
     let_go,
     placed,
+    reading_job,
     reported,
     succeeded,
 )
@@ -168,6 +171,22 @@ def test_what_became_of_its_tasks_is_known(path: Path) -> None:
             SavedTask(ids[4], 1, (), TaskState.CANCELLED),
         ),
     )
+
+
+def test_files_that_tasks_made_for_others_are_known_until_they_are_lost(path: Path) -> None:
+    state = State(path)
+    job = reading_job()
+    state.save_job(job)
+    first = job.tasks[0].task_id
+    state.write(reported(job, placed(job, 0), succeeded(job, 0, MADE.encode())))
+    state = reopened(state)
+    ((saved,), _) = state.load(ALICE)
+    known = SavedTask(first, 1, (), TaskState.SUCCEEDED, BOB, MADE.outputs)
+    assert saved == SavedJob(job, (known,))
+    state.write(reported(job, TaskReopened(first, BOB)))
+    ((saved,), _) = state.load(ALICE)
+    assert saved.begun == (SavedTask(first, 1, (), None),)
+    state.close()
 
 
 def test_attempts_that_brought_nothing_are_in_the_order_in_which_that_was_told(path: Path) -> None:

@@ -20,7 +20,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
+    TaskReopened,
     TaskRetried,
+    TaskSucceeded,
     TaskUnplaceable,
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
@@ -28,7 +30,16 @@ from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.world import World
-from tests.support.state_world import ALICE, BOB, hold, job_of, let_go, reported, succeeded
+from tests.support.state_world import (
+    ALICE,
+    BOB,
+    MADE,
+    hold,
+    let_go,
+    reading_job,
+    reported,
+    succeeded,
+)
 
 Saved = tuple[tuple[SavedJob, ...], tuple[SavedLease, ...]]
 
@@ -60,20 +71,27 @@ def in_order(saved: Saved) -> Saved:
 @st.composite
 def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
     """What a scheduler may tell of a job of three tasks and two leases, and no more."""
-    job = job_of(3)
+    job = reading_job()
     effects: list[SchedulerEffect] = []
     in_flight: dict[int, list[TaskPlaced]] = {0: [], 1: [], 2: []}
     tried = dict.fromkeys(in_flight, 0)
-    ended: set[int] = set()
+    ended: dict[int, type[JobEvent]] = {}
     for _ in range(draw(st.integers(0, 30))):
-        action = draw(st.sampled_from(("hold", "let go", "place", "retry", "recall", "end")))
+        action = draw(
+            st.sampled_from(("hold", "let go", "place", "retry", "recall", "end", "reopen"))
+        )
         lease_id = draw(st.sampled_from(("one", "two")))
         if action == "hold":
             effects.append(hold(lease_id))
         elif action == "let go":
             effects.append(let_go(lease_id))
-        open_tasks = sorted({0, 1, 2} - ended)
-        if not open_tasks or action in ("hold", "let go"):
+        if action == "reopen" and ended.get(0) is TaskSucceeded:
+            del ended[0]
+            in_flight[0].clear()
+            effects += reported(job, TaskReopened(job.tasks[0].task_id, BOB))
+            continue
+        open_tasks = sorted({0, 1, 2} - ended.keys())
+        if not open_tasks or action in ("hold", "let go", "reopen"):
             continue
         task = draw(st.sampled_from(open_tasks))
         task_id = job.tasks[task].task_id
@@ -85,13 +103,14 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
         elif action == "end":
             attempt = Attempt(f"{task_id}#1", BOB, "why", lost=False)
             ends: tuple[JobEvent, ...] = (
-                succeeded(job, task),
+                succeeded(job, task, MADE.encode()),
                 TaskGaveUp(task_id, (attempt,), FailureKind.EXIT, b""),
                 TaskUnplaceable(task_id, ()),
                 TaskCancelled(task_id),
             )
-            ended.add(task)
-            effects += reported(job, draw(st.sampled_from(ends)))
+            end = draw(st.sampled_from(ends))
+            ended[task] = type(end)
+            effects += reported(job, end)
         elif in_flight[task]:
             placed = in_flight[task].pop(draw(st.integers(0, len(in_flight[task]) - 1)))
             attempt = Attempt(placed.attempt_id, BOB, "why", lost=draw(st.booleans()))
@@ -109,7 +128,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
 def test_what_the_simulator_loads_is_what_a_state_loads(
     effects: list[SchedulerEffect], batch: int
 ) -> None:
-    job = job_of(3)
+    job = reading_job()
     disk = Disk(cast("World", AtOnce()), lambda: 0.0)
     disk.submit(job)
     with tempfile.TemporaryDirectory() as folder:

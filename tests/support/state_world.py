@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
@@ -18,7 +19,9 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.work import Task, task_id
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.core.workload.work import InputFrom, Task, task_id
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([n]) * 32).peer_id for n in (1, 2, 3))
 NEEDS = Requirements(driver="process")
@@ -34,6 +37,18 @@ def job_of(tasks: int, job_id: str = "a" * 16, *, shared: bytes = b"", size: int
         ),
         "a job",
     )
+
+
+def reading_job() -> Job:
+    """Of three tasks: the second reads a file that the first makes."""
+    job = job_of(3)
+    first, second, third = job.tasks
+    files = (InputFrom("in", first.task_id, "out"),)
+    second = replace(second, after=(first.task_id,), inputs_from=files)
+    return replace(job, tasks=(first, second, third))
+
+
+MADE = ProcessResult(0, outputs={"out": Blob(Cid(RAW, digest_of(b"x")), 1, (BOBS,))})
 
 
 def reported(job: Job, *events: JobEvent) -> list[EmitJobEvent]:

@@ -222,3 +222,28 @@ async def test_usage_is_json(tmp_path: Path) -> None:
     assert succeeded["used"]["memory_bytes"] > 0
     # A shell counts so far in 0.1 s or more.
     assert 20 < succeeded["used"]["cpu_ms"] <= succeeded["ran_ms"] + 100
+
+
+async def test_files_go_from_stage_to_stage_and_come_home(tmp_path: Path) -> None:
+    """`derive` and functions of the API: what one task makes the next reads, wherever they run."""
+    parts = Stage(
+        ProcessSpec(("sh", "-c", "yes {p} | head -c 3000000 > part.txt")),
+        matrix={"p": ("a", "b")},
+        needs=SMALL,
+    )
+    merge = Stage(
+        ProcessSpec(
+            ("sh", "-c", "cat parts/* | wc -c > size; cat parts/* > all"),
+            outputs=("all",),
+            files_out=("size",),
+        ),
+        inputs={"parts/{label}": parts.output("part.txt")},
+        needs=SMALL,
+    )
+    async with asyncio.timeout(DEADLINE_S), network(tmp_path) as (bob, _):
+        *_, merged = await (await bob.submit(derive({"part": parts, "merge": merge})))
+        assert merged.status == "succeeded", merged
+        brought = ProcessResult.decode(merged.result)
+        assert int(brought.files["size"]) == 6_000_000
+        await bob.get(brought.outputs["all"], tmp_path / "all")
+    assert (tmp_path / "all").read_bytes() == (b"a\n" * 1_500_000 + b"b\n" * 1_500_000)

@@ -334,6 +334,7 @@ PROGRAMS: Final = {
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),
     "plan = derive(": Around(after="await main()"),
+    "two_stages = derive(": Around(after="assert len(two_stages.tasks) == 4"),
     "hints=Hints(near=(blob,)": Around(_work, needs_node=True, replaced=("bafyr4i…:2GiB", "{cid}")),
     "policy = Trusted(": Around(after="assert formation_p2p.parse_policy(str(policy)) == policy"),
     "class Greenest(Policy)": Around(),

@@ -106,6 +106,19 @@ def test_the_job_file_is_submitted_and_its_archive_comes_back(
         assert sorted(tar.getnames()) == sorted(names)
 
 
+def test_files_go_from_the_first_stage_to_the_second_and_the_total_comes_back(
+    paste: str, home: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    command = (EXAMPLES / "stages.toml").read_text().splitlines()[0]
+    arguments = command.removeprefix("# formation ").replace("results", str(results)).split()
+    submitted = python("-m", "formation_p2p", *arguments, FORMATION_HOME=str(home))
+    assert submitted.process.returncode == 0, submitted.output
+    names = tomllib.loads((EXAMPLES / "stages.toml").read_text())["task"][0]["each"]
+    words = sum(len((EXAMPLES / name).read_bytes().split()) for name in names)
+    assert int((results / "total" / "total.txt").read_text()) == words
+
+
 @pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py"])
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.cli.job_file import JobFile, parse_job_file, read_job_file
+from formation_p2p.cli.job_file import parse_job_file, read_job_file
+from formation_p2p.cli.task_line import JobFile
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.placement.policies import Balanced
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import MIB
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.blob import RAW, Blob, Cid
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.scope import Scope
@@ -270,8 +272,74 @@ def test_inputs_of_a_whole_job_are_bounded(tmp_path: Path) -> None:
         files_in = ["big"]
         """,
     )
-    with pytest.raises(InvalidInput, match="files_in: those of all tasks have more than 20B"):
-        read_job_file(path).plan(max_input_bytes=20)
+    with pytest.raises(InvalidInput, match="files_in: the small ones of all tasks have more"):
+        read_job_file(path).read(max_input_bytes=20)
+
+
+def test_large_files_and_those_of_many_tasks_travel_by_content(tmp_path: Path) -> None:
+    sizes = {"small": 9, "large": 300 * KIB, "common": 200 * KIB, "half": 200 * KIB}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bytes(size))
+    many = "\n".join("[[task]]\nargv = ['a']\nfiles_in = ['common']" for _ in range(30))
+    one = "[[task]]\nargv = ['a']\nfiles_in = ['small', 'large', 'half']\n"
+    job = read_job_file(written(tmp_path, one + many))
+    contents = job.read()
+    assert {path.name for path in contents} == {"small", "half"}
+    assert [path.name for path in job.large(contents)] == ["large", "common"]
+    blobs = {path: Blob(Cid(RAW, bytes(32)), 1) for path in job.large(contents)}
+    first, second, *_ = [task.work for task in job.plan(contents, blobs).tasks]
+    assert isinstance(first, ProcessSpec)
+    assert isinstance(second, ProcessSpec)
+    assert set(first.files_in) == {"small", "half"}
+    assert set(first.inputs) == {"large"}
+    assert set(second.inputs) == {"common"}
+
+
+def test_files_of_other_tasks_are_inputs_and_those_tasks_keep_them() -> None:
+    job = parsed("""
+        [[task]]
+        name = "prepare"
+        matrix = { p = [1, 2] }
+        argv = ["prepare"]
+        files_out = ["part.txt", "log"]
+        outputs = ["huge"]
+
+        [[task]]
+        name = "use"
+        matrix = { p = [1, 2] }
+        inputs = { "{p}.txt" = "prepare-{p}:part.txt" }
+        argv = ["use"]
+
+        [[task]]
+        inputs = { "{label}" = "use:made" }
+        argv = ["merge"]
+    """)
+    plan = job.plan()
+    assert [task.after for task in plan.tasks] == [(), (), (0,), (1,), (2, 3)]
+    assert [task.inputs_from for task in plan.tasks[2:]] == [
+        (("1.txt", 0, "part.txt"),),
+        (("2.txt", 1, "part.txt"),),
+        (("use-1", 2, "made"), ("use-2", 3, "made")),
+    ]
+    works = [task.work for task in plan.tasks]
+    assert [(w.files_out, w.outputs) for w in works if isinstance(w, ProcessSpec)] == [
+        (("log",), ("huge", "part.txt")),
+        (("log",), ("huge", "part.txt")),
+        ((), ("made",)),
+        ((), ("made",)),
+        ((), ()),
+    ]
+    assert [(line.sent, line.brought) for line in job.tasks[1:3]] == [
+        (("log",), ("huge", "part.txt")),
+        ((), ()),
+    ]
+
+
+def test_inputs_of_other_tasks_are_texts_that_name_one() -> None:
+    assert "task 1: inputs.a: 3 is not a text" in refused("[[task]]\nargv=['a']\ninputs={a=3}")
+    assert "names no file of a task" in refused("[[task]]\nargv=['a']\ninputs={a='b'}")
+    table = "[[task]]\nargv=['a']\noutputs=['stdout']"
+    assert "task 1: outputs: stdout is where" in refused(table)
 
 
 def test_a_task_may_be_a_module_or_run_in_an_image(tmp_path: Path) -> None:

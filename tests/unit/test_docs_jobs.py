@@ -21,7 +21,7 @@ def test_the_job_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / f"{name}.csv").write_text("1")
-    text = block("docs/jobs.md", "toml").text
+    text = block("docs/jobs.md", "toml", 'name = "sweep"').text
     job = parse_job_file(text, tmp_path)
     assert [task.label for task in job.tasks] == [
         "prepare-data-a.csv",

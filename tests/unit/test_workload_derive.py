@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.derive import Stage, derive, refuse_same
+from formation_p2p.core.workload.inputs_from import bound
 from formation_p2p.core.workload.plan import (
     MIN_RUNS,
     MemoryEstimate,
@@ -29,6 +31,7 @@ from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
     MAX_TASKS,
     MIN_MEMORY_BYTES,
+    InputFrom,
     PythonCall,
     Task,
     Work,
@@ -378,3 +381,97 @@ def test_the_kind_of_other_work() -> None:
     assert kind_of(PythonCall(b"f", b"x", "module.f")) == "python:module.f"
     assert kind_of(Own(kind="mine")) == "own:mine"
     assert kind_of(process, "given") == "process:given"
+
+
+# -- files of other tasks -------------------------------------------------------------------
+
+PREPARE = Stage(
+    ProcessSpec(("prepare", "{p}"), files_out=("part.txt", "log")), matrix={"p": (1, 2)}
+)
+
+
+def test_a_task_reads_the_file_of_its_counterpart_and_waits_for_it() -> None:
+    plan = derive(
+        {
+            "prepare": PREPARE,
+            "use": Stage(
+                ProcessSpec(("use", "{p}")),
+                matrix={"p": (1, 2)},
+                inputs={"in/{p}.txt": "prepare-{p}:part.txt"},
+            ),
+        }
+    )
+    assert [task.after for task in plan.tasks] == [(), (), (0,), (1,)]
+    assert [task.inputs_from for task in plan.tasks[2:]] == [
+        (("in/1.txt", 0, "part.txt"),),
+        (("in/2.txt", 1, "part.txt"),),
+    ]
+    first = plan.tasks[0].work
+    assert isinstance(first, ProcessSpec)
+    assert (first.outputs, first.files_out) == (("part.txt",), ("log",))
+
+
+def test_a_task_reads_the_files_of_a_whole_stage_by_their_labels() -> None:
+    sources: tuple[Any, ...] = ("prepare:part.txt", PREPARE.output("part.txt"))
+    for source in sources:
+        stages = {
+            "prepare": PREPARE,
+            "merge": Stage(TRUE, inputs={"{label}.txt": source}, after=("prepare",)),
+        }
+        merge = derive(stages).tasks[2]
+        assert merge.after == (0, 1)
+        assert merge.inputs_from == (
+            ("prepare-1.txt", 0, "part.txt"),
+            ("prepare-2.txt", 1, "part.txt"),
+        )
+    one = {"prepare": PREPARE, "x": Stage(TRUE, inputs={"a": PREPARE.output("b", "prepare-2")})}
+    assert derive(one).tasks[2].inputs_from == (("a", 1, "b"),)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "work", "reported"),
+    [
+        ({"a": "prepare:part.txt"}, TRUE, "x: several files are called 'a'; write {label}"),
+        ({"a": "prepare-1"}, TRUE, "x: 'prepare-1' names no file of a task; write TASK:FILE"),
+        ({"a": "nobody:b"}, TRUE, "x: 'nobody:b' names no file of a task"),
+        ({"a": 3}, TRUE, "x: inputs: 3 is not a text"),
+        ({"a": Stage(TRUE).output("b")}, TRUE, "x: inputs: a is of a stage that is not in this"),
+        ({"a": "x:b"}, TRUE, "tasks wait for each other in a circle"),
+        ({"../a": "prepare-1:b"}, TRUE, "'../a' is not a plain relative name"),
+        ({"a": "prepare-1:b"}, ProcessSpec(("x",), files_in={"a": b""}), "'a' is there twice"),
+        ({"a": "prepare-1:b"}, PythonCall(b"", b""), "a PythonCall has no files; hand on data"),
+        ({"a": "own:b"}, TRUE, "a Own has no files"),
+    ],
+)
+def test_inputs_that_are_no_files_of_tasks_are_refused(
+    inputs: dict[str, Any], work: Work, reported: str
+) -> None:
+    stages = {"prepare": PREPARE, "own": Stage(Own()), "x": Stage(work, inputs=inputs)}
+    assert reported in refused(stages)
+
+
+def test_a_name_that_a_task_has_already_is_refused() -> None:
+    blob = Blob(Cid(RAW, digest_of(b"a")), 1)
+    work = ProcessSpec(("x",), inputs={"a": blob})
+    stages = {"prepare": PREPARE, "x": Stage(work, inputs={"a": "prepare-1:b"})}
+    assert "'a' is there twice" in refused(stages)
+
+
+def test_a_plan_that_reads_what_it_does_not_wait_for_is_none() -> None:
+    with pytest.raises(InvalidInput, match="does not wait for one of which it reads files"):
+        Plan((PlannedTask(TRUE), PlannedTask(TRUE, inputs_from=(("a", 0, "b"),))))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: ContainerSpec("a", x), lambda x: WasmSpec(MODULE, x)]
+)
+def test_a_task_is_bound_to_the_content_whatever_runs_it(wrap: Any) -> None:
+    stages = {
+        "prepare": Stage(wrap(TRUE)),
+        "use": Stage(wrap(TRUE), inputs={"a": "prepare:b"}),
+    }
+    tasks, _ = tasks_of(derive(stages), "job", Requirements(), None, memory_given=True)
+    assert tasks[1].inputs_from == (InputFrom("a", "job/0", "b"),)
+    blob = Blob(Cid(RAW, digest_of(b"content")), 7)
+    payload = bound(tasks[1], {"a": blob}).payload
+    assert payload == wrap(ProcessSpec(("true",), inputs={"a": blob})).encode()

@@ -18,7 +18,7 @@ from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStar
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Faulty, Preempted
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.outcome import Ended, FailureKind, Succeeded
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
 
 
 class Attempts:
@@ -47,6 +47,10 @@ class Attempts:
             for active in group.leases.values()
             if group.employs(active, now) and not group.estimates.is_stuck(active, now)
         ]
+        if len(leases) > 1 and group.queues.waiting < len(leases):
+            # There is not something for each of them: first those for which a task waits.
+            waiting = group.queues.lengths()
+            leases.sort(key=lambda active: active.worker not in waiting)
         for left, active in zip(range(len(leases), 0, -1), leases, strict=True):
             deep = depth or group.estimates.depth(active.lease.window)
             in_flight = len(active.attempts)
@@ -169,7 +173,13 @@ class Attempts:
         if run is None or run.state is not TaskState.DISPATCHED:
             return  # known before, or another attempt of the task was faster
         worker = active.worker
+        made = None
         if isinstance(outcome, Succeeded):
+            made = run.job.outputs.read(run.task.task_id, outcome.result)
+            if made is None:
+                outcome = Failed(FailureKind.OUTPUT, "files for which other tasks wait are missing")
+        if isinstance(outcome, Succeeded):
+            run.job.outputs.made(run, worker, made or {})
             group.candidates.back_off.succeeded(worker)
             self._experienced(worker, Experience.SUCCESS, now)
             ran_ms = ended.ran_us // 1000
@@ -181,6 +191,8 @@ class Attempts:
             return
         if recalled and outcome.kind is FailureKind.CANCELLED:
             again = self._jobs.recalled(run, attempt_id)
+        elif outcome.kind is FailureKind.INPUT and run.inputs:
+            again = self._jobs.input_lost(run, attempt_id, worker, outcome)
         else:
             if outcome.kind is FailureKind.DRIVER:
                 group.candidates.refused(worker, Faulty(outcome.message), now)

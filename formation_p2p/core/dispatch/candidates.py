@@ -159,12 +159,15 @@ class Candidates:
         return (p for p in self.pool if p in leased or self.is_askable(p, now))
 
     def home(self, run: TaskRun) -> PeerId | None:
-        """The worker that a task waits for, of those that have not failed it if there are any; None
+        """The worker that a task waits for, of those that have not failed it if there are any: the
+        one that keeps most of the files that it reads, or else the one that the policy names. None
         while no worker is known, and where the policy or a hint has tasks wait for the worker that
         ranks highest when it is asked."""
         if self._key.hints != NO_HINTS:
             return None
         home = home_of(self._key.policy, run.key, self._near)
+        if home is not None and run.near in self.pool and not run.avoids(run.near):
+            return run.near
         if home is not None and run.avoids(home):
             fresh = [p for p in self.pool if not run.avoids(p)]
             home = home_of(self._key.policy, run.key, Peers(fresh)) or home

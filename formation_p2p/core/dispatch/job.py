@@ -25,7 +25,7 @@ class Job:
             raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {len(self.tasks)}")
         if len({task.task_id for task in self.tasks}) < len(self.tasks):
             raise InvalidInput("tasks", "two of them have the same id")
-        if any(task.after for task in self.tasks):
+        if any(task.after or task.inputs_from for task in self.tasks):
             _check_order(self.tasks)
 
 
@@ -36,4 +36,9 @@ def _check_order(tasks: tuple[Task, ...]) -> None:
     unknown = next((name for task in tasks for name in task.after if name not in index), None)
     if unknown is not None:
         raise InvalidInput("after", f"{shown(unknown)} is not a task of this job")
+    for task in tasks:
+        stray = next((x.task_id for x in task.inputs_from if x.task_id not in task.after), None)
+        if stray is not None:
+            problem = f"{task.task_id} reads a file of {shown(stray)}, and does not wait for it"
+            raise InvalidInput("inputs", problem)
     refuse_cycles(list(index), [tuple(index[name] for name in task.after) for task in tasks])

@@ -24,8 +24,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlaced:
-    """`nearest`: the task waited for this worker, which by XOR is the nearest of all that are
-    capable and were not ruled out by an earlier attempt; else another one was free before. Where
+    """`nearest`: the task waited for this worker, which keeps most of the files that it reads of
+    other tasks, or by XOR is the nearest of all that are capable and were not ruled out by an
+    earlier attempt; else another one was free before. Where
     the policy or a hint has tasks wait for no certain worker, it is always false."""
 
     task_id: str
@@ -52,7 +53,8 @@ class TaskPrinted:
 
 @dataclass(frozen=True, slots=True)
 class TaskSucceeded:
-    """`result` is the driver's encoding. Exactly one of these for a task, or one TaskGaveUp."""
+    """`result` is the driver's encoding. Exactly one of these for a task, or one TaskGaveUp; and
+    one more after each TaskReopened."""
 
     task_id: str
     worker: PeerId
@@ -78,6 +80,15 @@ class TaskRecalled:
 
     task_id: str
     attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReopened:
+    """The files of a task that has succeeded are lost, with the `worker` that kept them or by it,
+    and tasks wait for them: its result counts no more, and it is run again."""
+
+    task_id: str
+    worker: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class JobEnded:
 
 # How a task ends, in exactly one of these ways.
 TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
-TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled
+TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled | TaskReopened
 JobEvent = TaskNews | TaskEnd | WorkerLost | JobEnded
 
 

@@ -54,6 +54,7 @@ class Jobs:
         self._parameters = parameters
         self.runs: dict[str, JobRun] = {}
         self._ready: list[TaskRun] = []
+        self._unbound: dict[JobRun, None] = {}
 
     def begin(self, job: Job, now: Moment, incarnation: str = "") -> JobRun:
         """Raises InvalidInput where too many jobs are running, or this one already is."""
@@ -78,6 +79,11 @@ class Jobs:
         succeeded, or they ask for more memory now."""
         ready, self._ready = self._ready, []
         return ready
+
+    def take_unbound(self) -> list[JobRun]:
+        """Jobs of which tasks are bound to files that are lost, or were made again."""
+        unbound, self._unbound = list(self._unbound), {}
+        return unbound
 
     def notify(self, job: JobRun, event: JobEvent) -> None:
         self._outbox.notify(job.job.job_id, event)
@@ -110,6 +116,25 @@ class Jobs:
         failures = sum(not each.lost for each in run.attempts)
         final = failed.kind is FailureKind.INVALID or failures >= run.job.job.options.attempts
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
+
+    def input_lost(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
+        """Its worker could not have a file of another task: that one is run again where the file
+        is lost. Returns whether the task is to be placed again."""
+        run.failed(failed)
+        attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=True)
+        run.record_failure(attempt)
+        losses, never = sum(each.lost for each in run.attempts), run.job.outputs.never(run.task)
+        final = losses >= self._parameters.max_lost or never is not None
+        if not self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final):
+            return False
+        name = failed.result.decode(errors="replace")
+        for maker, keeper in run.job.outputs.lost(run, name, worker):
+            maker.move("output lost")
+            self.notify(run.job, job_events.TaskReopened(maker.task.task_id, keeper))
+            if maker.bind():
+                self._ready.append(maker)
+        self._unbound[run.job] = None
+        return True
 
     def lost(
         self, run: TaskRun, attempt_id: str, worker: PeerId, why: str, *, counts: bool
@@ -144,6 +169,7 @@ class Jobs:
         others."""
         for run in job.blocked.upstream_failed(task_id):
             run.move("give up")
+            job.outputs.gave_up(run.task.task_id)
             upstream = FailureKind.UPSTREAM
             self.notify(
                 job, job_events.TaskGaveUp(run.task.task_id, (), upstream, b"", waited_for=task_id)
@@ -174,14 +200,25 @@ class Jobs:
         if not run.move(how):
             return
         self.notify(run.job, event)
-        if run.job.blocked and run.state is not TaskState.SUCCEEDED:
-            self.upstream_failed(run.job, run.task.task_id)
-        elif run.job.blocked:
-            ready = run.job.blocked.succeeded(run.task.task_id)
-            for each in ready:
-                each.move("ready")
-            self._ready += ready
-        self.close(run.job)
+        task_id, job = run.task.task_id, run.job
+        if run.state is not TaskState.SUCCEEDED:
+            job.outputs.gave_up(task_id)
+            if job.blocked:
+                self.upstream_failed(job, task_id)
+        elif job.blocked:
+            for each in job.blocked.succeeded(task_id):
+                self._unblocked(each)
+        self.close(job)
+
+    def _unblocked(self, run: TaskRun) -> None:
+        """All that it waited for have succeeded. One of them may have been run again since, for the
+        files that it made."""
+        if (never := run.job.outputs.never(run.task)) is not None:
+            run.block((never,))
+            self.upstream_failed(run.job, never)
+        elif run.bind():
+            run.move("ready")
+            self._ready.append(run)
 
     def close(self, job: JobRun) -> None:
         """Report the end of a job of which every task has ended."""

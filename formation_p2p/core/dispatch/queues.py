@@ -58,6 +58,13 @@ class Queues:
                     self.wait(run)
         return drained
 
+    def bind_again(self, job: JobRun) -> None:
+        """Files that tasks of this job read were lost, or made again: those that wait for them to
+        be made wait here no more."""
+        for run in self.drain(job):
+            if run.bind():
+                self.wait(run)
+
     def reroute(self) -> None:
         """The candidates have changed: tasks may wait for other workers now."""
         again, self._again = self._again, deque()

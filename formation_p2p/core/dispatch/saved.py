@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.blob import Blob
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTask:
     """A task that has been begun: `tried` attempts were placed, `attempts` brought nothing.
 
-    `ended` is how it ended; None while it is still to be done.
+    `ended` is how it ended; None while it is still to be done. Where it succeeded and other tasks
+    read files of it, `outputs` are those, and `worker` keeps them.
     """
 
     task_id: str
     tried: int
     attempts: tuple[Attempt, ...]
     ended: TaskState | None
+    worker: PeerId | None = None
+    outputs: Mapping[str, Blob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,21 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
     begun = {each.task_id: each for each in saved.begun}
     ended = {each.task_id: each.ended for each in saved.begun if each.ended is not None}
     runs: list[TaskRun] = []
+    unknown = SavedTask("", 0, (), None)
     for task in saved.job.tasks:
-        known = begun.get(task.task_id)
-        before = {x: None for x in task.after if ended.get(x) is not TaskState.SUCCEEDED}
-        if known is None and before:
-            TaskRun(task, job, task.key).block(before)
-        elif known is None:
-            runs.append(TaskRun(task, job, task.key))
-        elif known.ended is None:
-            tried, attempts = known.tried, known.attempts
-            runs.append(TaskRun(task, job, task.key, tried=tried, attempts=attempts))
-        else:
+        known = begun.get(task.task_id, unknown)
+        state = known.ended or TaskState.WAITING
+        run = TaskRun(task, job, task.key, state, known.attempts, known.tried)
+        if known.ended is not None:
             job.count(known.ended)
+            if known.worker is not None:
+                job.outputs.made(run, known.worker, known.outputs)
+            if known.ended is not TaskState.SUCCEEDED:
+                job.outputs.gave_up(task.task_id)
+        elif before := {x: None for x in task.after if ended.get(x) is not TaskState.SUCCEEDED}:
+            run.block(before)
+        else:
+            runs.append(run)
+    for run in runs:
+        run.bind()
     return runs, [task_id for task_id, how in ended.items() if how is not TaskState.SUCCEEDED]

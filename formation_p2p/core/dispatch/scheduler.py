@@ -289,7 +289,7 @@ class Scheduler:
                 group.estimates.took(active.mean_s(message.ended, now))
                 for ended in message.ended:
                     self._attempts.ended(group, active, ended, now)
-                touched = self._queue(self._jobs.take_ready())
+                touched = self._bind_again() + self._queue(self._jobs.take_ready())
                 if touched:
                     # Before a lease is given back to make room for what comes next.
                     self._outbox.flush_events()
@@ -352,6 +352,15 @@ class Scheduler:
                 group = touched[key] = self._group(run.scheduling_key)
             group.queues.wait(run)
         return list(dict.fromkeys(touched.values()))
+
+    def _bind_again(self) -> list[TaskGroup]:
+        """As `Queues.bind_again`, in all groups: these, where there is a reason."""
+        jobs = self._jobs.take_unbound()
+        groups = list(self.groups.values()) if jobs else []
+        for group in groups:
+            for job in jobs:
+                group.queues.bind_again(job)
+        return groups
 
     def _pump(self, group: TaskGroup, now: Moment, cause: str) -> None:
         """Do all that can be done for a group now. Called after everything that touches it."""

@@ -10,10 +10,13 @@ from typing import Final
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
+from formation_p2p.core.dispatch.outputs import Outputs
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.inputs_from import bound
 from formation_p2p.core.workload.outcome import Failed
 from formation_p2p.core.workload.work import Task
 
@@ -34,12 +37,19 @@ TRANSITIONS: Final = {
     TaskState.WAITING: {
         "dispatch": TaskState.DISPATCHED,
         "unplaceable": TaskState.UNPLACEABLE,
+        "input lost": TaskState.BLOCKED,
         **_LEFT,
     },
     TaskState.DISPATCHED: {"success": TaskState.SUCCEEDED, "retry": TaskState.WAITING, **_LEFT},
+    TaskState.SUCCEEDED: {"output lost": TaskState.WAITING},
 }
 # In the order in which JobEnded has them.
-ENDED: Final = tuple(state for state in TaskState if state not in TRANSITIONS)
+ENDED: Final = (
+    TaskState.SUCCEEDED,
+    TaskState.FAILED,
+    TaskState.UNPLACEABLE,
+    TaskState.CANCELLED,
+)
 
 
 class JobState(StrEnum):
@@ -59,7 +69,8 @@ class TaskRun:
     """`attempts` are those that brought no result; `tried` counts all, and names the next.
 
     `copies` are in flight: more than one where a second attempt is to overtake the first.
-    `printed_bytes` are those of the attempts in flight.
+    `printed_bytes` are those of the attempts in flight. `inputs` are the files of other tasks that
+    it is bound to, and `near` the worker that keeps most of them.
     """
 
     task: Task
@@ -71,14 +82,18 @@ class TaskRun:
     copies: int = 0
     last_failure: Failed | None = None
     printed_bytes: int = 0
+    inputs: tuple[tuple[str, Blob], ...] = ()
+    near: PeerId | None = None
 
     def move(self, event: str) -> bool:
         """Follow the table; False where the state has no such way out. Counts for the job."""
         state = TRANSITIONS.get(self.state, {}).get(event)
         if state is None:
             return False
+        if self.state in ENDED:
+            self.job.count(self.state, -1)
         self.state = state
-        if state not in TRANSITIONS:
+        if state in ENDED:
             self.job.count(state)
         return True
 
@@ -90,6 +105,18 @@ class TaskRun:
         """It waits for these tasks of its job, which are to succeed first."""
         self.state = TaskState.BLOCKED
         self.job.blocked.add(self, before)
+
+    def bind(self) -> bool:
+        """Have it read the files of other tasks as they are now. False where some were lost: then
+        it waits for these again."""
+        outputs = self.job.outputs
+        if missing := outputs.missing(self.task):
+            self.move("input lost")
+            self.block(missing)
+        elif self.task.inputs_from:
+            inputs, self.near = outputs.of(self.task)
+            self.task, self.inputs = bound(self.task, inputs), tuple(inputs.items())
+        return not missing
 
     def next_attempt(self) -> str:
         """The id of one more attempt."""
@@ -193,8 +220,10 @@ class JobRun:
     state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)
     ended: Counter[TaskState] = field(default_factory=Counter)
+    outputs: Outputs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.outputs = Outputs(self.job.tasks)
         timeout_s = self.job.options.timeout_s
         self.timeout_ms = 0 if timeout_s is None else max(1, round(timeout_s * 1000))
 
@@ -218,5 +247,5 @@ class JobRun:
         self.move("deadline")
         return True
 
-    def count(self, ended: TaskState) -> None:
-        self.ended[ended] += 1
+    def count(self, ended: TaskState, more: int = 1) -> None:
+        self.ended[ended] += more

@@ -58,6 +58,7 @@ class StoryStep(StrEnum):
     BEGAN = "began"
     RECALLED = "recalled"
     RETRIED = "retried"
+    REOPENED = "reopened"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNPLACEABLE = "unplaceable"
@@ -89,6 +90,7 @@ TaskEvent = (
     | job_events.TaskSucceeded
     | job_events.TaskRetried
     | job_events.TaskRecalled
+    | job_events.TaskReopened
     | job_events.TaskGaveUp
     | job_events.TaskUnplaceable
     | job_events.TaskCancelled
@@ -159,7 +161,7 @@ def _waits(taken: list[Moment], events: list[tuple[Moment, TaskEvent]]) -> Waits
     since_s = taken[0].mono_s if taken else None
     for at, event in events:
         match event:
-            case job_events.TaskRetried() | job_events.TaskRecalled():
+            case job_events.TaskRetried() | job_events.TaskRecalled() | job_events.TaskReopened():
                 since_s = at.mono_s
             case job_events.TaskBegan():
                 pass
@@ -219,6 +221,8 @@ def _step(event: TaskEvent) -> tuple[StoryStep, PeerId | None, str]:
             return StoryStep.RETRIED, attempt.worker, attempt.why
         case job_events.TaskRecalled(_, attempt_id):
             return StoryStep.RECALLED, None, f"{attempt_id} can run sooner elsewhere"
+        case job_events.TaskReopened(_, worker):
+            return StoryStep.REOPENED, worker, "its files are lost, and tasks wait for them"
         case job_events.TaskGaveUp(_, [*_, last]):
             return StoryStep.FAILED, last.worker, last.why
         case job_events.TaskGaveUp(_, _, kind):

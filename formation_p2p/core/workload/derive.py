@@ -9,7 +9,7 @@ plan = derive({
         needs="gpu.memory=24GB",
         after=("prepare",),
     ),
-    "compare": Stage(ProcessSpec(("compare.py",)), after=("train",)),
+    "compare": Stage(ProcessSpec(("compare.py",)), inputs={"{label}.bin": "train:model.bin"}),
 })
 job = await node.submit(plan)
 """
@@ -17,7 +17,7 @@ job = await node.submit(plan)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -25,6 +25,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import Requirements, needs_and_memory
+from formation_p2p.core.workload.inputs_from import handing_on
 from formation_p2p.core.workload.matrix import (
     Parameters,
     Value,
@@ -45,6 +46,10 @@ Makes = Callable[[Parameters], Work]
 class Stage:
     """One task, or one for each combination of `matrix` (matrix.py), of each of `inputs`.
 
+    `inputs` that are a mapping are files that tasks of other stages make: `{"part.txt":
+    "prepare-{p}:part.txt"}` is, by the name on the left, the file of the task, or of all tasks of
+    the stage, on the right; `stage.output("part.txt")` means the latter. The task waits for them.
+
     `{lr}` in the texts of `work` becomes the value; a callable `work` is called with the values.
     An input gives `input`, `name` and `stem`. `after` names stages, or labels of tasks, that must
     have succeeded before. They are filled in as well: `after=("prepare-{lr}",)` waits for its
@@ -58,11 +63,25 @@ class Stage:
     matrix: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     include: Sequence[Parameters] = ()
     exclude: Sequence[Parameters] = ()
-    inputs: Sequence[str] = ()
+    inputs: Sequence[str] | Mapping[str, str | Output] = ()
     after: Sequence[str] = ()
     needs: Requirements | str | None = None
     label: str = ""
     kind: str = ""
+
+    def output(self, name: str, task: str = "") -> Output:
+        """A file that the tasks of this stage make, or the one of them with the label `task`, for
+        the `inputs` of another stage."""
+        return Output(self, name, task)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """The file `name` of each task of a stage, or of the one with the label `task`."""
+
+    stage: Stage
+    name: str
+    task: str = ""
 
 
 def derive(stages: Mapping[str, Stage]) -> Plan:
@@ -70,7 +89,9 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
     too many tasks, an unknown name, a circle of tasks that wait for each other."""
     tasks: list[PlannedTask] = []
     after: list[tuple[str, ...]] = []
+    reads: list[dict[str, str]] = []
     groups: dict[str, range] = {}
+    names = {id(stage): name for name, stage in stages.items()}
     for name, stage in stages.items():
         first = len(tasks)
         try:
@@ -79,19 +100,49 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
             if not isinstance(given, Stage):
                 raise InvalidInput("stage", f"{shown(given)} is not a Stage; write Stage(…)")
             check_texts("after", stage.after)
-            check_texts("inputs", stage.inputs)
-            combined = parameters_of(stage.matrix, stage.include, stage.exclude, stage.inputs)
+            files = _files(stage.inputs, names)
+            inputs = () if isinstance(stage.inputs, Mapping) else stage.inputs
+            check_texts("inputs", inputs)
+            combined = parameters_of(stage.matrix, stage.include, stage.exclude, inputs)
             if len(tasks) + len(combined) > MAX_TASKS:
                 raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
             tasks += [_task(name, stage, parameters) for parameters in combined]
             after += [tuple(fill(x, each) for x in stage.after) for each in combined]
+            reads += [{fill(x, e): fill(y, e) for x, y in files.items()} for e in combined]
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error.field}", error.problem) from None
         groups[name] = range(first, len(tasks))
     labels = [task.label for task in tasks]
     refuse_same(labels, groups)
-    edges = linked(labels, after, groups)
-    return Plan(tuple(replace(t, after=e) if e else t for t, e in zip(tasks, edges, strict=True)))
+    edges, inputs_from = linked_files(labels, after, reads, groups)
+    made = files_made(inputs_from)
+    return Plan(
+        tuple(
+            replace(
+                task,
+                work=handing_on(task.work, made[place]) if place in made else task.work,
+                after=edges[place],
+                inputs_from=inputs_from[place],
+            )
+            for place, task in enumerate(tasks)
+        )
+    )
+
+
+def _files(
+    inputs: Sequence[str] | Mapping[str, str | Output], names: Mapping[int, str]
+) -> dict[str, str]:
+    """Of other tasks, as texts. Raises InvalidInput."""
+    files: dict[str, str] = {}
+    for name, source in inputs.items() if isinstance(inputs, Mapping) else ():
+        if isinstance(source, Output):
+            stage = names.get(id(source.stage))
+            if stage is None:
+                raise InvalidInput("inputs", f"{name} is of a stage that is not in this plan")
+            source = f"{source.task or stage}:{source.name}"
+        check_texts("inputs", (name, source))
+        files[name] = source
+    return files
 
 
 def parameters_of(
@@ -190,6 +241,51 @@ def linked(
         refuse_many(count)
     refuse_cycles(labels, edges)
     return edges
+
+
+Reads = tuple[tuple[str, int, str], ...]
+
+
+def linked_files(
+    labels: Sequence[str],
+    after: Sequence[Sequence[str]],
+    reads: Sequence[Mapping[str, str]],
+    groups: Mapping[str, Sequence[int]],
+) -> tuple[list[tuple[int, ...]], list[Reads]]:
+    """As `linked`, and for each task the files that it reads of others: the name that it gives to
+    one, the index of the task that makes it, and the name there. Both are written `TASK:FILE`,
+    with the name of a group for all of its tasks; `{label}` in the name is the label of each.
+    Raises InvalidInput."""
+    by_name = {label: (index,) for index, label in enumerate(labels)} | dict(groups)
+    found: list[Reads] = []
+    waits: list[Sequence[str]] = []
+    for label, names, files in zip(labels, after, reads, strict=True):
+        each: dict[str, tuple[str, int, str]] = {}
+        makers: list[str] = []
+        for name, source in files.items():
+            maker, _, file = source.partition(":")
+            if maker not in by_name or not file:
+                problem = f"{shown(source)} names no file of a task; write TASK:FILE"
+                raise InvalidInput("inputs", f"{label}: {problem}")
+            makers.append(maker)
+            for index in by_name[maker]:
+                own = fill(name, {"label": labels[index]})
+                if own in each:
+                    problem = f"several files are called {shown(own)}; write {{label}} in the name"
+                    raise InvalidInput("inputs", f"{label}: {problem}")
+                each[own] = own, index, file
+        found.append(tuple(each.values()))
+        waits.append((*names, *makers) if makers else names)
+    return linked(labels, waits, groups), found
+
+
+def files_made(reads: Iterable[Reads]) -> dict[int, tuple[str, ...]]:
+    """By the index of a task, the files of it that others read."""
+    made: dict[int, dict[str, None]] = {}
+    for each in reads:
+        for _, index, file in each:
+            made.setdefault(index, {})[file] = None
+    return {index: tuple(files) for index, files in made.items()}
 
 
 def refuse_many(edges: int) -> None:

@@ -8,7 +8,8 @@ from typing import Final
 
 
 class FailureKind(StrEnum):
-    """The cause of a failed attempt; the scheduler retries all but the first two elsewhere."""
+    """The cause of a failed attempt; the scheduler retries all but the first two elsewhere. The
+    result of `INPUT` is the name of the input, in UTF-8."""
 
     INVALID = "invalid"  # the payload does not parse: it will not anywhere
     CANCELLED = "cancelled"  # the owner asked for it, or its lease ended
@@ -17,6 +18,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "timeout"  # it ran past its own time limit
     MEMORY = "memory"  # it was stopped at its memory limit
     STORAGE = "storage"  # it was stopped at its storage limit
+    INPUT = "input"  # an input cannot be had: no peer that has it answers
     OUTPUT = "output"  # the result is larger than a result may be
     DEADLINE = "deadline"  # its job's deadline passed
     UPSTREAM = "upstream"  # a task that it waited for brought no result

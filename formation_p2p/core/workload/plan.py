@@ -15,10 +15,12 @@ from formation_p2p.core.resources.requirements import (
     driven_by,
 )
 from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.inputs_from import reading
 from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
     MAX_TASKS,
     MIN_MEMORY_BYTES,
+    InputFrom,
     Task,
     Work,
     task_id,
@@ -29,7 +31,9 @@ _NO_WORK: Final = "is not work; write ProcessSpec((…)), or python_call(…)"
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """`after` are the places of the tasks that must succeed before. `needs` None are the job's;
+    """`after` are the places of the tasks that must succeed before. `inputs_from` are files of
+    tasks among these: the name here, the place of the task, and the name there; the work of that
+    has the name among its outputs. `needs` None are the job's;
     `memory_given` is whether they give the memory. `kind` is the name under which memory use is
     recorded, where that is not what the work runs."""
 
@@ -39,6 +43,7 @@ class PlannedTask:
     needs: Requirements | None = None
     memory_given: bool = False
     kind: str = ""
+    inputs_from: tuple[tuple[str, int, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not hasattr(self.work, "driver") or not hasattr(self.work, "encode"):
@@ -59,6 +64,11 @@ class Plan:
             raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {count}")
         if not all(0 <= each < count for task in self.tasks for each in task.after):
             raise InvalidInput("after", f"a place is not from 0 to {count - 1}")
+        for task in self.tasks:
+            if any(place not in task.after for _, place, _ in task.inputs_from):
+                raise InvalidInput("inputs", "a task does not wait for one of which it reads files")
+            if task.inputs_from:  # names that it has already, or work that reads none
+                reading(task.work, [name for name, _, _ in task.inputs_from])
 
     def kinds(self, *, memory_given: bool) -> set[str]:
         """Of tasks without explicit memory. `memory_given` is whether the job's needs give it."""
@@ -130,8 +140,9 @@ def tasks_of(
         sized, kind, more_bytes = known[key]
         shared: bytes = getattr(work, "shared", b"")
         after = tuple(ids[before] for before in each.after)
+        files = tuple(InputFrom(name, ids[x], output) for name, x, output in each.inputs_from)
         payload = work.encode()
-        task = Task(ids[place], sized, payload, each.label, shared, after, kind, more_bytes)
+        task = Task(ids[place], sized, payload, each.label, shared, after, kind, more_bytes, files)
         tasks.append(task)
     return tuple(tasks), tuple(used.values())
 

@@ -19,6 +19,8 @@ from formation_p2p.core.units import MIB, format_bytes
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 # All are held in memory until the job ends, at about 1 KiB each without their payloads.
 MAX_TASKS: Final = 100_000
+# A reference to content that is not known yet: its CID, and one source with its addresses.
+MAX_INPUT_FROM_BYTES: Final = 4096
 MAX_PRIORITY: Final = 100
 # Ids travel, a task's with the number of the attempt behind it; 128 characters are allowed there
 # (core/negotiation/messages.py). Our own are `<16 hex digits>/<index>`.
@@ -104,14 +106,24 @@ def check_size(field: str, encoded: bytes, max_bytes: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class InputFrom:
+    """The input `name` of a task is the output `output` of another task of its job."""
+
+    name: str
+    task_id: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One thing to run once. `needs.driver` runs it and alone reads `shared` and `payload`; `label`
     names it for people.
 
     `shared` is what it has in common with others, and travels to a worker once for all of them.
-    It waits until the tasks of its job that `after` names have succeeded. What it uses is recorded
-    under `kind`; where its memory was estimated, `more_memory_bytes` is what it is tried again
-    with after it was stopped at its memory limit.
+    It waits until the tasks of its job that `after` names have succeeded; `inputs_from` are files
+    of some of these, which it finds among its inputs. What it uses is recorded under `kind`; where
+    its memory was estimated, `more_memory_bytes` is what it is tried again with after it was
+    stopped at its memory limit.
     """
 
     task_id: str
@@ -122,6 +134,7 @@ class Task:
     after: tuple[str, ...] = ()
     kind: str = ""
     more_memory_bytes: int = 0
+    inputs_from: tuple[InputFrom, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():
@@ -129,7 +142,7 @@ class Task:
             raise InvalidInput("task id", problem)
         if self.needs.driver == "":
             raise InvalidInput("driver", "a task names the driver that runs it, such as process")
-        size = len(self.payload) + len(self.shared)
+        size = len(self.payload) + len(self.shared) + len(self.inputs_from) * MAX_INPUT_FROM_BYTES
         if size > MAX_PAYLOAD_BYTES:
             limit = f"{MAX_PAYLOAD_BYTES >> 20} MiB travel in one message"
             raise InvalidInput("payload", f"{size} bytes, where at most {limit}; split the input")

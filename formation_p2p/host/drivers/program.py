@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, RemoteError
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -27,6 +27,15 @@ from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output
 from formation_p2p.host.drivers.supervised import Ending
+
+
+class InputLost(RemoteError):
+    """No peer that has the input `name` answers."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the input {name} cannot be had: {why}")
+        self.name = name
+
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
@@ -43,7 +52,7 @@ class Program:
     folder: Path
 
     async def put_inputs(self) -> None:
-        """Into the folder, which has no links. Raises OSError, LocalError, RemoteError."""
+        """Into the folder, which has no links. Raises OSError, LocalError, InputLost."""
         await trio.to_thread.run_sync(write_files, self.folder, self.spec.files_in)
         if not self.spec.inputs:
             return
@@ -51,8 +60,11 @@ class Program:
             raise LocalError("this worker keeps no data; choose another")
         for name in self.spec.inputs:
             (self.folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        inputs = self.spec.inputs.items()
-        await self.blobs.copies((self.folder / name, blob) for name, blob in inputs)
+        for name, blob in self.spec.inputs.items():
+            try:
+                await self.blobs.copies([(self.folder / name, blob)])
+            except RemoteError as problem:
+                raise InputLost(name, str(problem)) from problem
 
     def failed(self, ending: Ending, printed: Ending | None = None) -> Failed:
         """`printed` is how the program that printed has ended, where that is another."""
@@ -127,6 +139,8 @@ class Program:
 
 def cannot_start(problem: OSError | FormationError, do: str = "start a process") -> Failed:
     """Of what kept an execution from its start."""
+    if isinstance(problem, InputLost):
+        return Failed(FailureKind.INPUT, str(problem), problem.name.encode())
     is_local = isinstance(problem, OSError)
     what = f"this machine cannot {do}" if is_local else "an input cannot be had"
     return Failed(FailureKind.DRIVER, f"{what}: {problem}")

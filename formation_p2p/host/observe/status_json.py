@@ -21,6 +21,7 @@ _NAMES: Final[dict[type[job_events.JobEvent], str]] = {
     job_events.TaskSucceeded: "succeeded",
     job_events.TaskRetried: "retried",
     job_events.TaskRecalled: "recalled",
+    job_events.TaskReopened: "reopened",
     job_events.TaskGaveUp: "failed",
     job_events.TaskUnplaceable: "unplaceable",
     job_events.TaskCancelled: "cancelled",

@@ -14,14 +14,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.records.codec import decode, encode, take_int, take_list
 from formation_p2p.core.records.resources import decode_requirements
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.work import MAX_TASKS, Task
+from formation_p2p.core.workload.work import MAX_TASKS, InputFrom, Task
 from formation_p2p.host.policies import POLICIES
 from formation_p2p.host.storage.sqlite import Schema
 
@@ -56,10 +56,15 @@ _FIRST: Final = (
         PRIMARY KEY (lessor, lease_id)) WITHOUT ROWID""",
 )
 
-# "forS"
-JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST,))
+# Of each input from another task its name, the place of that task, and the name there (CBOR).
+_FILES: Final = ("ALTER TABLE tasks ADD COLUMN inputs_from BLOB",)
 
-_TASK: Final = "task_id, label, needs, shared, payload, waits_for, kind, more_memory_bytes"
+# "forS"
+JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES))
+
+_TASK: Final = (
+    "task_id, label, needs, shared, payload, waits_for, kind, more_memory_bytes, inputs_from"
+)
 
 
 def insert_job(
@@ -75,7 +80,7 @@ def insert_job(
     assert number is not None
     places = {task.task_id: place for place, task in enumerate(job.tasks)}
     db.executemany(
-        f"INSERT INTO tasks (job, {_TASK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO tasks (job, {_TASK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
                 number,
@@ -87,6 +92,7 @@ def insert_job(
                 encode([places[name] for name in task.after]) if task.after else None,
                 task.kind,
                 task.more_memory_bytes,
+                _packed(task, places) if task.inputs_from else None,
             )
             for task in job.tasks
         ),
@@ -100,26 +106,41 @@ def insert_job(
 
 def read_job(db: sqlite3.Connection, number: int, unix_s: float) -> Job:
     """Its deadline counts from `unix_s` on."""
-    job_id, name, packed, submitted_unix_s = db.execute(
+    job_id, name, encoded, submitted_unix_s = db.execute(
         "SELECT job_id, name, options, submitted_unix_s FROM jobs WHERE number = ?", (number,)
     ).fetchone()
-    options = TaskOptions.unpack(decode(packed, len(packed)), POLICIES)
+    options = TaskOptions.unpack(decode(encoded, len(encoded)), POLICIES)
     parts = dict(db.execute("SELECT number, content FROM parts WHERE job = ?", (number,)))
     needs: dict[int, Requirements] = {}
     sql = f"SELECT {_TASK} FROM tasks WHERE job = ? ORDER BY number"
     rows = db.execute(sql, (number,)).fetchall()
     tasks = []
-    for task_id, label, place, shared, payload, waits_for, kind, more in rows:
+    for task_id, label, place, shared, payload, waits_for, kind, more, packed in rows:
         if place not in needs:
             needs[place] = decode_requirements(parts[place])
         before = () if waits_for is None else tuple(rows[each][0] for each in _places(waits_for))
-        task = Task(task_id, needs[place], payload, label, parts[shared], before, kind, more)
+        read = (
+            ()
+            if packed is None
+            else tuple(
+                InputFrom(name, rows[maker][0], output) for name, maker, output in _list(packed)
+            )
+        )
+        task = Task(task_id, needs[place], payload, label, parts[shared], before, kind, more, read)
         tasks.append(task)
     if options.deadline_s is not None:
         # A moment, where it has passed: the job is then given up as it would have been.
         left_s = options.deadline_s - max(0.0, unix_s - submitted_unix_s)
         options = replace(options, deadline_s=max(0.001, left_s))
     return Job(job_id, tuple(tasks), name, options)
+
+
+def _packed(task: Task, places: Mapping[str, int]) -> bytes:
+    return encode([[each.name, places[each.task_id], each.output] for each in task.inputs_from])
+
+
+def _list(packed: bytes) -> list[Any]:
+    return take_list(decode(packed, len(packed)), "inputs_from", MAX_TASKS)
 
 
 def _places(packed: bytes) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final, get_args
 
 from formation_p2p.core.dispatch import job_events
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedLease, SavedTask
 from formation_p2p.core.dispatch.task_run import ENDED, TaskState
 from formation_p2p.core.effects import Contact
@@ -17,6 +18,8 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import decode, encode, take_list
 from formation_p2p.core.records.resources import decode_requirements, encode_requirements
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.outcome import FailureKind
 
 # What is kept of a task without a result: its attempts, of 16 KiB each at the most, or the
@@ -48,7 +51,7 @@ _LOST: Final = (False, True), (True, True), (True, False), (False, False)
 _LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids"
 
 
-def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
+def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask, ...]:
     """Of a job's tasks, those that were placed or have ended."""
     tried: Counter[str] = Counter()
     brought_nothing: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
@@ -64,8 +67,21 @@ def read_begun(db: sqlite3.Connection, number: int) -> tuple[SavedTask, ...]:
             brought_nothing[task_id].append(attempt)
     ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
     ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
+    # Of tasks of which others read files: who keeps them.
+    keepers: dict[str, tuple[PeerId, Mapping[str, Blob]]] = {}
+    result = f"SELECT worker, result FROM results WHERE task = (SELECT number {_OF_TASK})"
+    for task_id in {each.task_id for task in job.tasks for each in task.inputs_from}:
+        if ended.get(task_id) is TaskState.SUCCEEDED:
+            worker, content = db.execute(result, (number, task_id)).fetchone()
+            keepers[task_id] = PeerId(worker), outputs_of(content)
     return tuple(
-        SavedTask(task_id, tried[task_id], tuple(brought_nothing[task_id]), ended.get(task_id))
+        SavedTask(
+            task_id,
+            tried[task_id],
+            tuple(brought_nothing[task_id]),
+            ended.get(task_id),
+            *keepers.get(task_id, ()),
+        )
         for task_id in {**tried, **ended}
     )
 
@@ -220,6 +236,11 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
     ),
     job_events.TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
 }
+# What has ended is still to be done, and what was in flight of it is not known to its worker.
+REOPEN: Final = (
+    f"UPDATE attempts SET open_on = NULL WHERE task = (SELECT number {_OF_TASK})",
+    f"DELETE FROM results WHERE task = (SELECT number {_OF_TASK})",
+)
 PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 

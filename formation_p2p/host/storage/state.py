@@ -109,6 +109,12 @@ class State:
                     known = (emit for emit in group if emit.job_id in self._numbers)
                     numbered = ((self._numbers[emit.job_id], emit.event) for emit in known)
                     db.executemany(sql, ((n, each.task_id, *row(each)) for n, each in numbered))
+                elif kind is job_events.TaskReopened:
+                    for emit in group:
+                        if emit.job_id in self._numbers:
+                            task = self._numbers[emit.job_id], emit.event.task_id
+                            for sql in rows.REOPEN:
+                                db.execute(sql, task)
                 elif kind is job_events.JobEnded:
                     over = [emit.job_id for emit in group]
                     sql = "UPDATE jobs SET ended_unix_s = ? WHERE job_id = ?"
@@ -131,10 +137,8 @@ class State:
                 db.execute("DELETE FROM owner")
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
-            jobs = tuple(
-                SavedJob(read_job(db, number, time.time()), rows.read_begun(db, number))
-                for number in list(self._numbers.values())
-            )
+            read = [(n, read_job(db, n, time.time())) for n in list(self._numbers.values())]
+            jobs = tuple(SavedJob(job, rows.read_begun(db, number, job)) for number, job in read)
             return jobs, rows.read_leases(db)
 
     def job(self, job_id: str) -> Job | None:

@@ -1,0 +1,81 @@
+"""Files that one task makes and a later one of its job reads, by content.
+
+The first keeps them as `outputs` of its process, the second finds them among its `inputs`. Which
+blobs these are is known once the first has succeeded: then the second is bound to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.process import (
+    ContainerSpec,
+    ProcessResult,
+    ProcessSpec,
+    WasmSpec,
+)
+from formation_p2p.core.workload.work import Task, Work
+
+# Stands for the content while that is not known.
+_UNKNOWN: Final = Blob(Cid(RAW, digest_of(b"")), 0)
+
+
+def handing_on(work: Work, names: Iterable[str]) -> Work:
+    """The work, with these of its files kept for tasks that read them. Raises InvalidInput for
+    work that makes no files."""
+
+    def keep(process: ProcessSpec) -> ProcessSpec:
+        kept = dict.fromkeys((*process.outputs, *names))
+        sent = tuple(name for name in process.files_out if name not in kept)
+        return replace(process, files_out=sent, outputs=tuple(kept))
+
+    return _changed(work, keep)
+
+
+def reading(work: Work, names: Iterable[str]) -> Work:
+    """The work, with files of these names among its inputs, of content that is not known yet.
+    Raises InvalidInput for a name that it has already, and for work that reads no files."""
+    unknown = dict.fromkeys(names, _UNKNOWN)
+
+    def add(process: ProcessSpec) -> ProcessSpec:
+        taken = sorted(unknown.keys() & process.inputs.keys())
+        if taken:
+            raise InvalidInput("inputs", f"{taken[0]!r} is there twice")
+        return replace(process, inputs={**process.inputs, **unknown})
+
+    return _changed(work, add)
+
+
+def bound(task: Task, inputs: Mapping[str, Blob]) -> Task:
+    """The task, with this content for these of its inputs. Raises InvalidInput."""
+
+    def bind(process: ProcessSpec) -> ProcessSpec:
+        return replace(process, inputs={**process.inputs, **inputs})
+
+    work: Work
+    match task.needs.driver:
+        case ContainerSpec.driver:
+            work = ContainerSpec.decode(task.payload)
+        case WasmSpec.driver:
+            work = WasmSpec.decode(task.shared, task.payload)
+        case _:
+            work = ProcessSpec.decode(task.payload)
+    return replace(task, payload=_changed(work, bind).encode())
+
+
+def outputs_of(result: bytes) -> Mapping[str, Blob]:
+    """What a process has left for others. Raises InvalidInput, whatever the bytes are."""
+    return ProcessResult.decode(result).outputs
+
+
+def _changed(work: Work, change: Callable[[ProcessSpec], ProcessSpec]) -> Work:
+    if isinstance(work, ProcessSpec):
+        return change(work)
+    if isinstance(work, ContainerSpec | WasmSpec):
+        return replace(work, process=change(work.process))
+    problem = f"a {type(work).__name__} has no files; hand on data by content (Node.put)"
+    raise InvalidInput("inputs", problem)
