@@ -36,9 +36,12 @@ from formation_p2p.core.errors import FormationError as FormationError
 from formation_p2p.core.errors import InvalidInput as InvalidInput
 from formation_p2p.core.errors import LocalError as LocalError
 from formation_p2p.core.errors import NodeClosed as NodeClosed
+from formation_p2p.core.errors import NotPlain as NotPlain
 from formation_p2p.core.errors import RemoteError as RemoteError
+from formation_p2p.core.errors import RemoteTraceback as RemoteTraceback
 from formation_p2p.core.errors import StateError as StateError
 from formation_p2p.core.errors import TaskFailed as TaskFailed
+from formation_p2p.core.errors import TaskRaised as TaskRaised
 from formation_p2p.core.errors import Unauthorized as Unauthorized
 from formation_p2p.core.errors import Unplaceable as Unplaceable
 from formation_p2p.core.errors import Unreachable as Unreachable

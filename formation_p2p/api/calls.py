@@ -9,8 +9,8 @@ import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -19,16 +19,16 @@ import cloudpickle
 from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteTraceback, TaskRaised
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
+from formation_p2p.host.results.load import load_result
 
 T = TypeVar("T")
 
@@ -119,15 +119,32 @@ def qualified_name(function: Callable[..., Any]) -> str:
 
 
 def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
-    """What a python task returned. Raises TaskFailed, from what it raised; Unplaceable."""
+    """What a python task returned. Raises what it raised, from a RemoteTraceback that tells where:
+    an exception of the language, of its library or of this program's own modules. Else raises
+    TaskRaised; TaskFailed where the machine failed; NotPlain where what it returned needs
+    `trust_results`; Unplaceable."""
     error = result.error()
     if error is None:
         return load_result(result.result, trust=trust_results)
     if result.kind is FailureKind.EXCEPTION and result.result:
-        # An exception of the caller's own may not be plain; its traceback is in the message.
-        with suppress(NotPlain):
-            error.__cause__ = load_result(result.result, trust=trust_results)
+        raise _raised(result, str(error), trust_results)
     raise error
+
+
+def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
+    try:
+        raised = load_result(result.result, trust=trust_results)
+    except NotPlain as refusal:
+        return TaskRaised(message, refusal)
+    last = result.reasons[-1]
+    # Others would end this process, or the loop that takes the results.
+    if isinstance(raised, Exception) and not isinstance(raised, StopIteration | StopAsyncIteration):
+        attempts = len(result.reasons)
+        raised.__cause__ = RemoteTraceback(last.why, result.task_id, str(last.worker), attempts)
+        return raised
+    unraised = NotPlain(f"a call raised {type(raised).__name__}, which is not raised here")
+    unraised.keep(result.result, (), partial(load_result, result.result, trust=True))
+    return TaskRaised(message, unraised)
 
 
 def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> TaskOptions:

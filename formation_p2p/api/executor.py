@@ -37,7 +37,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskSucceeded,
 )
-from formation_p2p.core.errors import FormationError, TaskFailed
+from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
 
 log = logging.getLogger(__name__)
@@ -56,9 +56,10 @@ AT_ONCE_S: Final = 0.1
 class NodeExecutor(Executor):
     """Made by `Node.executor` and `SyncNode.executor`. Use it from any thread.
 
-    A future's exception is what the function raised, from the TaskFailed that tells where and has
-    the traceback; TaskFailed itself where that is not plain data, or the machine failed;
-    Unplaceable where no worker can run it; NodeClosed where the node was left first.
+    A future's exception is what the function raised, from a RemoteTraceback that tells where;
+    TaskRaised where that cannot be raised here as itself; TaskFailed where the machine failed;
+    NotPlain where what it returned needs `trust_results`; Unplaceable where no worker can run it;
+    NodeClosed where the node was left first.
     """
 
     def __init__(
@@ -236,8 +237,8 @@ class _Feeder:
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:
             future.set_result(value_of_end(end, trust_results=self._trust_results))
-        except FormationError as error:
-            future.set_exception(_as_raised(error))
+        except Exception as error:  # noqa: BLE001 - whatever the function raised
+            future.set_exception(error)
 
     def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
         for task_id in task_ids:
@@ -341,14 +342,3 @@ class _Batch:
     def fail(self, error: FormationError) -> None:
         self.is_over = True
         self._notes.put(_Failed(self._task_ids, error))
-
-
-def _as_raised(error: FormationError) -> Exception:
-    """What the function itself raised, from the error that tells where; that error, where there
-    is nothing else."""
-    raised = error.__cause__
-    if not isinstance(raised, Exception) or not isinstance(error, TaskFailed):
-        return error
-    error.__cause__ = None
-    raised.__cause__ = error
-    return raised

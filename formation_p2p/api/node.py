@@ -182,10 +182,10 @@ class Node(Enterable):
         items, or with `ordered=False` as they come. Items are taken as results are: at most
         `buffersize` of them are ahead of the caller, so that they may have no end.
 
-        The keyword arguments are those of `CallKwargs`; they change `options`. Results are plain
-        data unless `trust_results` (core/workload/plain_pickle.py). Raises, where it is awaited,
-        TaskFailed with the first failure known, in the order of the items, and Unplaceable where
-        no worker can run one; the rest is cancelled then.
+        The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
+        unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
+        first failure known, in the order of the items: what the function raised, TaskRaised,
+        TaskFailed, NotPlain or Unplaceable, as `value_of` does; the rest is cancelled then.
         """
         self._lifecycle.check()
         if buffersize < 1:

@@ -9,6 +9,9 @@ A refusal is not an error: a peer that refuses has behaved well. `Refusal`s trav
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class FormationError(Exception):
     """The root of every error that this package raises on purpose."""
@@ -40,8 +43,64 @@ class TaskFailed(LocalError):
     """A task ran and failed as often as it may; the message is its last attempt's."""
 
 
+class TaskRaised(TaskFailed):
+    """A call raised what cannot be raised here as itself: `__cause__` says why.
+
+    `result_bytes` is the exception's pickle as its worker sent it.
+    """
+
+    def __init__(self, message: str, refusal: NotPlain) -> None:
+        super().__init__(message)
+        self.__cause__ = refusal
+        self.result_bytes = refusal.result_bytes
+        self.load_trusted = refusal.load_trusted
+
+
+class RemoteTraceback(FormationError):
+    """The `__cause__` of what a call raised, which is raised here as itself: it says where.
+
+    `text` is the worker's traceback, `task_id` and `worker` say which call it was and where its
+    last attempt ran, `attempts` how many of them failed.
+    """
+
+    def __init__(self, text: str, task_id: str, worker: str, attempts: int) -> None:
+        super().__init__(text, task_id, worker, attempts)
+        self.text = text
+        self.task_id = task_id
+        self.worker = worker
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""\ntask {self.task_id}, on {self.worker}'
+
+
 class RemoteError(FormationError):
     """A peer is at fault, or out of reach."""
+
+
+class NotPlain(RemoteError):
+    """A result holds more than plain data, or cannot be read.
+
+    `result_bytes` is its pickle as the worker sent it, `buffers` what lies beside that: nothing of
+    the work is lost.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.result_bytes = b""
+        self.buffers: tuple[Any, ...] = ()
+        self._load: Callable[[], Any] | None = None
+
+    def keep(self, pickled: bytes, buffers: tuple[Any, ...], load: Callable[[], Any]) -> None:
+        """For the reader: what it refuses, and how to read that after all."""
+        self.result_bytes, self.buffers, self._load = pickled, buffers, load
+
+    def load_trusted(self) -> Any:
+        """The value, read with whatever code its pickle names: only where the worker that sent it
+        may run code on this machine. Raises what that code raises."""
+        if self._load is None:
+            raise self
+        return self._load()
 
 
 class Unreachable(RemoteError):

@@ -28,6 +28,7 @@ from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import own_name
+from formation_p2p.host.results.load import load_result
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
 from tests.support.waiting import until
 
@@ -373,7 +374,7 @@ def test_an_exception_comes_back_with_its_traceback(tmp_path: Path) -> None:
         assert failed.message.endswith("ZeroDivisionError: division by zero\n")
         assert "in divide" in failed.message
         assert "python_child.py" not in failed.message
-        assert isinstance(pickle.loads(failed.result), ZeroDivisionError)
+        assert isinstance(load_result(failed.result), ZeroDivisionError)
         assert await world.value(divide, 2) == 0.5
 
     story(tmp_path, scenario)

@@ -340,6 +340,11 @@ PROGRAMS: Final = {
     "class Greenest(Policy)": Around(),
     "rank_by_xor(": Around(needs_node=True),
     "report_wrong": Around(_work),
+    "error.load_trusted()": Around(
+        lambda: {"train": lambda _: object(), "seeds": [1]},
+        needs_node=True,
+        after="assert type(model) is object",
+    ),
     "await job.story(0)": Around(_work, needs_node=True),
 }
 

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import secrets
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p import Limits, Node, NodeClosed, RemoteError, TaskFailed
+from formation_p2p import Limits, Node, NodeClosed, NotPlain, RemoteTraceback, TaskRaised
 from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
@@ -69,14 +70,19 @@ async def test_an_exception_is_what_was_raised_and_tells_where(node: Node) -> No
             error = await asyncio.to_thread(executor.submit(fail).exception)
             odd = await asyncio.to_thread(executor.submit(Odd).exception)
             worse = await asyncio.to_thread(executor.submit(raise_odd).exception)
+            leaves = await asyncio.to_thread(executor.submit(sys.exit, 3).exception)
             unsendable = await asyncio.to_thread(executor.submit(id, gc_lock()).exception)
     assert isinstance(error, RuntimeError)
     assert error.args == (123,)
-    assert isinstance(error.__cause__, TaskFailed)
+    assert isinstance(error.__cause__, RemoteTraceback)
     assert "raise RuntimeError(123)  # as it is written here" in str(error.__cause__)
-    assert isinstance(odd, RemoteError)  # no plain data, and nobody trusts it
-    assert isinstance(worse, TaskFailed)
-    assert "an odd one" in str(worse)
+    assert isinstance(odd, NotPlain)
+    assert isinstance(odd.load_trusted(), Odd)
+    assert isinstance(worse, OddError)
+    assert (worse.args, worse.code) == (("an odd one",), 7)
+    assert isinstance(leaves, TaskRaised)
+    assert "SystemExit: 3" in str(leaves)
+    assert isinstance(leaves.load_trusted(), SystemExit)
     assert isinstance(unsendable, TypeError)
 
 
@@ -85,11 +91,13 @@ class Odd:
 
 
 class OddError(Exception):
-    pass
+    def __init__(self, *, code: int) -> None:
+        super().__init__("an odd one")
+        self.code = code
 
 
 def raise_odd() -> None:
-    raise OddError("an odd one")
+    raise OddError(code=7)
 
 
 def gc_lock() -> object:

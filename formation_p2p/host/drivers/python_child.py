@@ -4,9 +4,9 @@ Run as a file, under `supervisor.py`, as
 
     python -I -u python_child.py <calls fd> <max result bytes> <cloudpickle> <path>… "" <path>…
 
-It imports little, and nothing of this package. `python.py` is its other end. `cloudpickle` is a
-folder, or empty where it is found by its name. Modules are looked for in the first paths before
-all else, and in those after the empty one after all else.
+It imports little, and of this package `result_pickler.py` alone. `python.py` is its other end.
+`cloudpickle` is a folder, or empty where it is found by its name. Modules are looked for in the
+first paths before all else, and in those after the empty one after all else.
 
 Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
 headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
@@ -64,6 +64,9 @@ READ_BYTES = 256 * 1024
 LONG_S = 0.01
 # As core/resources/python.py names it.
 OWN = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
+# Under a name that no module of a task has.
+RESULTS = "formation_p2p_result_pickler"
+RESULTS_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "result_pickler.py")
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -138,7 +141,7 @@ def answer(
         function, load = known
         args, kwargs = load(arguments)
         result = function(*args, **kwargs)
-        value = pickle.dumps(result, 5) if type(result) in PLAIN else by_value(result)
+        value = pickle.dumps(result, 5) if type(result) in PLAIN else as_data(result)
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b""
     except BaseException as error:  # noqa: BLE001 - whatever the task raises is its outcome
@@ -153,23 +156,30 @@ def import_cloudpickle(folder: str) -> None:
     """The node's, of `folder` where this is another Python. That one is not to find what lies
     beside it: the node's packages are compiled for the node's version."""
     from importlib import import_module
+
+    if folder:
+        load("cloudpickle", os.path.join(folder, "__init__.py"), submodules=[folder])
+    else:
+        import_module("cloudpickle")
+
+
+def load(name: str, file: str, submodules: list[str] | None = None) -> types.ModuleType:
+    """The module of a file that no path leads to."""
     from importlib.util import module_from_spec, spec_from_file_location
 
-    if not folder:
-        import_module("cloudpickle")
-        return
-    init = os.path.join(folder, "__init__.py")
-    spec = spec_from_file_location("cloudpickle", init, submodule_search_locations=[folder])
+    spec = spec_from_file_location(name, file, submodule_search_locations=submodules)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["cloudpickle"] = module_from_spec(spec)
+    module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
 
 
-def by_value(value: object) -> bytes:
-    import cloudpickle  # imported by main, from where the node has it
-
-    return cloudpickle.dumps(value, protocol=5)  # type: ignore[no-any-return]  # it is not typed
+def as_data(value: object) -> bytes:
+    """A pickle that its caller can read as data, as far as there is one. It needs cloudpickle,
+    which main imports."""
+    results = sys.modules.get(RESULTS) or load(RESULTS, RESULTS_FILE)
+    return results.dumps(value)  # type: ignore[no-any-return]  # it is a module of any kind
 
 
 def read(function: bytes) -> tuple[Callable[..., Any], Callable[[bytes], Any]]:
@@ -262,7 +272,7 @@ def explained(error: BaseException) -> bytes:
 
 def pickled(error: BaseException, max_bytes: int) -> bytes:
     try:
-        value = by_value(error)
+        value = as_data(error)
     except BaseException:  # noqa: BLE001 - anything can hide in it; its traceback is told anyway
         return b""
     return value if len(value) <= max_bytes else b""

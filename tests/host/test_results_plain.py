@@ -20,8 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.plain_pickle import MAX_INT_BITS, NotPlain, load_result
+from formation_p2p.host.drivers.result_pickler import MARKERS, dumps
+from formation_p2p.host.results.load import MAX_INT_BITS, load_result
 
 PLAIN = [
     None,
@@ -42,11 +44,11 @@ PLAIN = [
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
 @pytest.mark.parametrize("trust", [False, True])
 def test_plain_data_comes_back_as_it_was(value: object, trust: bool) -> None:
-    assert load_result(pickle.dumps(value, 5), trust=trust) == value
+    assert load_result(dumps(value), trust=trust) == value
 
 
 def test_an_exception_of_the_language_comes_back() -> None:
-    error = load_result(pickle.dumps(ZeroDivisionError("by zero")), trust=False)
+    error = load_result(dumps(ZeroDivisionError("by zero")), trust=False)
     assert isinstance(error, ZeroDivisionError)
     assert error.args == ("by zero",)
 
@@ -103,7 +105,7 @@ def test_any_bytes_load_or_are_not_plain(raw: bytes) -> None:
 
 @given(st.binary(max_size=60), st.integers(0, 200))
 def test_a_mutated_pickle_loads_or_is_not_plain(junk: bytes, at: int) -> None:
-    good = pickle.dumps(PLAIN, 5)
+    good = dumps(PLAIN)
     with suppress(NotPlain):
         load_result(good[:at] + junk + good[at + len(junk) :], trust=False)
 
@@ -144,7 +146,9 @@ def test_a_few_bytes_do_not_ask_for_a_large_value(bomb: Asks) -> None:
 
 BIG = b"B" + (4 * MIB).to_bytes(4, "little") + bytes(4 * MIB) + b"\x94"
 LIST = b"](" + b"N" * 400_000 + b"e\x94"
-STATE = b"}(" + b"".join(b"M" + i.to_bytes(2, "little") + b"N" for i in range(2000)) + b"u\x94"
+NAMES = b"(" + b"".join(b"\x8c\x04" + b"%04d" % i for i in range(2000)) + b"t"
+STATE = NAMES + b"(" + b"N" * 2000 + b"t\x86\x94"
+VALUE_ERROR = b"\x8c\x08builtins\x8c\x0aValueError\x8c\x00\x87"
 
 
 def made(module: str, name: str) -> bytes:
@@ -156,16 +160,22 @@ def made(module: str, name: str) -> bytes:
 AGAIN = b"]" + b"(h\x01h\x00\x85Re" * 500
 BOMBS = {
     "copies": BIG + made("builtins", "bytearray") + AGAIN,
-    "errors": BIG + made("builtins", "UnicodeDecodeError") + AGAIN,
     "joined": BIG + made("pathlib", "PosixPath") + b"h\x01(" + b"h\x00" * 500 + b"tR",
     "sets": LIST + made("builtins", "set") + AGAIN,
-    "attributes": STATE + made("builtins", "ValueError") + b"]" + b"(h\x01)Rh\x00be" * 2000,
+    "attributes": STATE
+    + made(MARKERS, "error")
+    + VALUE_ERROR
+    + b")\x86\x94"
+    + made(MARKERS, "fill")
+    + b"]"
+    + b"(h\x03h\x01h\x02Rh\x00\x86Re" * 2000,
     "empty sets": b"](" + b"\x8f" * 4_000_000 + b"e",
 }
 # A process of its own: what it has had at the most never falls.
 READ = """
 import resource, sys
-from formation_p2p.core.workload.plain_pickle import NotPlain, load_result
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results.load import load_result
 pickled = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -208,7 +218,7 @@ def test_much_plain_data_is_within_the_budget(value: object) -> None:
 def test_an_exception_keeps_its_attributes() -> None:
     error = ValueError("wrong")
     error.add_note("seen at noon")
-    read = load_result(pickle.dumps([error, KeyError("k")]), trust=False)
+    read = load_result(dumps([error, KeyError("k")]), trust=False)
     assert read[0].__notes__ == ["seen at noon"]
 
 

@@ -1,0 +1,294 @@
+"""Pickles what a call returned or raised, so that its caller can read it as data.
+
+`python_child.py` loads this file in the interpreter that runs the calls; it imports cloudpickle,
+nothing of this package, and no library that the task has not imported. What the pickle of a value
+would have its reader run becomes the call of a *marker* instead: a name in a module that does not
+exist, with plain arguments. `host/results/` is the other end and makes the value from them.
+
+What has no such description is pickled as ever; only a caller that trusts its workers reads that.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import io
+import sys
+import types
+import uuid
+import weakref
+from pickle import PickleBuffer
+
+import cloudpickle
+from cloudpickle import cloudpickle as by_value
+
+TYPE_CHECKING = False  # as in supervisor.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Reduced = tuple[Any, ...] | None
+    Reducer = Callable[[Any], Reduced]
+
+MARKERS = "formation_p2p_result"
+# Classes and dtypes whose description is remembered. A task may make new ones without end.
+MAX_KNOWN = 1024
+# Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
+HEAP = 1 << 9
+FACTORIES = frozenset({bool, bytes, dict, float, int, list, set, str, tuple})
+
+
+def dumps(value: object, buffer_callback: Callable[[PickleBuffer], Any] | None = None) -> bytes:
+    """Raises whatever a value that cannot be pickled raises."""
+    file = io.BytesIO()
+    ResultPickler(file, 5, buffer_callback).dump(value)
+    return file.getvalue()
+
+
+class ResultPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        known = kind in REDUCERS
+        reduce = REDUCERS[kind] if known else remember(REDUCERS, kind, reducer_of(kind))
+        reduced = None if reduce is None else reduce(value)
+        return super().reducer_override(value) if reduced is None else reduced
+
+
+class Marked(types.ModuleType):
+    """The module that does not exist, as the pickler needs it to write a name."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def marker(*_: object) -> None:
+            raise TypeError("this is the pickle of a result; formation_p2p.value_of reads it")
+
+        marker.__module__, marker.__name__, marker.__qualname__ = MARKERS, name, name
+        setattr(self, name, marker)
+        return marker
+
+
+MARKED = sys.modules[MARKERS] = Marked(MARKERS)
+REDUCERS: dict[type, Reducer | None] = {}
+# The same objects again and again, which a pickle then names by their number.
+NAMES: dict[type, tuple[str, str, str]] = {}
+FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {}
+SPECS: dict[Any, Any] = {}
+# Classes that this process has made, not its caller. cloudpickle does not tell them apart.
+MADE_HERE: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def remember(known: dict[Any, Any], key: object, value: Any) -> Any:
+    if len(known) >= MAX_KNOWN:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def reducer_of(kind: type) -> Reducer | None:
+    """What describes instances of this class, None where nothing does."""
+    library = LIBRARIES.get(kind.__module__.partition(".")[0])
+    described = library(kind) if library is not None else None
+    if described is not None:
+        return described
+    if kind in VALUES:
+        return VALUES[kind]
+    if issubclass(kind, BaseException):
+        return exception_reducer(kind)
+    if issubclass(kind, enum.Enum):
+        return reduce_member
+    if issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
+        return reduce_namedtuple if is_default(kind, tuple) else None
+    if dataclasses.is_dataclass(kind) and is_default(kind, object):
+        return reduce_dataclass
+    return None
+
+
+def is_default(kind: type, base: type) -> bool:
+    """Whether instances are pickled as any other of `base` is, and so by what they hold."""
+    hooks = ("__reduce_ex__", "__reduce__")
+    if any(getattr(kind, name) is not getattr(object, name) for name in hooks):
+        return False
+    state = getattr(kind, "__getstate__", None), getattr(kind, "__setstate__", None)
+    plain = getattr(object, "__getstate__", None), None
+    slotted = getattr(dataclasses, "_dataclass_getstate", None)
+    return c_base(kind) is base and (state == plain or state[0] is slotted is not None)
+
+
+def c_base(kind: type) -> type:
+    """The class in C that its instances are made of."""
+    return next(base for base in kind.__mro__ if not base.__flags__ & HEAP)
+
+
+def name_of(kind: type) -> tuple[str, str, str] | None:
+    """By which the caller finds its own class of that name: module, qualified name, and the id
+    under which cloudpickle sent it where it has no place in a module. None where the caller cannot
+    have it."""
+    if kind in NAMES:
+        return NAMES[kind]
+    sent = ""
+    if not by_value._should_pickle_by_reference(kind):
+        sent = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind, "")
+        if not sent or kind in MADE_HERE:
+            MADE_HERE.add(kind)
+            return None
+    name = (kind.__module__, kind.__qualname__, sent)
+    remember(NAMES, kind, name)
+    return name
+
+
+# Values of the language and its library.
+
+
+def reduce_dataclass(value: Any) -> Reduced:
+    name = name_of(type(value))
+    if name is None:
+        return None
+    held = dict(getattr(value, "__dict__", ()))
+    for field in dataclasses.fields(value):
+        if field.name not in held and hasattr(value, field.name):
+            held[field.name] = getattr(value, field.name)
+    return MARKED.dataclass, (name,), filling(held), None, None, MARKED.fill
+
+
+def reduce_namedtuple(value: Any) -> Reduced:
+    name = name_of(type(value))
+    if name is None or getattr(value, "__dict__", None):
+        return None
+    return MARKED.namedtuple, (name, value._fields, tuple(value))
+
+
+def reduce_member(value: Any) -> Reduced:
+    name = name_of(type(value))
+    if name is None or value._name_ not in type(value).__members__:
+        return None
+    return MARKED.enum, (name, value._name_)
+
+
+def exception_reducer(kind: type) -> Reducer | None:
+    """By its arguments and attributes, which is all that one without C code of its own has: so its
+    constructor may take what it likes."""
+    base: Any = c_base(kind)
+    if base.__module__ != "builtins":
+        return None
+    # What the language's own keep beside their arguments.
+    beside = [
+        name
+        for name in ("name", "path", "name_from")
+        if isinstance(getattr(base, name, None), types.MemberDescriptorType)
+    ]
+
+    def reduce(value: Any) -> Reduced:
+        name = name_of(kind)
+        if name is None:
+            return None
+        held = {**value.__dict__, **{each: getattr(value, each) for each in beside}}
+        held = {each: held[each] for each in held if each not in beside or held[each] is not None}
+        made = MARKED.error, (name, base.__reduce__(value)[1])
+        return (*made, filling(held), None, None, MARKED.fill) if held else made
+
+    return reduce
+
+
+def filling(held: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    names = tuple(held)
+    if names not in FIELDS:
+        remember(FIELDS, names, names)
+    return FIELDS[names], tuple(held.values())
+
+
+def reduce_defaultdict(value: Any) -> Reduced:
+    factory = value.default_factory
+    if factory is not None and not (isinstance(factory, type) and factory in FACTORIES):
+        return None
+    name = "" if factory is None else factory.__name__
+    return MARKED.defaultdict, (name,), None, None, iter(value.items())
+
+
+def reduce_uuid(value: uuid.UUID) -> Reduced:
+    return MARKED.uuid, (value.int,)
+
+
+def reduce_zone(value: Any) -> Reduced:
+    return (MARKED.zone, (value.key,)) if value.key else None
+
+
+VALUES: dict[type, Reducer] = {
+    collections.defaultdict: reduce_defaultdict,
+    uuid.UUID: reduce_uuid,
+}
+
+
+def zone_reducer(kind: type) -> Reducer | None:
+    return reduce_zone if kind is sys.modules["zoneinfo"].ZoneInfo else None
+
+
+# numpy
+
+
+def numpy_reducer(kind: type) -> Reducer | None:
+    numpy = sys.modules["numpy"]
+    if kind in (numpy.ndarray, numpy.memmap):
+        return reduce_array
+    if issubclass(kind, numpy.dtype):
+        return reduce_dtype
+    return reduce_scalar if issubclass(kind, numpy.generic) else None
+
+
+def reduce_array(value: Any) -> Reduced:
+    numpy = sys.modules["numpy"]
+    kind = spec(value.dtype)
+    if kind is None:
+        return None
+    value = value.view(numpy.ndarray)
+    fortran = value.flags.f_contiguous and not value.flags.c_contiguous
+    if not fortran and not value.flags.c_contiguous:
+        value = value.copy(order="C")
+    data: bytes | PickleBuffer = b""
+    if value.nbytes:
+        flat = value.reshape(-1, order="F" if fortran else "C")
+        data = PickleBuffer(flat.view(numpy.uint8))
+    return MARKED.numpy_array, (data, kind, value.shape, fortran)
+
+
+def reduce_scalar(value: Any) -> Reduced:
+    kind = spec(value.dtype)
+    return None if kind is None else (MARKED.numpy_scalar, (kind, value.tobytes()))
+
+
+def reduce_dtype(value: Any) -> Reduced:
+    kind = spec(value)
+    return None if kind is None else (MARKED.numpy_dtype, (kind,))
+
+
+def spec(dtype: Any) -> Any:
+    """A dtype as a text, or as the parts of it; None for one that has no such description."""
+    if dtype not in SPECS:
+        remember(SPECS, dtype, spec_of(dtype))
+    return SPECS[dtype]
+
+
+def spec_of(dtype: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    if dtype.hasobject:
+        return None
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        inner = spec(base)
+        return None if inner is None else (inner, tuple(shape))
+    if dtype.names is None:
+        return dtype.str if numpy.dtype(dtype.str) == dtype else None
+    fields = [dtype.fields[name] for name in dtype.names]
+    inner = tuple(spec(field[0]) for field in fields)
+    if None in inner or dtype.type is not numpy.void:
+        return None
+    titles = tuple(field[2] if len(field) > 2 else None for field in fields)
+    return dtype.names, inner, tuple(field[1] for field in fields), titles, dtype.itemsize
+
+
+LIBRARIES: dict[str, Callable[[type], Reducer | None]] = {
+    "numpy": numpy_reducer,
+    "zoneinfo": zone_reducer,
+}

@@ -1,0 +1,1 @@
+"""Reading what a worker's call returned, without running what it says."""

@@ -1,0 +1,134 @@
+"""numpy's arrays, scalars and dtypes, from their bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results.budget import OBJECT_BYTES
+from formation_p2p.host.results.libraries import library
+from formation_p2p.host.results.reading import Reading
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Bytes = bytes | bytearray | memoryview
+# A dtype, as result_pickler.py describes it: a name; a base and a shape; or the names, dtypes,
+# offsets and titles of fields, and the size of all.
+Spec = str | tuple[Any, ...]
+
+_LEAF: Final = re.compile(
+    r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[SUV][0-9]{1,9}"
+    r"|[mM]8(?:\[[0-9]{0,9}(?:[YMWDhms]|[munpfa]s|generic)\])?)"
+)
+# No program of a person nests deeper, or has more fields.
+_MAX_DEPTH: Final = 8
+_MAX_FIELDS: Final = 4096
+_FIELD_BYTES: Final = 512
+
+
+def dtype(reading: Reading, spec: Spec) -> np.dtype[Any]:
+    return _dtype(reading, spec, 0)
+
+
+def scalar(reading: Reading, spec: Spec, data: bytes) -> Any:
+    kind = _leaf(spec) if type(spec) is str else _dtype(reading, spec, 0)
+    if type(data) is not bytes or len(data) != kind.itemsize:
+        raise _wrong_size(kind, (), data)
+    reading.budget.spend(128 + 2 * len(data))
+    array = library("numpy").ndarray((), kind, data)
+    if kind.kind in "bV":
+        _check_values(array)
+    value = array[()]
+    return value.copy() if kind.kind == "V" else value
+
+
+def ndarray(
+    reading: Reading, data: Bytes, spec: Spec, shape: tuple[int, ...], fortran: bool
+) -> np.ndarray[Any, Any]:
+    """A view of `data`: nothing is copied."""
+    np = library("numpy")
+    kind = _dtype(reading, spec, 0)
+    view = _flat(data)
+    if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
+        raise NotPlain("a result holds an array whose shape is none")
+    count = math.prod(shape)
+    if count * kind.itemsize != view.nbytes:
+        raise _wrong_size(kind, shape, view)
+    reading.budget.spend(OBJECT_BYTES)
+    order = "F" if fortran else "C"
+    if view.nbytes:
+        array = np.ndarray(shape, kind, data, order=order)
+        _check_values(array)
+        return array  # type: ignore[no-any-return]  # `library` tells no types
+    # Nothing but the budget bounds what has no bytes.
+    reading.budget.spend(math.prod(n for n in shape if n))
+    return np.empty(shape, kind, order=order)  # type: ignore[no-any-return]
+
+
+def _dtype(reading: Reading, spec: Spec, depth: int) -> np.dtype[Any]:
+    if type(spec) is str:
+        return _leaf(spec)
+    np = library("numpy")
+    if depth > _MAX_DEPTH or type(spec) is not tuple:
+        raise _no_dtype(spec)
+    if len(spec) == 2:
+        base, shape = spec
+        if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
+            raise _no_dtype(spec)
+        return np.dtype((_dtype(reading, base, depth + 1), shape))  # type: ignore[no-any-return]
+    names, formats, offsets, titles, itemsize = spec
+    if len(names) > _MAX_FIELDS or len({len(names), len(formats), len(offsets), len(titles)}) > 1:
+        raise _no_dtype(spec)
+    if not all(type(n) is int and n >= 0 for n in (*offsets, itemsize)):
+        raise _no_dtype(spec)
+    if not all(type(name) is str for name in names):
+        raise _no_dtype(spec)
+    if not all(title is None or type(title) is str for title in titles):
+        raise _no_dtype(spec)
+    reading.budget.spend(OBJECT_BYTES + _FIELD_BYTES * len(names))
+    kinds = [_dtype(reading, each, depth + 1) for each in formats]
+    fields = {"names": list(names), "formats": kinds, "offsets": list(offsets)}
+    if any(title is not None for title in titles):
+        fields["titles"] = list(titles)
+    return np.dtype({**fields, "itemsize": itemsize})  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def _leaf(spec: str) -> np.dtype[Any]:
+    if not _LEAF.fullmatch(spec):
+        raise _no_dtype(spec)
+    found: np.dtype[Any] = library("numpy").dtype(spec)
+    return found
+
+
+def _flat(data: object) -> memoryview:
+    if type(data) not in (bytes, bytearray, memoryview):
+        raise NotPlain("a result holds an array without bytes")
+    view = memoryview(data)  # type: ignore[arg-type]  # it is one of these
+    if not view.contiguous or view.format != "B":
+        raise NotPlain("a result holds an array whose bytes do not lie one after the other")
+    return view
+
+
+def _check_values(array: np.ndarray[Any, Any]) -> None:
+    """numpy counts on it that a boolean is 0 or 1."""
+    kind = array.dtype
+    if kind.kind == "b" and array.view("u1").max(initial=0) > 1:
+        raise NotPlain("a result holds an array of booleans that are neither true nor false")
+    for name in kind.names or ():
+        _check_values(array[name])
+
+
+def _wrong_size(kind: np.dtype[Any], shape: tuple[int, ...], data: Any) -> NotPlain:
+    return NotPlain(
+        f"a result holds an array of {kind.str} and shape {shape} in {len(data)} bytes, which is"
+        " not their size; do not trust its worker"
+    )
+
+
+def _no_dtype(spec: object) -> NotPlain:
+    return NotPlain(f"a result holds an array of the dtype {str(spec)[:100]}, which is none")

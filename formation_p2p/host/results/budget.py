@@ -1,0 +1,57 @@
+"""The memory that reading one result may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.core.units import MIB, format_bytes
+
+# An allowance, and so much for each byte of the pickle: plain data takes two to thirty times its
+# pickle, and only long lists of empty containers take more. Buffers beside the pickle are there
+# already, and count once more for what is copied of them.
+ALLOWANCE_BYTES: Final = 64 * MIB
+BYTES_PER_BYTE: Final = 32
+# Of a value that is made by a call: most have 50 to 300 bytes, an empty deque 760.
+OBJECT_BYTES: Final = 768
+# A container has a place for each of its items.
+ITEM_BYTES: Final = 128
+
+
+class Budget:
+    """Shared by all that is made for one result: a value may be named any number of times, and is
+    counted each time."""
+
+    def __init__(self, pickle_bytes: int, buffer_bytes: int = 0) -> None:
+        self._size = pickle_bytes + buffer_bytes
+        self._most = self._left = ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes + buffer_bytes
+        self._estimate = 0
+        self._exact: Callable[[], int] | None = None
+
+    def spend_at_most(self, bytes_: int, exact: Callable[[], int]) -> None:
+        """Once: as `spend`, of an amount that `exact` corrects where there is not enough left."""
+        self._estimate, self._exact = bytes_, exact
+        self.spend(bytes_)
+
+    def spend(self, bytes_: int) -> None:
+        """Raises NotPlain."""
+        self._left -= bytes_
+        if self._left < 0 and self._exact is not None:
+            exact, self._exact = self._exact, None
+            self._left += self._estimate - exact()
+        if self._left < 0:
+            raise NotPlain(
+                f"a result of {format_bytes(self._size)} would take far more memory than"
+                f" {format_bytes(self._most)}; return larger pieces, as bytes or text"
+            )
+
+
+class Unlimited(Budget):
+    """For a caller that trusts its workers."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def spend(self, bytes_: int) -> None:
+        return

@@ -1,0 +1,206 @@
+"""Reading a result that another machine pickled, without running what it says.
+
+A pickle is a program. The result of a worker may hold nothing but data: plain values of the
+language and its library, what `host/drivers/result_pickler.py` describes as data, which is made
+here from its bytes, and instances of the caller's own classes, whose code does not run. A caller
+that trusts its workers with its own machine reads any pickle.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import io
+import pathlib
+import pickle
+import re
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.drivers.result_pickler import MARKERS
+from formation_p2p.host.results import arrays, objects, values
+from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
+from formation_p2p.host.results.opcodes import check_calls, check_opcodes
+from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
+from formation_p2p.host.results.reading import Reading
+
+# Each builds a value from plain arguments and does nothing else.
+_PLAIN: Final[dict[tuple[str, str], Any]] = {
+    **{("builtins", kind.__name__): kind for kind in (bytearray, complex, frozenset, range, set)},
+    ("builtins", "slice"): slice,
+    ("collections", "Counter"): collections.Counter,
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "deque"): collections.deque,
+    **{
+        ("datetime", kind.__name__): kind
+        for kind in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+    },
+    ("datetime", "timezone"): datetime.timezone,
+    ("decimal", "Decimal"): decimal.Decimal,
+    ("fractions", "Fraction"): fractions.Fraction,
+    # Python 3.13 alone has them elsewhere.
+    **{
+        (module, kind.__name__): kind
+        for module in ("pathlib", "pathlib._local")
+        for kind in (pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+    },
+}
+# What the calls of a pickle may add items to, as opcodes.py names it.
+_CONTAINERS: Final = MappingProxyType(
+    {
+        ("collections", "Counter"): "dict",
+        ("collections", "OrderedDict"): "dict",
+        ("collections", "deque"): "list",
+        (MARKERS, "defaultdict"): "dict",
+    }
+)
+# What is not there to be called, changed or hashed by the rest of the pickle: it needs no look at
+# the calls, which costs four times what reading does.
+_INERT: Final[dict[str, Callable[..., Any]]] = {
+    "numpy_dtype": arrays.dtype,
+    "numpy_scalar": arrays.scalar,
+    "uuid": values.uuid_of,
+    "zone": values.zone,
+}
+_MARKED: Final[dict[str, Callable[..., Any]]] = {
+    **_INERT,
+    "dataclass": objects.dataclass,
+    "defaultdict": values.defaultdict,
+    "enum": objects.member,
+    "error": objects.error,
+    "fill": objects.fill,
+    "namedtuple": objects.namedtuple,
+    "numpy_array": arrays.ndarray,
+}
+
+Buffer = bytes | bytearray | memoryview
+
+# These take what their argument has, byte by byte; all others item by item.
+_FLAT: Final = (bytearray, decimal.Decimal, fractions.Fraction, pathlib.PurePath)
+
+# Of an argument of the above. Division and decimal digits take time by the square of it.
+MAX_INT_BITS: Final = 16_384
+
+
+def load_result(
+    pickled: bytes,
+    *,
+    buffers: Sequence[Buffer] = (),
+    trust: bool = False,
+    classes: ClassFinder = found_here,
+) -> Any:
+    """The value that a worker pickled, with what it left beside the pickle (PEP 574), in order.
+    Arrays are views of `buffers`: writable where those are. Raises NotPlain, which keeps both.
+
+    `classes` finds those of the caller's own classes that a result may have instances of.
+    With `trust` the worker may run any code here: unpickling is running.
+    """
+    try:
+        if trust:
+            return _load_trusted(pickled, buffers)
+        return _PlainUnpickler(pickled, buffers, classes).load()
+    except NotPlain as refusal:
+        _keep(refusal, pickled, buffers)
+        raise
+    except Exception as error:
+        # A pickle raises what it likes while it is read.
+        unread = NotPlain(f"a result could not be read: {type(error).__name__}: {error}")
+        _keep(unread, pickled, buffers)
+        raise unread from error
+
+
+def _keep(refusal: NotPlain, pickled: bytes, buffers: Sequence[Buffer]) -> None:
+    kept = tuple(buffers)
+    refusal.keep(pickled, kept, partial(_load_trusted, pickled, kept))
+
+
+def _load_trusted(pickled: bytes, buffers: Sequence[Buffer]) -> Any:
+    if MARKERS.encode() in pickled:
+        return _TrustingUnpickler(pickled, buffers).load()
+    return pickle.loads(pickled, buffers=buffers)
+
+
+class _TrustingUnpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, buffers: Sequence[Buffer]) -> None:
+        super().__init__(io.BytesIO(pickled), buffers=buffers)
+        self._reading = Reading(Unlimited(), imported, trust=True)
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == MARKERS:
+            return partial(_MARKED[name], self._reading)
+        return super().find_class(module, name)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, buffers: Sequence[Buffer], classes: ClassFinder) -> None:
+        super().__init__(io.BytesIO(pickled), buffers=buffers)
+        self._pickled = pickled
+        buffer_bytes = sum(memoryview(each).nbytes for each in buffers)
+        self._reading = Reading(Budget(len(pickled), buffer_bytes), classes)
+        self._has_checked_calls = False
+        check_opcodes(pickled, self._reading.budget, _made_by)
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _PLAIN.get((module, name))
+        if found is not None:
+            return _Frugal(found, self._reading.budget)
+        _made_by(module, name)
+        if name not in _INERT and not self._has_checked_calls:
+            self._has_checked_calls = True
+            check_calls(self._pickled, _made_by)
+        return partial(_MARKED[name], self._reading)
+
+
+def _made_by(module: str, name: str) -> str:
+    """What the call of a name makes, as opcodes.py names it. Raises NotPlain."""
+    if (module, name) in _PLAIN or (module == MARKERS and name in _MARKED):
+        return _CONTAINERS.get((module, name), "")
+    if module == MARKERS:
+        raise NotPlain(f"a result holds a {name}, which this version does not know; update it")
+    raise NotPlain(
+        f"a result holds a {module}.{name}, which is not plain data; return plain data, or "
+        "pass trust_results=True where the workers may run code on this machine"
+    )
+
+
+class _Frugal:
+    """Makes values no larger than what they are made of: forty bytes of a pickle can ask for
+    `bytearray(10**12)`, `set(range(10**12))` or `Fraction("1e999999999")`. And all of them together
+    take no more than the budget: one argument may be named any number of times."""
+
+    def __init__(self, kind: type, budget: Budget) -> None:
+        self._kind = kind
+        self._budget = budget
+        self._item_bytes = 1 if issubclass(kind, _FLAT) else ITEM_BYTES
+
+    def __call__(self, *arguments: Any) -> Any:
+        for argument in arguments:
+            large = type(argument) is int and argument.bit_length() > MAX_INT_BITS
+            if large or type(argument) is range:
+                raise self._refusal
+        if self._kind is bytearray and any(type(each) is int for each in arguments):
+            raise self._refusal
+        if self._kind is fractions.Fraction and not all(map(_is_whole, arguments)):
+            raise self._refusal
+        items = sum(len(each) for each in arguments if isinstance(each, Sized))
+        self._budget.spend(OBJECT_BYTES + items * self._item_bytes)
+        return self._kind(*arguments)
+
+    @property
+    def _refusal(self) -> NotPlain:
+        return NotPlain(
+            f"a result holds a {self._kind.__name__} that would take far more memory or time "
+            "than it has bytes; return it as a text or as bytes"
+        )
+
+
+def _is_whole(argument: object) -> bool:
+    """A number, or the text that a fraction is pickled as: `-1/3`."""
+    return type(argument) is int or (
+        type(argument) is str and re.fullmatch("-?[0-9]+(/[0-9]+)?", argument) is not None
+    )

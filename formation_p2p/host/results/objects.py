@@ -1,0 +1,184 @@
+"""Instances of the caller's own classes, made without running any of their code.
+
+No constructor, `__setstate__` or `__setattr__` of a class is called: its C base makes an instance,
+and the attributes go where the instance keeps them. What may run is what CPython runs for every
+object: so classes with a `__del__` are refused, and those with a `__hash__` of their own, which
+would be called where an instance is the key of a dict.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
+from typing import Any, Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES
+from formation_p2p.host.results.own_classes import ClassName, FoundClass
+from formation_p2p.host.results.reading import Reading
+
+# Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
+_HEAP: Final = 1 << 9
+# With its attributes in place, and its entry in `Reading.unfilled`.
+_INSTANCE_BYTES: Final = 160
+_ATTRIBUTE_BYTES: Final = 48
+# What `namedtuple` and `NamedTuple` give a class, in CPython 3.11 to 3.14; with the fields these
+# are all that a class without code of its own has.
+_NAMEDTUPLE: Final = frozenset(
+    {
+        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"),
+        *("__conditional_annotations__", "__doc__", "__firstlineno__", "__getnewargs__"),
+        *("__match_args__", "__module__", "__new__", "__orig_bases__", "__replace__", "__repr__"),
+        *("__slots__", "__static_attributes__", "__type_params__", "_asdict", "_field_defaults"),
+        *("_fields", "_make", "_replace"),
+    }
+)
+
+
+def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception:
+    """An exception of the language, of the standard library or of the caller's own."""
+    cls = _checked(reading, error, name, _check_error)
+    reading.budget.spend(OBJECT_BYTES + sum(map(_size, args)))
+    base = _base(cls)
+    made: Exception = base.__new__(cls, *args)
+    base.__init__(made, *args)
+    reading.unfilled[id(made)] = made
+    return made
+
+
+def _check_error(found: FoundClass) -> None:
+    cls = found.cls
+    if not (found.own or found.standard) or Exception not in type.mro(cls):
+        raise _refusal(cls, "which is no exception of this program's own")
+    base = _base(cls)
+    if base.__module__ != "builtins":
+        raise _refusal(cls, f"which {base.__module__} defines in C")
+    _check_harmless(cls)
+
+
+def dataclass(reading: Reading, name: ClassName) -> object:
+    """Without attributes yet: these may refer to it."""
+    cls = _checked(reading, dataclass, name, _check_dataclass)
+    reading.budget.spend(_INSTANCE_BYTES)
+    made: object = object.__new__(cls)
+    reading.unfilled[id(made)] = made
+    return made
+
+
+def _check_dataclass(found: FoundClass) -> None:
+    if not found.own or "__dataclass_fields__" not in _names(found.cls):
+        raise _refusal(found.cls, "which is no dataclass of this program's own")
+    _check_harmless(found.cls)
+
+
+def namedtuple(
+    reading: Reading, name: ClassName, fields: tuple[str, ...], values: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    cls = _checked(reading, namedtuple, name, _check_namedtuple)
+    if cls.__dict__.get("_fields", fields) != fields or len(values) != len(fields):
+        raise _refusal(cls, f"whose fields are not {', '.join(map(str, fields))} here")
+    reading.budget.spend(_INSTANCE_BYTES + 8 * len(values))
+    return tuple.__new__(cls, values)
+
+
+def _check_namedtuple(found: FoundClass) -> None:
+    cls = found.cls
+    names = _names(cls)
+    bare = type.mro(cls) == [cls, tuple, object] and not (
+        cls.__dict__.keys() - _NAMEDTUPLE - set(names.get("_fields", ()))
+    )
+    if tuple not in type.mro(cls) or "_fields" not in names or not (found.own or bare):
+        raise _refusal(cls, "which is no namedtuple of this program's own")
+    _check_harmless(cls)
+
+
+def member(reading: Reading, name: ClassName, value_name: str) -> enum.Enum:
+    """One that the class has already: of any enum that this program has imported."""
+    cls = _checked(reading, member, name, _check_enum)
+    members: dict[str, enum.Enum] = cls.__dict__["_member_map_"]
+    if value_name not in members:
+        raise _refusal(cls, f"which has no member {value_name} here")
+    return members[value_name]
+
+
+def _check_enum(found: FoundClass) -> None:
+    if not isinstance(found.cls, enum.EnumMeta):
+        raise _refusal(found.cls, "which is no enum here")
+
+
+def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any, ...]]) -> None:
+    """Give an instance that was made for this result its attributes, once."""
+    if reading.unfilled.pop(id(made), None) is not made:
+        raise NotPlain("a result sets attributes of what is not its own; do not trust its worker")
+    cls = type(made)
+    if cls not in reading.attributes:
+        reading.attributes[cls] = _names(cls)
+    attributes = reading.attributes[cls]
+    names, values = state
+    reading.budget.spend(_ATTRIBUTE_BYTES * len(names))
+    for name, value in zip(names, values, strict=True):
+        if type(name) is not str:
+            raise NotPlain("a result has an attribute whose name is no text")
+        place = attributes.get(name)
+        if place is None or type(place) is MemberDescriptorType or not hasattr(place, "__set__"):
+            object.__setattr__(made, name, value)
+        else:  # a property, which may be code
+            object.__getattribute__(made, "__dict__")[name] = value
+
+
+def _checked(
+    reading: Reading,
+    made_by: Callable[..., object],
+    name: ClassName,
+    check: Callable[[FoundClass], None],
+) -> type:
+    """The class of that name, once it has passed the check."""
+    found = reading.found.get((made_by, name))
+    if found is None:
+        if not (type(name) is tuple and len(name) == 3 and all(type(x) is str for x in name)):
+            raise NotPlain("a result names a class in a way that no worker of this version does")
+        found = reading.classes(ClassName(*name))
+        if not reading.trust:
+            check(found)
+        reading.found[made_by, name] = found
+    return found.cls
+
+
+def _check_harmless(cls: type) -> None:
+    names = _names(cls)
+    if "__del__" in names:
+        raise _refusal(cls, "whose __del__ would run here")
+    for name in ("__hash__", "__eq__") if names["__hash__"] is not None else ():
+        method = names[name]
+        # A dataclass's own are compiled from no file.
+        generated = type(method) is FunctionType and method.__code__.co_filename == "<string>"
+        if not generated and type(method) is not WrapperDescriptorType:
+            raise _refusal(cls, f"whose {name} would run here")
+
+
+def _names(cls: type) -> dict[str, Any]:
+    """What a class has, with its bases: without asking it."""
+    found: dict[str, Any] = {}
+    for base in reversed(type.mro(cls)):
+        found.update(base.__dict__)
+    return found
+
+
+def _base(cls: type) -> Any:
+    """The class in C that its instances are made of."""
+    return next(base for base in type.mro(cls) if not base.__flags__ & _HEAP)
+
+
+def _size(argument: object) -> int:
+    """What an exception may copy of it."""
+    if isinstance(argument, str | bytes):
+        return len(argument)
+    return ITEM_BYTES * len(argument) if isinstance(argument, list | tuple | dict) else 0
+
+
+def _refusal(cls: type, why: str) -> NotPlain:
+    return NotPlain(
+        f"a result holds a {cls.__module__}.{cls.__qualname__}, {why}; return plain data, or pass"
+        " trust_results=True where the workers may run code on this machine"
+    )

@@ -1,0 +1,41 @@
+"""Values of the standard library whose own pickles take more than a call with plain arguments."""
+
+from __future__ import annotations
+
+import collections
+import re
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results.budget import OBJECT_BYTES
+from formation_p2p.host.results.reading import Reading
+
+_FACTORIES: Final = MappingProxyType(
+    {kind.__name__: kind for kind in (bool, bytes, dict, float, int, list, set, str, tuple)}
+)
+_UUID_BYTES: Final = 128
+# The name of a file below the folders of the time zones.
+_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
+
+
+def uuid_of(reading: Reading, number: int) -> uuid.UUID:
+    reading.budget.spend(_UUID_BYTES)
+    return uuid.UUID(int=number)
+
+
+def zone(reading: Reading, key: str) -> zoneinfo.ZoneInfo:
+    if not _ZONE.fullmatch(key):
+        raise NotPlain(f"a result holds the time zone {key[:100]!r}, which has no such name")
+    reading.budget.spend(OBJECT_BYTES)
+    return zoneinfo.ZoneInfo(key)
+
+
+def defaultdict(reading: Reading, factory: str) -> collections.defaultdict[Any, Any]:
+    """Of what `factory` makes, empty for none."""
+    reading.budget.spend(OBJECT_BYTES)
+    found: Callable[[], Any] | None = _FACTORIES[factory] if factory else None
+    return collections.defaultdict(found)
