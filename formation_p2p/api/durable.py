@@ -89,7 +89,9 @@ class DurableJobs:
 
     # Jobs.
 
-    async def begin(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
+    async def begin(
+        self, job: Job, sizes: tuple[MemoryEstimate, ...], *, show_output: bool
+    ) -> JobHandle:
         """Returns once the job is on the disk. Raises StateError, and then it is not kept, and
         not begun; InvalidInput for a policy without a name, and needs that no message carries."""
         if not _has_a_name(job.options.policy):
@@ -97,7 +99,7 @@ class DurableJobs:
             raise InvalidInput("policy", problem)
         state, _ = self._opened()
         # Before it is on the disk: from there a new shell may begin it first.
-        handle = self._handle_of(job, sizes)
+        handle = self._handle_of(job, sizes, show_output=show_output)
         saving = asyncio.ensure_future(asyncio.to_thread(state.save_job, job))
         try:
             await asyncio.shield(saving)
@@ -163,8 +165,12 @@ class DurableJobs:
             )
             _tell(handle, missed)
 
-    def _handle_of(self, job: Job, sizes: tuple[MemoryEstimate, ...]) -> JobHandle:
-        handle = JobHandle(job, self._bridge, sizes=sizes, ended=self._ended)
+    def _handle_of(
+        self, job: Job, sizes: tuple[MemoryEstimate, ...], *, show_output: bool = False
+    ) -> JobHandle:
+        handle = JobHandle(
+            job, self._bridge, sizes=sizes, show_output=show_output, ended=self._ended
+        )
         self._handles[job.job_id] = handle
         self._bridge.adopt(job, handle)
         return handle

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, get_args
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
@@ -30,11 +30,14 @@ from formation_p2p.api.calls import (
     pickled_function,
     value_of_end,
 )
+from formation_p2p.api.output import OutputPrinter
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskEnd,
     TaskPlaced,
+    TaskPrinted,
+    TaskRetried,
     TaskSucceeded,
 )
 from formation_p2p.core.errors import FormationError
@@ -51,6 +54,10 @@ P = ParamSpec("P")
 FIRST_WAITING: Final = 16
 LAST_WAITING: Final = 4096
 AT_ONCE_S: Final = 0.1
+
+# What an executor is told of its tasks, and where it prints what calls print.
+_TOLD: Final = frozenset[type[JobEvent]]({TaskPlaced, *get_args(TaskEnd)})
+_PRINTED: Final = frozenset[type[JobEvent]]({*_TOLD, TaskPrinted, TaskRetried})
 
 
 class NodeExecutor(Executor):
@@ -69,6 +76,7 @@ class NodeExecutor(Executor):
         max_workers: int | None = None,
         *,
         trust_results: bool = False,
+        show_output: bool = False,
         owner: object = None,
     ) -> None:
         """`owner` lives as long as this does."""
@@ -76,7 +84,8 @@ class NodeExecutor(Executor):
             raise ValueError("max_workers must be greater than 0")
         self._owner = owner
         self._check = jobs.lifecycle.check_process
-        self._feeder = _Feeder(jobs, options, max_workers, trust_results)
+        self._printer = OutputPrinter() if show_output else None
+        self._feeder = _Feeder(jobs, options, max_workers, trust_results, self._printer)
         # What was submitted is done also where the executor is dropped without a shutdown.
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
         self._dropped.atexit = False
@@ -86,6 +95,8 @@ class NodeExecutor(Executor):
         not change what you pass. Raises RuntimeError after the shutdown, and NodeClosed in a
         process that was forked from the node's."""
         self._check()
+        if self._printer is not None:
+            self._printer.below_here()
         future: Future[T] = Future()
         self._feeder.add(_Call(future, fn, args, kwargs))
         return future
@@ -153,8 +164,10 @@ class _Feeder:
         options: TaskOptions,
         max_workers: int | None,
         trust_results: bool,
+        printer: OutputPrinter | None,
     ) -> None:
         self._jobs = jobs
+        self._printer = printer
         self._options = options
         self._max_workers = max_workers
         self._trust_results = trust_results
@@ -216,6 +229,9 @@ class _Feeder:
             self._fail(list(self._futures), error)
 
     def _note(self, note: _Note) -> None:
+        if self._printer is not None and not isinstance(note, _Call | _Shut | _Failed):
+            self._printer.observe(note)
+            self._printer.flush()  # before the result is there
         if type(note) is _Call:
             self._pending.append(note)
         elif type(note) is TaskPlaced:
@@ -317,7 +333,8 @@ class _Feeder:
         self._futures.update(zip(task_ids, futures, strict=True))
         self._unplaced.update(task_ids)
         try:
-            self._jobs.begin(job, _Batch(task_ids, self._notes), on_loop=False)
+            batch = _Batch(task_ids, self._notes, printed=self._printer is not None)
+            self._jobs.begin(job, batch, on_loop=False)
         except FormationError as error:
             self._fail(task_ids, error)
 
@@ -325,13 +342,17 @@ class _Feeder:
 class _Batch:
     """One job of the executor, as the node's thread sees it (`JobObserver`)."""
 
-    def __init__(self, task_ids: list[str], notes: queue.SimpleQueue[_Note]) -> None:
+    def __init__(
+        self, task_ids: list[str], notes: queue.SimpleQueue[_Note], *, printed: bool
+    ) -> None:
+        """Of those that are `printed` it tells what they print."""
         self.is_over = False
+        self._told = _PRINTED if printed else _TOLD
         self._task_ids = task_ids
         self._notes = notes
 
     def notify(self, event: JobEvent) -> None:
-        if type(event) is TaskSucceeded or type(event) is TaskPlaced or isinstance(event, TaskEnd):
+        if type(event) in self._told:
             self._notes.put(event)
         elif type(event) is JobEnded:
             self.is_over = True

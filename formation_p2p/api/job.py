@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.output import OutputPrinter
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
@@ -137,12 +138,14 @@ class JobHandle:
         bridge: Bridge,
         *,
         sizes: tuple[MemoryEstimate, ...] = (),
+        show_output: bool = False,
         ended: Callable[[str, BaseException | None], None] | None = None,
     ) -> None:
         self._job = job
         self._bridge = bridge
         self._kept = ended is not None
         self._sizes = sizes
+        self._printer = OutputPrinter() if show_output else None
         # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
         self._ends: dict[str, TaskEnd] = {}
@@ -237,6 +240,8 @@ class JobHandle:
 
     def notify(self, event: JobEvent) -> None:
         """Cheap: it is called for every event of every task. `flush` must follow."""
+        if self._printer is not None:
+            self._printer.observe(event)
         if type(event) is TaskPlaced:
             self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)
         elif type(event) is TaskSucceeded or isinstance(event, TaskEnd):
@@ -256,6 +261,8 @@ class JobHandle:
 
     def flush(self) -> None:
         """Wakes the reader of the events."""
+        if self._printer is not None:
+            self._printer.flush()
         self._news.set()
 
     def fail(self, error: FormationError) -> None:

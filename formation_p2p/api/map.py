@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -11,8 +12,9 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Sized,
 )
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -26,11 +28,15 @@ from formation_p2p.api.calls import (
     pickled_function,
     value_of_end,
 )
+from formation_p2p.api.output import OutputPrinter
+from formation_p2p.api.progress import Progress, reporting
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.units import MIB
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -123,6 +129,8 @@ class Flow:
         buffersize: int,
         *,
         trust_results: bool,
+        show_output: bool,
+        progress: bool | Progress,
     ) -> None:
         self.value_of_end = partial(value_of_end, trust_results=trust_results)
         self._options = options
@@ -143,6 +151,11 @@ class Flow:
         self._pickled: bytes | None = None
         self._pickler = ArgumentPickler(options.needs.python)
         self._reader: asyncio.Task[None] | None = None
+        self.printer = OutputPrinter() if show_output else None
+        self._succeeded = self._failed = 0
+        self._reporting = ExitStack()
+        total = len(items) if isinstance(items, Sized) else None
+        self._report = self._reporting.enter_context(reporting(progress, total))
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
@@ -176,6 +189,7 @@ class Flow:
 
     def close(self) -> None:
         """Cancel all that is in flight."""
+        self._reporting.close()
         if self._reader is not None:
             self._reader.cancel()
         for job_id in self.jobs:
@@ -258,7 +272,22 @@ class Flow:
         self._held_bytes -= sent_bytes
         if type(end) is TaskSucceeded:
             self._held_bytes += len(end.result)
+            self._succeeded += 1
+        else:
+            self._failed += 1
         self._ended.append((number, end))
+
+    def flush(self) -> None:
+        """Some have ended, or printed something."""
+        if self.printer is not None:
+            self.printer.flush()
+        if self._failure is None:
+            try:
+                self._report(self._succeeded, self._failed)
+            except Exception as error:
+                log.debug("the caller's own progress raised", exc_info=True)
+                self._failure = error  # the caller's own, which it gets
+        self.news.set()
 
     def fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
@@ -276,6 +305,8 @@ class _Batch:
         self._numbers = {task.task_id: first + index for index, task in enumerate(job.tasks)}
 
     def notify(self, event: JobEvent) -> None:
+        if self._flow.printer is not None:
+            self._flow.printer.observe(event)
         if type(event) is TaskSucceeded or isinstance(event, TaskEnd):
             number = self._numbers.pop(event.task_id, None)
             if number is not None:
@@ -285,7 +316,7 @@ class _Batch:
             self._flow.jobs.discard(self._job_id)
 
     def flush(self) -> None:
-        self._flow.news.set()
+        self._flow.flush()
 
     def fail(self, error: FormationError) -> None:
         self.is_over = True

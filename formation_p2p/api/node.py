@@ -19,6 +19,8 @@ from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
+from formation_p2p.api.output import is_interactive
+from formation_p2p.api.progress import Progress
 from formation_p2p.api.services import Makers
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.errors import InvalidInput
@@ -117,13 +119,16 @@ class Node(Enterable):
         *,
         name: str = "",
         labels: Sequence[str] = (),
+        show_output: bool | None = None,
         options: TaskOptions = DEFAULT_OPTIONS,
         **kwargs: Unpack[TaskOptionKwargs],
     ) -> JobHandle:
         """Have each piece of work run once, wherever the needs are met: pieces of a plan (see
         `derive`) after those for which they wait.
 
-        `labels` name the tasks for people. The keyword arguments are those of `TaskOptionKwargs`,
+        `labels` name the tasks for people. With `show_output` this program prints what the tasks
+        print, after the worker that it is from; None is for True in interactive sessions, such as
+        notebooks, and False elsewhere. The keyword arguments are those of `TaskOptionKwargs`,
         which says what each means; they change `options`. Raises InvalidInput.
         """
         self._lifecycle.check_loop()
@@ -141,8 +146,8 @@ class Node(Enterable):
         job = Job(job_id, tasks, name, chosen)
         if self._durable is not None:
             self._services.submitted(job)
-            return await self._durable.begin(job, sizes)
-        handle = JobHandle(job, self._bridge, sizes=sizes)
+            return await self._durable.begin(job, sizes, show_output=_is_shown(show_output))
+        handle = JobHandle(job, self._bridge, sizes=sizes, show_output=_is_shown(show_output))
         self._bridge.begin(job, handle)
         return handle
 
@@ -173,6 +178,8 @@ class Node(Enterable):
         trust_results: bool = False,
         ordered: bool = True,
         buffersize: int = LOOK_AHEAD,
+        show_output: bool | None = None,
+        progress: bool | Progress = False,
         options: TaskOptions = DEFAULT_OPTIONS,
         **kwargs: Unpack[CallKwargs],
     ) -> Mapped[R]:
@@ -181,6 +188,11 @@ class Node(Enterable):
         Await it for the list, or `async for` one result after the other: in the order of the
         items, or with `ordered=False` as they come. Items are taken as results are: at most
         `buffersize` of them are ahead of the caller, so that they may have no end.
+
+        `show_output` is as for `submit`. With `progress` a bar on stderr shows how many calls have
+        ended and failed, or a line now and then where it is not a terminal; or a function of your
+        own is called, on the loop, with how many brought a result, how many failed, and how many
+        there are: None for items without a length.
 
         The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
         unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
@@ -193,7 +205,14 @@ class Node(Enterable):
         chosen = call_options(kwargs, options, call="map")
         return Mapped(
             lambda: Flow(
-                self._bridge, function, items, chosen, buffersize, trust_results=trust_results
+                self._bridge,
+                function,
+                items,
+                chosen,
+                buffersize,
+                trust_results=trust_results,
+                show_output=_is_shown(show_output),
+                progress=progress,
             ),
             ordered,
         )
@@ -203,20 +222,27 @@ class Node(Enterable):
         *,
         max_workers: int | None = None,
         trust_results: bool = False,
+        show_output: bool | None = None,
         options: TaskOptions = EXECUTOR_OPTIONS,
         **kwargs: Unpack[CallKwargs],
     ) -> NodeExecutor:
         """A `concurrent.futures.Executor` whose calls run on whichever machines can.
 
         Use it from any thread. `max_workers` is how many calls may be in flight at once; None for
-        as many as the network takes. A call is tried once unless `attempts` says otherwise. The
+        as many as the network takes. A call is tried once unless `attempts` says otherwise.
+        `show_output` is as for `submit`. The
         keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
         what has not begun.
         """
         self._lifecycle.check()
         chosen = call_options(kwargs, options, call="executor")
         executor = NodeExecutor(
-            self._bridge, chosen, max_workers, trust_results=trust_results, owner=self
+            self._bridge,
+            chosen,
+            max_workers,
+            trust_results=trust_results,
+            show_output=_is_shown(show_output),
+            owner=self,
         )
         self._executors.add(executor)
         return executor
@@ -330,3 +356,7 @@ class Node(Enterable):
         self._services.call(
             lambda shell: shell.peer.reputation.note(peer_id, Experience.WRONG, moment())
         )
+
+
+def _is_shown(show_output: bool | None) -> bool:
+    return is_interactive() if show_output is None else show_output

@@ -205,9 +205,7 @@ class Kept:
 @contextlib.contextmanager
 def bar(total: int) -> Iterator[Show]:
     """A progress bar, on a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from formation_p2p.cli.tables import console
+    from formation_p2p.api.progress import terminal_bar
     from formation_p2p.core.dispatch.job_events import (
         TaskEnd,
         TaskPlaced,
@@ -222,28 +220,26 @@ def bar(total: int) -> Iterator[Show]:
     if not sys.stderr.isatty():
         yield ignore
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     in_flight: set[str] = set()
-    failed = 0
-    with Progress(*columns, TextColumn("{task.description}"), console=console(stderr=True)) as bar:
-        row = bar.add_task("looking for workers", total=total)
+    ended = failed = 0
+    with terminal_bar(total, "looking for workers, 0 failed") as advance:
 
         async def show(event: JobEvent) -> None:
-            nonlocal failed
+            nonlocal ended, failed
             match event:
                 case TaskPlaced(task_id):
                     in_flight.add(task_id)
                 case TaskRetried(task_id):
                     in_flight.discard(task_id)
                 case TaskReopened():
-                    bar.advance(row, -1)
+                    ended -= 1
                 case _ if isinstance(event, TaskEnd):
                     in_flight.discard(event.task_id)
+                    ended += 1
                     failed += not isinstance(event, TaskSucceeded)
-                    bar.advance(row)
                 case _:
                     return
-            bar.update(row, description=f"{len(in_flight)} in flight, {failed} without a result")
+            advance(ended, f"{len(in_flight)} in flight, {failed} failed")
 
         yield show
 

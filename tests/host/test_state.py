@@ -257,7 +257,7 @@ def test_output_and_the_like_take_no_room(path: Path) -> None:
     state.write(
         reported(
             job,
-            TaskPrinted(task_id, False, b"hello"),
+            TaskPrinted(task_id, False, b"hello", ALICE),
             TaskBegan(task_id, BOB),
             WorkerLost(BOB, "it died"),
         )

@@ -60,7 +60,7 @@ def ack(job: Job, *tasks: int) -> Send:
 
 
 def printed(job: Job, n: int = 0) -> EmitJobEvent:
-    return reported(job, TaskPrinted(job.tasks[n].task_id, False, b"x"))[0]
+    return reported(job, TaskPrinted(job.tasks[n].task_id, False, b"x", ALICE))[0]
 
 
 class Disk(State):

@@ -346,6 +346,18 @@ PROGRAMS: Final = {
         after="assert type(model) is object",
     ),
     "await job.story(0)": Around(_work, needs_node=True),
+    "await node.close()": Around(lambda: {"Node": Node}),
+    "show_output=True, progress=True": Around(
+        lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
+    ),
+    "progress=progress": Around(
+        lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
+    ),
+    "loop.run_in_executor(": Around(
+        lambda: {"asyncio": asyncio, "slow": slow},
+        needs_node=True,
+        after="assert (first, second) == (slow(1000), slow(2000))",
+    ),
 }
 
 

@@ -121,3 +121,17 @@ def test_a_kernel_whose_node_is_open_still_ends(tmp_path: Path) -> None:
         client.stop_channels()
         manager.shutdown_kernel()
     assert not manager.is_alive()
+
+
+def test_what_a_call_prints_is_below_its_cell(notebook: Notebook) -> None:
+    notebook.run("def greet(name):\n    print('hello', name)\n    return name")
+    streamed = notebook.run("await node.map(greet, ['ada'], **small)")
+    assert streamed.stdout.endswith(" | hello ada\n")
+    for name in ("bob", "eve"):
+        notebook.run("pool = node.executor(**small)" if name == "bob" else "")
+        pooled = notebook.run(f"pool.submit(greet, '{name}').result()")
+        assert pooled.stdout.endswith(f" | hello {name}\n")
+    quiet = notebook.run("await node.map(greet, ['carol'], show_output=False, **small)")
+    assert (quiet.value, quiet.stdout) == ("['carol']", "")
+    said = notebook.run("await node.map(greet, ['dan'], progress=True, **small)").stderr
+    assert "formation: 1 of 1 done, 0 failed" in said

@@ -338,12 +338,12 @@ def test_inputs_are_plain_files_that_fit(tmp_path: Path) -> None:
 
 def test_a_character_cut_in_two_is_put_together() -> None:
     lines = EventLines({"j/0": "x"})
-    first = lines.line(TaskPrinted("j/0", False, "ä".encode()[:1]))
-    second = lines.line(TaskPrinted("j/0", False, "ä".encode()[1:]))
+    first = lines.line(TaskPrinted("j/0", False, "ä".encode()[:1], BOB))
+    second = lines.line(TaskPrinted("j/0", False, "ä".encode()[1:], BOB))
     assert first["text"] + second["text"] == "ä"
-    lines.line(TaskPrinted("j/0", True, b"\xc3"))
+    lines.line(TaskPrinted("j/0", True, b"\xc3", BOB))
     lines.line(TaskPlaced("j/0", "j/0#2", BOB, "lease", True))
-    assert lines.line(TaskPrinted("j/0", True, b"a"))["text"] == "a"
+    assert lines.line(TaskPrinted("j/0", True, b"a", BOB))["text"] == "a"
 
 
 def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
@@ -353,7 +353,7 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
     assert [
         lines.line(TaskPlaced("j/0", "j/0#1", BOB, "lease", True)),
         lines.line(TaskBegan("j/0", BOB)),
-        lines.line(TaskPrinted("j/0", True, b"a")),
+        lines.line(TaskPrinted("j/0", True, b"a", BOB)),
         lines.line(TaskRetried("j/0", attempt)),
         lines.line(TaskRecalled("j/0", "j/0#2")),
         lines.line(TaskGaveUp("j/0", (attempt,), None, b"", "j/0")),

@@ -123,7 +123,7 @@ def test_the_whole_story_is_told_in_order_and_the_lease_given_back_soon() -> Non
     assert bob.reported == [
         TaskPlaced("job/0", "job/0#1", her, lease_id, True),
         TaskBegan("job/0", her),
-        TaskPrinted("job/0", True, b"oh"),
+        TaskPrinted("job/0", True, b"oh", her),
         TaskSucceeded("job/0", her, b"0", 1000),
         JobEnded(1, 0, 0, 0),
     ]

@@ -213,7 +213,7 @@ def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
     kept = StoryParameters(task_events=1, placing_events=1)
     noted = reported(
         TaskBegan("job/0", ALICE),
-        TaskPrinted("job/0", False, b"hello"),
+        TaskPrinted("job/0", False, b"hello", ALICE),
         WorkerLost(ALICE, "it is gone"),
         JobEnded(1, 0, 0, 0),
         kept=kept,

@@ -138,7 +138,8 @@ class Attempts:
         run = active.attempts.get(message.attempt_id)
         if run is not None and run.is_wanted and run.printed_bytes < self._max_printed_bytes:
             run.printed(len(message.data))
-            printed = TaskPrinted(run.task.task_id, message.is_stderr, message.data)
+            task_id = run.task.task_id
+            printed = TaskPrinted(task_id, message.is_stderr, message.data, active.worker)
             self._jobs.notify(run.job, printed)
 
     def lost(self, group: TaskGroup, active: ActiveLease, event: LeaseLost, now: Moment) -> None:

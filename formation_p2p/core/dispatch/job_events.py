@@ -49,6 +49,7 @@ class TaskPrinted:
     task_id: str
     is_stderr: bool
     data: bytes
+    worker: PeerId
 
 
 @dataclass(frozen=True, slots=True)

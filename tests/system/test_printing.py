@@ -1,0 +1,120 @@
+"""What calls print reaches the terminal of who called, and how far they have come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import Node, ProcessSpec, TaskFailed
+from formation_p2p.core.identity import short_id
+from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+
+SMALL = "cpu=0.5,memory=64MiB"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    async with small_network(tmp_path) as network:
+        yield network
+
+
+def says(n: int) -> int:
+    print("call", n)
+    print("no end", end="")
+    print("oops", n, file=sys.stderr)
+    return n
+
+
+def prefix(world: SmallNetwork) -> str:
+    return f"{short_id(world.alice.peer_id)} | "
+
+
+async def test_calls_print_here_when_asked_to(
+    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    who = prefix(world)
+    async with asyncio.timeout(DEADLINE_S):
+        assert await world.bob.map(says, range(2), needs=SMALL) == [0, 1]
+        assert capsys.readouterr() == ("", "")
+        assert await world.bob.map(says, range(2), needs=SMALL, show_output=True) == [0, 1]
+        out, err = capsys.readouterr()
+        lines = [f"{who}call 0", f"{who}call 1", f"{who}no end", f"{who}no end"]
+        assert sorted(out.splitlines()) == lines
+        assert sorted(err.splitlines()) == [f"{who}oops 0", f"{who}oops 1"]
+        with world.bob.executor(needs=SMALL, show_output=True) as pool:
+            assert await asyncio.wrap_future(pool.submit(says, 7)) == 7
+            assert capsys.readouterr().out == f"{who}call 7\n{who}no end\n", "before the result"
+        job = await world.bob.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True)
+        await job
+        assert capsys.readouterr().out == f"{who}hi\n"
+
+
+async def test_prompts_show_what_calls_print_unless_told_not_to(
+    world: SmallNetwork, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    async with asyncio.timeout(DEADLINE_S):
+        await world.bob.map(says, [1], needs=SMALL)
+        assert f"{prefix(world)}call 1\n" in capsys.readouterr().out
+        await world.bob.map(says, [1], needs=SMALL, show_output=False)
+        assert capsys.readouterr() == ("", "")
+
+
+async def test_jobs_that_are_kept_print_as_well(
+    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = world.folder / "jobs.db"
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Node.join(world.invite, home=world.folder / "dave", listen=(), state=state) as dave,
+    ):
+        await (await dave.submit(ProcessSpec(("echo", "hi")), needs=SMALL, show_output=True))
+    assert capsys.readouterr().out == f"{prefix(world)}hi\n"
+
+
+def divide(by: int) -> float:
+    return 1 / by
+
+
+async def test_progress_counts_to_the_end(
+    world: SmallNetwork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[tuple[int, int, int | None]] = []
+
+    def progress(done: int, failed: int, total: int | None) -> None:
+        said.append((done, failed, total))
+
+    async with asyncio.timeout(DEADLINE_S):
+        await world.bob.map(divide, range(1, 11), needs=SMALL, progress=progress)
+        assert said[0] == (0, 0, 10)
+        assert said[-1] == (10, 0, 10)
+        assert said == sorted(said)
+        streamed: list[tuple[int, int, int | None]] = []
+        stream = world.bob.map(
+            divide,
+            iter(range(1, 4)),
+            needs=SMALL,
+            progress=lambda *numbers: streamed.append(numbers),
+        )
+        assert len([value async for value in stream]) == 3
+        assert streamed[-1] == (3, 0, None)
+        await world.bob.map(divide, [1, 2], needs=SMALL, progress=True)
+        assert "formation: 2 of 2 done, 0 failed" in capsys.readouterr().err
+        with pytest.raises(TaskFailed):
+            await world.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
+        assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
+
+
+async def test_what_ones_own_progress_raises_is_raised(world: SmallNetwork) -> None:
+    def progress(done: int, failed: int, total: int | None) -> None:
+        if done:
+            raise LookupError("the bar is gone")
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(LookupError, match="the bar is gone"):
+            await world.bob.map(divide, [1, 2, 3], needs=SMALL, progress=progress)
+        assert await world.bob.map(divide, [1], needs=SMALL) == [1.0]
