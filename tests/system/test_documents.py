@@ -326,7 +326,7 @@ PROGRAMS: Final = {
     "async for thumbnail in node.map": Around(
         lambda: {"shrink": abs, "pictures": lambda: iter([-1, -2])}, needs_node=True
     ),
-    "node.executor(needs=": Around(lambda: {**vars(formation_p2p), "slow": slow}),
+    "as node, node.executor(needs=": Around(lambda: {**vars(formation_p2p), "slow": slow}),
     "async def watch": Around(needs_node=True, after="await watch(node)"),
     'scope="org"': Around(_work, needs_node=True),
     "peer.handle(event, now)": Around(_peer),
