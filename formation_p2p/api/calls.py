@@ -6,16 +6,14 @@ import io
 import pickle
 import secrets
 import sys
-import types
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
-import cloudpickle
-
+from formation_p2p.api.code import CallCode, pickled, pickler_for
 from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
@@ -24,7 +22,9 @@ from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.plan import Plan
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
@@ -42,13 +42,21 @@ BATCH_BYTES: Final = 64 * MIB
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 
+_RAISED: Final = (FailureKind.EXCEPTION, FailureKind.MODULE)
+
+
 class ArgumentPickler:
     """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
     each, for this version of Python or another. For one thread."""
 
     def __init__(self, python: str = "") -> None:
         self._buffer = io.BytesIO()
-        self._pickler = _pickler(self._buffer, python)
+        self._pickler = pickler_for(self._buffer, python)
+
+    @property
+    def modules(self) -> ModuleNames:
+        """What all of them refer to."""
+        return self._pickler.modules
 
     def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Raises whatever an argument that cannot be pickled raises."""
@@ -65,47 +73,54 @@ class ArgumentPickler:
 
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
     """One call of `function` for each item; the function is pickled once."""
-    pickled, kind = pickled_function(function), qualified_name(function)
+    pickle_of, modules = pickled(function)
     pickler = ArgumentPickler()
-    return [
-        PythonCall(pickled, pickler.dumps((item,), {}), kind, own_name(), CLOUDPICKLE)
-        for item in items
-    ]
+    arguments = [pickler.dumps((item,), {}) for item in items]
+    shared, kind = context_of(pickle_of), qualified_name(function)
+    modules |= pickler.modules
+    return [PythonCall(shared, each, kind, own_name(), CLOUDPICKLE, modules) for each in arguments]
 
 
 def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PythonCall:
     """`function(*args, **kwargs)`, on whichever machine can."""
-    arguments = ArgumentPickler().dumps(args, kwargs)
-    kind = qualified_name(function)
-    return PythonCall(pickled_function(function), arguments, kind, own_name(), CLOUDPICKLE)
+    pickle_of, modules = pickled(function)
+    pickler = ArgumentPickler()
+    arguments = pickler.dumps(args, kwargs)
+    modules |= pickler.modules
+    shared, kind = context_of(pickle_of), qualified_name(function)
+    return PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE, modules)
 
 
 def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
-    """As an encoded CallContext. Raises whatever a function that cannot be pickled raises;
-    InvalidInput where `python`, which is to run it, cannot run its code."""
-    buffer = io.BytesIO()
-    _pickler(buffer, python).dump(function)
-    return CallContext(own_name(), buffer.getvalue()).encode()
+    """As an encoded CallContext, without code. Raises as `pickled` does."""
+    return context_of(pickled(function, python)[0])
 
 
-class _WithoutCode(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
-    """For any version of Python: each has bytecode of its own."""
+def context_of(function: bytes, code: Code | None = None) -> bytes:
+    """The encoded CallContext of a pickled function."""
+    return CallContext(own_name(), function, None if code is None else code.blob).encode()
 
-    @staticmethod
-    def _refuse(code: types.CodeType) -> NoReturn:
-        raise InvalidInput(
-            "python",
-            f"{code.co_name} travels as code of {own_name()}, which no other version can run; "
-            "leave python= out, or put it into a module that the workers have",
-        )
 
-    dispatch_table: ClassVar = ChainMap(
-        {types.CodeType: _refuse}, cloudpickle.Pickler.dispatch_table
+def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:
+    """The plan with the code that its calls need, and that. Blocks on the disk. Raises as
+    `CallCode.of` does."""
+    calls = [each.work for each in plan.tasks if isinstance(each.work, PythonCall)]
+    if not calls:
+        return plan, None
+    sent = code.of(reduce(or_, {call.modules for call in calls}))
+    if sent is None:
+        return plan, None
+    contexts = {
+        shared: replace(CallContext.decode(shared), code=sent.blob).encode()
+        for shared in {call.function for call in calls}
+    }
+    tasks = (
+        replace(each, work=replace(each.work, function=contexts[each.work.function]))
+        if isinstance(each.work, PythonCall)
+        else each
+        for each in plan.tasks
     )
-
-
-def _pickler(buffer: io.BytesIO, python: str) -> cloudpickle.Pickler:
-    return (cloudpickle.Pickler if python in ("", own_name()) else _WithoutCode)(buffer)
+    return Plan(tuple(tasks)), sent
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
@@ -126,7 +141,7 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     error = result.error()
     if error is None:
         return load_result(result.result, trust=trust_results)
-    if result.kind is FailureKind.EXCEPTION and result.result:
+    if result.kind in _RAISED and result.result:
         raise _raised(result, str(error), trust_results)
     raise error
 
@@ -156,8 +171,10 @@ def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> Task
     return replace(chosen, needs=needs)
 
 
-def job_of(calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str) -> Job:
-    """One task for each pair of a function's pickle and its arguments', in their order.
+def job_of(
+    calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str, code: Code | None
+) -> Job:
+    """One task for each pair of a context and a pickle of arguments, in their order.
 
     Raises InvalidInput.
     """
@@ -166,7 +183,7 @@ def job_of(calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str
         Task(task_id(job_id, index), options.needs, arguments, shared=function)
         for index, (function, arguments) in enumerate(calls)
     )
-    return Job(job_id, tuple(tasks), name, options)
+    return Job(job_id, tuple(tasks), name, options, code)
 
 
 def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
@@ -35,6 +36,7 @@ class NodeConfig:
     retention: Retention
     metrics: str | None
     tracing: Tracing | None
+    code: CodePaths = "auto"
     parameters: PeerParameters = DEFAULT_PARAMETERS
     journal: JournalParameters | None = None
     observers: tuple[Observe, ...] = ()
@@ -58,6 +60,7 @@ class NodeBase:
         retention: Retention = DEFAULT_RETENTION,
         metrics: str | None = None,
         traces: bool | TracerProvider = False,
+        code: CodeChoice = "auto",
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
@@ -76,6 +79,10 @@ class NodeBase:
         (host/observe/tracing.py), by the tracer provider that the application has set, or by one
         given here.
 
+        `code` is what goes along with calls of Python functions (docs/environments.md): `auto` for
+        the modules of your own that they refer to, and what those import; `main` for nothing but
+        what `__main__` defines; or these files and folders exactly.
+
         Raises InvalidInput for a malformed invite; entering raises LocalError where the node
         has no network, or the network does not come up, and StateError where the state cannot be
         used.
@@ -90,5 +97,6 @@ class NodeBase:
             retention,
             metrics,
             tracing,
+            code_paths(code),
         )
         return cls(config)

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Any, Self
 
 from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.code import CallCode
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
@@ -26,6 +27,7 @@ class Enterable(NodeBase):
         self._lifecycle = lifecycle = Lifecycle()
         self._services = services = NodeServices(config, lifecycle)
         self._bridge = Bridge(services.call, services.submitted, lifecycle)
+        self._code = CallCode(config.code, services.add, services.release)
         self._durable: DurableJobs | None = None
         if config.state is not None:
             self._durable = DurableJobs(config.state, config.retention, self._bridge)

@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any, Final, ParamSpec, TypeVar, get_args
 
 from formation_p2p.api.bridge import Bridge
@@ -25,11 +26,12 @@ from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     ArgumentPickler,
+    context_of,
     job_of,
     name_of,
-    pickled_function,
     value_of_end,
 )
+from formation_p2p.api.code import CallCode, pickled
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
@@ -42,6 +44,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.workload.code_bundle import ModuleNames
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class NodeExecutor(Executor):
     def __init__(
         self,
         jobs: Bridge,
+        code: CallCode,
         options: TaskOptions,
         max_workers: int | None = None,
         *,
@@ -85,7 +89,7 @@ class NodeExecutor(Executor):
         self._owner = owner
         self._check = jobs.lifecycle.check_process
         self._printer = OutputPrinter() if show_output else None
-        self._feeder = _Feeder(jobs, options, max_workers, trust_results, self._printer)
+        self._feeder = _Feeder(jobs, code, options, max_workers, trust_results, self._printer)
         # What was submitted is done also where the executor is dropped without a shutdown.
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
         self._dropped.atexit = False
@@ -161,6 +165,7 @@ class _Feeder:
     def __init__(
         self,
         jobs: Bridge,
+        code: CallCode,
         options: TaskOptions,
         max_workers: int | None,
         trust_results: bool,
@@ -168,6 +173,7 @@ class _Feeder:
     ) -> None:
         self._jobs = jobs
         self._printer = printer
+        self._code = code
         self._options = options
         self._max_workers = max_workers
         self._trust_results = trust_results
@@ -292,9 +298,9 @@ class _Feeder:
     def _hand_over_batch(self, most: int) -> int:
         """One job. Returns how many calls are in it."""
         futures: list[Future[Any]] = []
-        calls: list[tuple[bytes, bytes]] = []
+        calls: list[tuple[int, bytes]] = []
         # A function that comes again and again is pickled once for the batch.
-        pickled: dict[int, tuple[object, bytes]] = {}
+        functions: dict[int, tuple[object, bytes, ModuleNames]] = {}
         size = 0
         name = ""
         while self._pending and len(calls) < most and size < BATCH_BYTES:
@@ -303,9 +309,9 @@ class _Feeder:
                 continue
             try:
                 key = id(call.function)
-                if key not in pickled:
-                    of = pickled_function(call.function, self._options.needs.python)
-                    pickled[key] = (call.function, of)
+                if key not in functions:
+                    of = pickled(call.function, self._options.needs.python)
+                    functions[key] = (call.function, *of)
                 arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
                 # What cannot be pickled raises what it likes; it is the caller's to see.
@@ -314,17 +320,25 @@ class _Feeder:
                 continue
             name = name or name_of(call.function)
             size += len(arguments)
-            calls.append((pickled[key][1], arguments))
+            calls.append((key, arguments))
             futures.append(call.future)
         if calls:
-            self._begin(calls, futures, name)
+            self._begin(functions, calls, futures, name)
         return len(calls)
 
     def _begin(
-        self, calls: list[tuple[bytes, bytes]], futures: list[Future[Any]], name: str
+        self,
+        functions: dict[int, tuple[object, bytes, ModuleNames]],
+        calls: list[tuple[int, bytes]],
+        futures: list[Future[Any]],
+        name: str,
     ) -> None:
         try:
-            job = job_of(calls, self._options, name)
+            names = (names for _, _, names in functions.values())
+            sent = self._code.of(reduce(or_, names, self._pickler.modules))
+            contexts = {key: context_of(each, sent) for key, (_, each, _) in functions.items()}
+            of_calls = ((contexts[key], arguments) for key, arguments in calls)
+            job = job_of(of_calls, self._options, name, sent)
         except FormationError as error:
             for future in futures:
                 future.set_exception(error)

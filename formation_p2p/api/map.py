@@ -23,11 +23,12 @@ from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     ArgumentPickler,
+    context_of,
     job_of,
     name_of,
-    pickled_function,
     value_of_end,
 )
+from formation_p2p.api.code import CallCode, pickled
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.progress import Progress, reporting
 from formation_p2p.core.dispatch.job import Job
@@ -35,6 +36,7 @@ from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd, 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.code_bundle import NO_MODULES, Code
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ class Flow:
     def __init__(
         self,
         jobs: Bridge,
+        code: CallCode,
         function: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: TaskOptions,
@@ -135,6 +138,7 @@ class Flow:
         self.value_of_end = partial(value_of_end, trust_results=trust_results)
         self._options = options
         self._submitter = jobs
+        self._call_code = code
         self._function = function
         self._items = items
         self._room = buffersize
@@ -148,7 +152,10 @@ class Flow:
         self.news = asyncio.Event()
         self._taken = asyncio.Event()
         self.jobs: set[str] = set()
-        self._pickled: bytes | None = None
+        self._pickled = b""
+        self._modules = NO_MODULES
+        self._context = b""
+        self._code: Code | None = None
         self._pickler = ArgumentPickler(options.needs.python)
         self._reader: asyncio.Task[None] | None = None
         self.printer = OutputPrinter() if show_output else None
@@ -159,6 +166,9 @@ class Flow:
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
+        self._pickled, self._modules = pickled(self._function, self._options.needs.python)
+        if not self._call_code.is_current(self._modules):
+            await asyncio.to_thread(self._call_code.of, self._modules)
         iterator: Iterator[Any] | None = None
         if isinstance(self._items, AsyncIterable):
             self._reader = asyncio.create_task(self._read(self._items))
@@ -253,12 +263,14 @@ class Flow:
         self.news.set()
 
     def _hand_over(self, arguments: list[bytes], size: int) -> None:
-        if self._pickled is None:
-            self._pickled = pickled_function(self._function, self._options.needs.python)
-        function = self._pickled
-        job = job_of(
-            ((function, each) for each in arguments), self._options, name_of(self._function)
-        )
+        modules = self._modules | self._pickler.modules
+        if not self._context or modules != self._modules:
+            # An edit of its code does not change a map that runs.
+            self._code, self._modules = self._call_code.of(modules), modules
+            self._context = context_of(self._pickled, self._code)
+        context = self._context
+        calls = ((context, each) for each in arguments)
+        job = job_of(calls, self._options, name_of(self._function), self._code)
         batch = _Batch(self, job, self._fed, size // len(arguments))
         self._submitter.begin(job, batch)
         self.jobs.add(job.job_id)

@@ -10,11 +10,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options
+from formation_p2p.api.calls import call_options, with_code
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
@@ -133,8 +134,11 @@ class Node(Enterable):
         """
         self._lifecycle.check_loop()
         chosen = options_of(kwargs, options)
-        plan = plan_of(work, labels)
+        plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code)
         job_id = secrets.token_hex(8)
+        if code is not None and self._durable is not None:
+            hold = partial(self._services.blobs.hold, job_id, (code.blob.cid,), durable=True)
+            await asyncio.to_thread(hold)
         estimates = None
         if chosen.learn:
             kinds = plan.kinds(memory_given=chosen.memory_given)
@@ -143,7 +147,7 @@ class Node(Enterable):
         tasks, sizes = tasks_of(
             plan, job_id, chosen.needs, estimates, memory_given=chosen.memory_given
         )
-        job = Job(job_id, tasks, name, chosen)
+        job = Job(job_id, tasks, name, chosen, code)
         if self._durable is not None:
             self._services.submitted(job)
             return await self._durable.begin(job, sizes, show_output=_is_shown(show_output))
@@ -206,6 +210,7 @@ class Node(Enterable):
         return Mapped(
             lambda: Flow(
                 self._bridge,
+                self._code,
                 function,
                 items,
                 chosen,
@@ -238,6 +243,7 @@ class Node(Enterable):
         chosen = call_options(kwargs, options, call="executor")
         executor = NodeExecutor(
             self._bridge,
+            self._code,
             chosen,
             max_workers,
             trust_results=trust_results,

@@ -143,6 +143,10 @@ class NodeServices:
         me = self.contact
         return replace(self.blobs.add(content, holder, durable=durable), sources=(me,))
 
+    def release(self, holder: str) -> None:
+        """In a thread. See `add`."""
+        self.blobs.release(holder)
+
     def submitted(self, job: Job) -> None:
         """A job begins, in this thread: here its trace does."""
         if self._config.tracing is not None:

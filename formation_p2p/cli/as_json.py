@@ -12,7 +12,6 @@ from formation_p2p.api.job import JobHandle
 from formation_p2p.cli.words import Json, put
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job_events import (
-    JobEnded,
     JobEvent,
     TaskGaveUp,
     TaskPlaced,
@@ -20,7 +19,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRecalled,
     TaskSucceeded,
     TaskUnplaceable,
-    WorkerLost,
+    WholeJobEvent,
 )
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
@@ -110,7 +109,7 @@ class EventLines:
 
     def line(self, event: JobEvent) -> Json:
         document = event_in_json(event)
-        if isinstance(event, WorkerLost | JobEnded):
+        if isinstance(event, WholeJobEvent):
             return document
         task = {"event": document["event"], "task": self._labels[event.task_id]}
         match event:

@@ -139,11 +139,12 @@ class LeaseRun:
         return execution.execution_id in self._recalled
 
     def begin(self, execution_id: str) -> None:
+        # What prepares it has begun before it does: that is announced once.
+        self._begun += execution_id != self._current
         self._current = execution_id
         if not self._recalled.get(execution_id):
             self._recalled.pop(execution_id, None)
         self._began_s = trio.current_time()
-        self._begun += 1
         self._busy.set()
 
     @property

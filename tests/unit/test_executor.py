@@ -7,11 +7,13 @@ import pickle
 import threading
 import time
 from concurrent.futures import Future
+from typing import NoReturn
 
 import pytest
 
 from formation_p2p.api.bridge import Bridge, JobObserver
 from formation_p2p.api.calls import BATCH_CALLS
+from formation_p2p.api.code import CallCode
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.dispatch.job import Job
@@ -26,6 +28,13 @@ from tests.support.waiting import wait_until
 ALICE = PeerId("alice")
 OPTIONS = TaskOptions(needs=Requirements(driver="python"), attempts=1)
 WITHIN_S = 20.0
+
+
+def nowhere(*given: object) -> NoReturn:
+    raise AssertionError("these calls need no code")
+
+
+CODE = CallCode("main", nowhere, nowhere)
 
 
 class Network(Bridge):
@@ -78,7 +87,7 @@ class Network(Bridge):
 
 def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
     network = Network(at_once=True)
-    with NodeExecutor(network, OPTIONS) as executor:
+    with NodeExecutor(network, CODE, OPTIONS) as executor:
         futures = [executor.submit(abs, -n) for n in range(5000)]
     assert [future.result() for future in futures] == list(range(5000))
     assert network.calls == 5000
@@ -89,7 +98,7 @@ def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
 
 def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
     network = Network()
-    executor = NodeExecutor(network, OPTIONS)
+    executor = NodeExecutor(network, CODE, OPTIONS)
     futures = [executor.submit(abs, n) for n in range(10_000)]
     wait_until(lambda: network.calls > 0)
     time.sleep(0.05)
@@ -119,7 +128,7 @@ def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
 
 def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
     network = Network()
-    with NodeExecutor(network, OPTIONS, max_workers=3) as executor:
+    with NodeExecutor(network, CODE, OPTIONS, max_workers=3) as executor:
         futures = [executor.submit(abs, n) for n in range(7)]
         for done in range(3):
             wait_until(lambda: network.calls == min(3 * (done + 1), 7))  # noqa: B023
@@ -131,7 +140,7 @@ def test_at_most_so_many_are_under_way_as_was_asked_for() -> None:
 
 def test_where_the_node_is_down_the_futures_say_so() -> None:
     network = Network()
-    with NodeExecutor(network, OPTIONS) as executor:
+    with NodeExecutor(network, CODE, OPTIONS) as executor:
         crashed: Future[int] = executor.submit(abs, 1)
         wait_until(lambda: network.calls == 1)
         network.crash(0)
@@ -147,7 +156,7 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
         def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
             raise RuntimeError("a fault")
 
-    executor = NodeExecutor(Broken(), OPTIONS)
+    executor = NodeExecutor(Broken(), CODE, OPTIONS)
     assert isinstance(executor.submit(abs, 1).exception(WITHIN_S), RuntimeError)
     executor.shutdown()
     assert "the executor failed" in caplog.text
@@ -157,6 +166,9 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
 
 def test_sizes_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
-        NodeExecutor(Network(), OPTIONS, max_workers=0)
-    with NodeExecutor(Network(), OPTIONS) as executor, pytest.raises(ValueError, match="chunksize"):
+        NodeExecutor(Network(), CODE, OPTIONS, max_workers=0)
+    with (
+        NodeExecutor(Network(), CODE, OPTIONS) as executor,
+        pytest.raises(ValueError, match="chunksize"),
+    ):
         executor.map(abs, [1], chunksize=0)

@@ -8,12 +8,12 @@ import sys
 import formation_p2p
 
 PUBLIC = """
-HASHES Attempt Balanced Blob Busy Candidate Capability Capacity Cheapest ContainerSpec Decision
-Denied Discovery Distrusted Driver Execution Experience Failed FailureKind Faulty FormationError
-GivingWay Gone Gpu Hardware Heard Hints Home Hours Infeasible InvalidInput JobEnded JobEvent
-JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped MemoryEstimate Node NodeClosed
-NodeExecutor NotPlain OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask Policy
-Preempted ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError
+HASHES Attempt Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent ContainerSpec
+Decision Denied Discovery Distrusted Driver Execution Experience Failed FailureKind Faulty
+FormationError GivingWay Gone Gpu Hardware Heard Hints Home Hours Infeasible InvalidInput JobEnded
+JobEvent JobHandle JobSummary LeaseDriver Leaving Limits LocalError Mapped MemoryEstimate Node
+NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed Place PlacementPolicy Plan PlannedTask
+Policy Preempted ProcessResult ProcessSpec Profile PythonCall Quota Ranked Refusal RemoteError
 RemoteTraceback Report Requirements Retention Right Rights Scope ScopeShares Score Scored Silent
 Spread Stage Standing StateError Step StoryEntry StoryStep Succeeded SyncJob SyncNode TaskBegan
 TaskCancelled TaskFailed TaskGaveUp TaskOptions TaskPlaced TaskPrinted TaskRaised TaskRecalled

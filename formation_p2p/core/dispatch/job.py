@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.resources.bounds import shown
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.derive import refuse_cycles, refuse_many
 from formation_p2p.core.workload.work import MAX_TASKS, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Each task has its own needs; `options` hold for all of them. Raises InvalidInput."""
+    """Each task has its own needs; `options` hold for all of them. `code` is what the shared part
+    of some refers to, for people to be told. Raises InvalidInput."""
 
     job_id: str
     tasks: tuple[Task, ...]
     name: str = ""
     options: TaskOptions = DEFAULT_OPTIONS
+    code: Code | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.tasks) <= MAX_TASKS:

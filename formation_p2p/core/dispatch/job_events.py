@@ -9,6 +9,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
 
 
@@ -120,6 +121,14 @@ class TaskCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeSent:
+    """The first event of a job whose calls need code of their caller's: what goes along. A worker
+    fetches it once, when it is the first time to run one of them."""
+
+    code: Code
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     worker: PeerId
     why: str
@@ -138,7 +147,9 @@ class JobEnded:
 # How a task ends, in exactly one of these ways.
 TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
 TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled | TaskReopened
-JobEvent = TaskNews | TaskEnd | WorkerLost | JobEnded
+# Of a job as a whole: these name no task.
+WholeJobEvent = CodeSent | WorkerLost | JobEnded
+JobEvent = TaskNews | TaskEnd | WholeJobEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class Jobs:
     def failed(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
         """It ran, and failed. Returns whether the task is to be placed again as it was. One that
         had less memory than it takes may ask for more, and that does not count."""
+        before = run.last_failure
         run.failed(failed)
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         task = run.task
@@ -114,7 +115,11 @@ class Jobs:
             return False
         run.record_failure(attempt)
         failures = sum(not each.lost for each in run.attempts)
-        final = failed.kind is FailureKind.INVALID or failures >= run.job.job.options.attempts
+        # One worker may lack a package that others have. What two lack is sent by none.
+        module = FailureKind.MODULE
+        again_missing = failed.kind is module and before is not None and before.kind is module
+        hopeless = failed.kind is FailureKind.INVALID or again_missing
+        final = hopeless or failures >= run.job.job.options.attempts
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
 
     def input_lost(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:

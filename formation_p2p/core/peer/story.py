@@ -102,7 +102,12 @@ Waits = list[tuple[float, float]]
 
 
 # More of these would push the others out.
-_OF_JOBS: Final = (job_events.TaskPrinted, job_events.JobEnded, job_events.WorkerLost)
+_OF_JOBS: Final = (
+    job_events.TaskPrinted,
+    job_events.JobEnded,
+    job_events.CodeSent,
+    job_events.WorkerLost,
+)
 
 
 class Story:

@@ -10,16 +10,18 @@ from typing import Self
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.python import python_name
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, decode_fields, encode_fields
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """`function` is a pickle that the Python named `python` has written (`cpython-3.11`). Raises
-    InvalidInput."""
+    """`function` is a pickle that the Python named `python` has written (`cpython-3.11`). `code` is
+    the bundle of the modules that go along with it (code_bundle.py). Raises InvalidInput."""
 
     python: str
     function: bytes
+    code: Blob | None = None
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
@@ -30,15 +32,19 @@ class CallContext:
     @property
     def needs(self) -> tuple[object, ...]:
         """What an interpreter was prepared for: calls that differ in it do not share one."""
-        return ()
+        return (None if self.code is None else self.code.cid,)
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
-        fields = {"python": self.python, "function": self.function}
+        fields: dict[str, object] = {"python": self.python, "function": self.function}
+        if self.code is not None:
+            fields["code"] = self.code.pack()
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, shared: bytes) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
-        fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, ("python", "function"))
-        return cls(fields["python"], fields["function"])
+        required, optional = ("python", "function"), ("code",)
+        fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, required, optional)
+        code = Blob.unpack(fields["code"]) if "code" in fields else None
+        return cls(fields["python"], fields["function"], code)

@@ -15,6 +15,7 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"  # the owner asked for it, or its lease ended
     EXIT = "exit"  # the process ended with a code other than 0, or a signal
     EXCEPTION = "exception"  # the callable raised
+    MODULE = "module"  # a module that it imports is not there: retried once, elsewhere
     TIMEOUT = "timeout"  # it ran past its own time limit
     MEMORY = "memory"  # it was stopped at its memory limit
     STORAGE = "storage"  # it was stopped at its storage limit

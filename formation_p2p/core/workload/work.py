@@ -14,6 +14,7 @@ from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, check_amount
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.code_bundle import NO_MODULES, ModuleNames
 
 # A task's payload travels in one frame to the worker (core/negotiation/messages.py).
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
@@ -57,7 +58,8 @@ class PythonCall:
     only the caller reads the result. `function`, an encoded CallContext, is shared by any number
     of calls: it travels to a worker once, and is read there once. `arguments` is the pickle of
     `(args, kwargs)`. `kind` is the function's qualified name, under which its memory is learnt.
-    `python` and `cloudpickle` are the versions that pickled it, as in `Requirements`.
+    `python` and `cloudpickle` are the versions that pickled it, as in `Requirements`, `modules`
+    what the two pickles refer to: `Node.submit` has those of the caller's own go along.
     """
 
     driver: ClassVar[str] = "python"
@@ -67,6 +69,7 @@ class PythonCall:
     kind: str = ""
     python: str = ""
     cloudpickle: int = 0
+    modules: ModuleNames = NO_MODULES
 
     @property
     def shared(self) -> bytes:
@@ -83,16 +86,20 @@ def encode_fields(field: str, values: Mapping[str, object], max_bytes: int) -> b
 
 
 def decode_fields(
-    field: str, encoded: bytes, max_bytes: int, names: Collection[str]
+    field: str,
+    encoded: bytes,
+    max_bytes: int,
+    names: Collection[str],
+    optional: Collection[str] = (),
 ) -> dict[str, Any]:
-    """A map with exactly these names, of plain values, as core/cbor.py has them. Raises
-    InvalidInput that names `field`, whatever the bytes are."""
+    """A map with exactly these names, and perhaps the optional ones, of plain values, as
+    core/cbor.py has them. Raises InvalidInput that names `field`, whatever the bytes are."""
     check_size(field, encoded, max_bytes)
     try:
         value = cbor.decode(encoded)
     except ValueError as problem:
         raise InvalidInput(field, f"is not plain CBOR: {problem}") from problem
-    if type(value) is not dict or value.keys() != set(names):
+    if type(value) is not dict or value.keys() - set(optional) != set(names):
         raise InvalidInput(field, f"must have exactly {', '.join(sorted(names))}")
     return value
 

@@ -5,9 +5,10 @@ it running, with what they imported and their functions read. Calls of one lease
 the other, in the order they come; small ones are on their way to it while others run, so that it
 never waits for the node. The node never reads a pickle: that is the interpreter's to do.
 
-A call runs in its own scratch folder; HOME and TMPDIR are a folder of the lease. Modules are
-found where the node finds its own; what is defined in the caller's `__main__` travels inside the
-pickle. What a thread that outlives its call prints is passed on with the next one.
+A call runs in its own scratch folder; HOME and TMPDIR are a folder of the lease. Modules are found
+in the code that came along (code_cache.py), and then where the node finds its own; what is defined
+in the caller's `__main__` travels inside the pickle. What a thread that outlives its call prints is
+passed on with the next one.
 """
 
 from __future__ import annotations
@@ -17,22 +18,31 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
-from formation_p2p.host.drivers.driver import DriverMaker, Execution, Output, Turns
+from formation_p2p.host.drivers.code_cache import CodeCache
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Turns
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import failure
-from formation_p2p.host.drivers.python_process import INTERPRETER, WarmInterpreter, setup_for
+from formation_p2p.host.drivers.python_process import (
+    INTERPRETER,
+    CallSetup,
+    WarmInterpreter,
+    setup_for,
+)
 from formation_p2p.host.drivers.scratch import remove_folder
+
+T = TypeVar("T")
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
@@ -65,6 +75,8 @@ class PythonDriver:
     def __init__(self, machine: Machine, program: Path = INTERPRETER) -> None:
         self._machine = machine
         self._program = program
+        self._code = CodeCache(machine.home / "code")
+        self.blobs: BlobAccess | None = None
 
     async def serve(self, turns: Turns) -> None:
         home: Path | None = None
@@ -80,27 +92,79 @@ class PythonDriver:
                     continue
                 if home is None:
                     home = Path(tempfile.mkdtemp(prefix="lease-", dir=execution.scratch))
-                try:
-                    home.chmod(stat.S_IRWXU)  # a call of the last one may have locked it up
-                    setup = setup_for(self._machine, execution, context)
-                    warm = await WarmInterpreter.start(
-                        self._machine, self._program, execution, setup, home
-                    )
-                except OSError as problem:
-                    cannot = f"cannot start an interpreter: {problem}"
-                    _refuse(turns, execution, Failed(FailureKind.DRIVER, cannot))
-                    continue
-                turns.put_back(execution)
-                try:
-                    if turns.next_bytes is None:
-                        continue  # it was taken back meanwhile
-                    await _Session(turns, warm, contexts).run()
-                finally:
-                    with trio.CancelScope(shield=True):
-                        await warm.close()
+                async with AsyncExitStack() as held:
+                    # It counts as the first call's: the owner of that hears that it has begun, and
+                    # may kill it.
+                    turns.begin(execution.execution_id)
+                    try:
+                        prepare = partial(self._prepared, execution, context, held)
+                        setup = await _unless_killed(turns, prepare)
+                        if setup is None:
+                            _refuse(turns, execution, _CANCELLED)
+                            continue
+                        home.chmod(stat.S_IRWXU)  # a call of the last one may have locked it up
+                        warm = await WarmInterpreter.start(
+                            self._machine, self._program, execution, setup, home
+                        )
+                    except InvalidInput as problem:
+                        _refuse(turns, execution, Failed(FailureKind.INVALID, str(problem)))
+                        continue
+                    except (FormationError, OSError) as problem:
+                        cannot = f"cannot start an interpreter: {problem}"
+                        _refuse(turns, execution, Failed(FailureKind.DRIVER, cannot))
+                        continue
+                    held.push_async_callback(_close, warm)
+                    turns.put_back(execution)
+                    if turns.next_bytes is not None:  # else it was taken back meanwhile
+                        await _Session(turns, warm, contexts).run()
         finally:
             if home is not None:
                 await remove_folder(home)
+
+    async def _prepared(
+        self, execution: Execution, context: CallContext, held: AsyncExitStack
+    ) -> CallSetup:
+        """What an interpreter for calls with this context is started with. What it uses is kept
+        until `held` is left. Raises InvalidInput, LocalError, RemoteError, OSError."""
+        setup = setup_for(self._machine, execution, context)
+        if context.code is None:
+            return setup
+        if self.blobs is None:
+            raise LocalError("this driver was given no blobs to fetch code with")
+        folder = await held.enter_async_context(self._code.held(context.code, self.blobs))
+        return replace(setup, first=(str(folder), *setup.first), shown=(folder, *setup.shown))
+
+
+async def _unless_killed(turns: Turns, prepare: Callable[[], Awaitable[T]]) -> T | None:
+    """What `prepare` returns or raises; None where the call that it is for is killed meanwhile."""
+    done, results, problems = trio.Event(), list[T](), list[Exception]()
+
+    async def run() -> None:
+        try:
+            results.append(await prepare())
+        except Exception as problem:  # noqa: BLE001 - raised below, for a nursery puts it in a group
+            problems.append(problem)
+        finally:
+            done.set()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            while not done.is_set() and not turns.is_killed:
+                with trio.CancelScope() as scope:
+                    turns.watch(scope)
+                    await done.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        turns.watch(None)
+    if problems:
+        raise problems[0]
+    return results[0] if results else None
+
+
+async def _close(warm: WarmInterpreter) -> None:
+    with trio.CancelScope(shield=True):
+        await warm.close()
 
 
 def _refuse(turns: Turns, execution: Execution, failed: Failed) -> None:

@@ -51,7 +51,7 @@ FUNCTION, CALL, GO_ON = b"F", b"C", b"G"
 # has had so far, and microseconds of processor time; the sizes of what follows.
 REPLY = struct.Struct("!cQ?QQII")
 WHICH = struct.Struct("!Q")  # a call that is not to be run
-RETURNED, RAISED, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"M", b"L"
+RETURNED, RAISED, MISSING, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"I", b"M", b"L"
 
 # The node needs the newest 16 (core/negotiation/in_flight.py), and calls of 16 more may wait.
 MAX_FUNCTIONS = 64
@@ -144,6 +144,9 @@ def answer(
         value = pickle.dumps(result, 5) if type(result) in PLAIN else as_data(result)
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b""
+    except ModuleNotFoundError as error:
+        name_cure(error)
+        return MISSING, explained(error), pickled(error, max_result_bytes)
     except BaseException as error:  # noqa: BLE001 - whatever the task raises is its outcome
         return RAISED, explained(error), pickled(error, max_result_bytes)
     if len(value) > max_result_bytes:
@@ -261,6 +264,16 @@ def unread(fd: int) -> int:
     except OSError:  # a call has closed it
         return 0
     return int.from_bytes(count, sys.byteorder)
+
+
+def name_cure(error: ModuleNotFoundError) -> None:
+    """Say in the error what its reader can do about it."""
+    if error.name and error.msg == f"No module named {error.name!r}":
+        error.msg += (
+            " on this worker; a module of your own goes along with code= of Node.join, a package "
+            "is installed with env="
+        )
+        error.args = (error.msg,)
 
 
 def explained(error: BaseException) -> bytes:

@@ -41,6 +41,7 @@ _READ_BYTES: Final = 256 * KIB
 _CLOUDPICKLE: Final = str(Path(cloudpickle.__file__).parent)
 _FAILURES: Final = {
     python_child.RAISED: FailureKind.EXCEPTION,
+    python_child.MISSING: FailureKind.MODULE,
     python_child.OUT_OF_MEMORY: FailureKind.MEMORY,
     python_child.TOO_LARGE: FailureKind.OUTPUT,
 }

@@ -28,7 +28,7 @@ async def scratch_folder(root: Path) -> AsyncIterator[Path]:
 async def remove_folder(folder: Path) -> None:
     """Also when cancelled. What cannot be removed is logged and stays."""
     with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(_remove, folder)
+        await trio.to_thread.run_sync(remove_folder_now, folder)
 
 
 async def clear_scratch(root: Path) -> None:
@@ -38,11 +38,12 @@ async def clear_scratch(root: Path) -> None:
 
 def _remove_all(root: Path) -> None:
     for folder in root.iterdir():
-        _remove(folder)
+        remove_folder_now(folder)
 
 
-def _remove(top: Path) -> None:
-    """A folder with all below it, or whatever else is there.
+def remove_folder_now(top: Path) -> None:
+    """As `remove_folder`, where it may block: a folder with all below it, or whatever else is
+    there.
 
     A folder in it is moved up beside it before it is emptied: a task may nest them deeper than
     Python recurses, a path is long, and descriptors are had, which shutil.rmtree needs. Where the

@@ -105,9 +105,7 @@ class Events:
         return {job_id for _, job_id, _ in self._last if job_id.startswith(prefix)}
 
     def in_json(self, unix_s: float, job_id: str, event: JobEvent) -> dict[str, Any]:
-        task = (
-            "" if isinstance(event, job_events.JobEnded | job_events.WorkerLost) else event.task_id
-        )
+        task = "" if isinstance(event, job_events.WholeJobEvent) else event.task_id
         number = task.rpartition("/")[2]
         labels = self._labels.get(job_id, ())
         label = labels[int(number)] if number.isdecimal() and int(number) < len(labels) else number

@@ -25,6 +25,7 @@ _NAMES: Final[dict[type[job_events.JobEvent], str]] = {
     job_events.TaskGaveUp: "failed",
     job_events.TaskUnplaceable: "unplaceable",
     job_events.TaskCancelled: "cancelled",
+    job_events.CodeSent: "code_sent",
     job_events.WorkerLost: "worker_lost",
     job_events.JobEnded: "ended",
 }
@@ -80,6 +81,9 @@ def event_in_json(event: job_events.JobEvent) -> Json:
         case job_events.TaskUnplaceable(_, reasons):
             refusals = [{"worker": worker, "why": str(why)} for worker, why in reasons]
             return {**named, "refusals": refusals}
+        case job_events.CodeSent(code):
+            sent = {"names": code.names, "files": code.files, "size_bytes": code.size_bytes}
+            return {**named, **sent, "cid": str(code.blob.cid), "left_out": code.left_out}
         case _:
             plain = {field.name: getattr(event, field.name) for field in fields(event)}
             return {**named, **{k: v for k, v in plain.items() if k not in ("task_id", "result")}}

@@ -33,7 +33,12 @@ log = logging.getLogger(__name__)
 
 Perform = Callable[[PeerEffect], None]
 
-_NOT_STORED: Final = (job_events.TaskBegan, job_events.TaskPrinted, job_events.WorkerLost)
+_NOT_STORED: Final = (
+    job_events.TaskBegan,
+    job_events.TaskPrinted,
+    job_events.CodeSent,
+    job_events.WorkerLost,
+)
 _OF_LEASES: Final = (job_events.PersistLease, job_events.ForgetLease)
 
 

@@ -1,0 +1,1 @@
+"""Words that mean about the same."""

@@ -1,0 +1,237 @@
+"""The code that calls need: what their pickles refer to, and the bundle that goes along with them.
+
+One bundle serves all calls of a node, and grows with what they refer to: a worker's interpreter,
+which is one bundle's, then runs them all. It is made anew when a file in it changes.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import time
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import IO, Any, ClassVar, Final, Literal, NoReturn
+
+import cloudpickle
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.workload.blob import Blob, digest_of
+from formation_p2p.core.workload.code_bundle import NO_MODULES, Code, ModuleNames
+from formation_p2p.host.code.collect import Collected, collect, collect_listed
+from formation_p2p.host.code.imports import imported_in
+from formation_p2p.host.code.modules import Search
+from formation_p2p.host.machine.pythons import own_name
+
+log = logging.getLogger(__name__)
+
+# `auto`: the modules of the caller's own that calls refer to, and what those import. `main`: none;
+# only what `__main__` defines goes, inside the pickles. Or these files and folders, and no others.
+CodeChoice = Literal["auto", "main"] | Sequence[Path | str]
+CodePaths = Literal["auto", "main"] | tuple[Path, ...]
+
+# Whether files have changed is asked again after so many times as long as asking takes, so that it
+# costs calls a twentieth at the most. A module that is imported anew has it asked at once.
+_REST: Final = 20
+# Bundles that are served at the same time: calls with an earlier one may still be in flight.
+_KEPT: Final = 16
+
+
+def code_paths(choice: CodeChoice) -> CodePaths:
+    """Raises InvalidInput."""
+    if choice == "auto" or choice == "main":
+        return choice
+    if isinstance(choice, str | Path):
+        problem = f"{str(choice)!r} is neither 'auto' nor 'main'; write a list of paths"
+        raise InvalidInput("code", problem)
+    return tuple(Path(path).expanduser().absolute() for path in choice)
+
+
+class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Notes which modules its pickles refer to."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self._referred: set[str] = set()
+        self._imported: set[str] = set()
+
+    @property
+    def modules(self) -> ModuleNames:
+        """Of all that it has pickled."""
+        return ModuleNames(frozenset(self._referred), frozenset(self._imported))
+
+    @property
+    def count(self) -> int:
+        """How many these are; they only become more."""
+        return len(self._referred) + len(self._imported)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Of pickle: it is called for every class, function, module and instance of a class."""
+        kind = type(obj)
+        if kind is FunctionType:
+            self._function(obj)
+        elif kind is ModuleType:
+            self._referred.add(obj.__name__)
+        elif kind is BuiltinFunctionType or issubclass(kind, type):
+            self._referred.add(_module_of(obj))
+        else:
+            self._referred.add(_module_of(kind))
+        return super().reducer_override(obj)
+
+    def _function(self, function: FunctionType) -> None:
+        module = _module_of(function)
+        named = "<" not in function.__qualname__  # else it goes by value, whatever its module
+        if module != "__main__":
+            (self._referred if named else self._imported).add(module)
+        if module == "__main__" or not named:
+            package = function.__globals__.get("__package__")
+            self._imported |= imported_in(function.__code__, package or "")
+
+
+class _WithoutCode(CodePickler):
+    """For any version of Python: each has bytecode of its own."""
+
+    @staticmethod
+    def _refuse(code: CodeType) -> NoReturn:
+        raise InvalidInput(
+            "python",
+            f"{code.co_name} travels as code of {own_name()}, which no other version can run; "
+            "leave python= out, or put it into a module of your own",
+        )
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _refuse}, cloudpickle.Pickler.dispatch_table)
+
+
+def pickler_for(buffer: IO[bytes], python: str) -> CodePickler:
+    """`python` is the version that reads it; empty for this one."""
+    return (CodePickler if python in ("", own_name()) else _WithoutCode)(buffer)
+
+
+def pickled(value: object, python: str = "") -> tuple[bytes, ModuleNames]:
+    """A pickle for this version of Python or another, and what it refers to. Raises whatever a
+    value that cannot be pickled raises; InvalidInput where `python` cannot run its code."""
+    buffer = io.BytesIO()
+    pickler = pickler_for(buffer, python)
+    pickler.dump(value)
+    return buffer.getvalue(), pickler.modules
+
+
+class CallCode:
+    """`serve(content, holder)` has the node serve a bundle, and returns the reference to it;
+    `release(holder)` ends that. For all threads; methods may block on the disk."""
+
+    def __init__(
+        self,
+        choice: CodePaths,
+        serve: Callable[[bytes, str], Blob],
+        release: Callable[[str], None],
+    ) -> None:
+        self._choice = choice
+        self._serve = serve
+        self._release = release
+        self._lock = threading.Lock()
+        self._names = NO_MODULES  # all that were asked for
+        self._missing: frozenset[str] = frozenset()  # those of them that are found nowhere
+        self._collected: Collected | None = None
+        self._code: Code | None = None
+        self._digest = b""
+        self._made = 0
+        self._loaded: dict[str, object] = {}  # the specs of the modules that went along
+        self._imported = 0  # how many modules there were then
+        self._asked_s = self._rest_s = float("-inf")
+
+    def is_current(self, modules: ModuleNames) -> bool:
+        """Whether `of` has its answer at once."""
+        with self._lock:
+            return self._is_current(modules)
+
+    def of(self, modules: ModuleNames) -> Code | None:
+        """What goes along with calls that refer to these modules; None where nothing needs to.
+
+        Raises InvalidInput where git does not track a module, and where it is too much; LocalError
+        where it cannot be kept.
+        """
+        with self._lock:
+            if not self._is_current(modules):
+                self._make(modules)
+            return self._code
+
+    def _is_current(self, modules: ModuleNames) -> bool:
+        if self._choice == "main":
+            return True
+        if self._choice == "auto" and modules - self._names:
+            return False
+        return self._is_fresh()
+
+    def _is_fresh(self) -> bool:
+        now_s = time.perf_counter()
+        anew = any(_spec_of(name) is not spec for name, spec in self._loaded.items())
+        if now_s < self._asked_s + self._rest_s and not anew:
+            return True
+        fresh = self._looks_fresh()
+        if fresh and len(sys.modules) != self._imported:
+            self._see_loaded()
+        self._asked_s = time.perf_counter()
+        self._rest_s = _REST * (self._asked_s - now_s)
+        return fresh
+
+    def _looks_fresh(self) -> bool:
+        if self._collected is None and self._choice != "auto":
+            return False  # it is not made yet
+        if self._collected is not None and not self._collected.is_fresh:
+            return False
+        search = Search()  # a notebook may have written a module since
+        return not any(map(search.finds, self._missing))
+
+    def _make(self, modules: ModuleNames) -> None:
+        names = self._names | modules
+        if self._choice == "auto":
+            search = Search()
+            collected = collect(names.referred, names.imported, search)
+            asked = names.referred | names.imported
+            self._missing = frozenset(name for name in asked if not search.finds(name))
+        else:
+            assert self._choice != "main"
+            collected = collect_listed(self._choice)
+        if collected is None:
+            self._code, self._digest = None, b""
+        elif (digest := digest_of(collected.bundle)) != self._digest:
+            self._code, self._digest = self._served(collected), digest
+            collected = replace(collected, bundle=b"")  # it is in the cache by now
+        self._collected, self._names = collected, names
+        self._see_loaded()
+
+    def _see_loaded(self) -> None:
+        """The specs of the modules whose files went along. Importing one anew makes another."""
+        self._imported = len(sys.modules)
+        files = () if self._collected is None else set(map(str, self._collected.watched))
+        modules = [(name, getattr(each, "__file__", None)) for name, each in [*sys.modules.items()]]
+        self._loaded = {name: _spec_of(name) for name, file in modules if file in files}
+
+    def _served(self, collected: Collected) -> Code:
+        holder = f"code-{self._made % _KEPT}"
+        self._made += 1
+        self._release(holder)
+        code = Code(
+            self._serve(collected.bundle, holder),
+            collected.names,
+            collected.files,
+            collected.size_bytes,
+            collected.left_out,
+        )
+        log.info("code for calls: %s", code)
+        return code
+
+
+def _spec_of(name: str) -> object:
+    return getattr(sys.modules.get(name), "__spec__", None)
+
+
+def _module_of(thing: Any) -> str:
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else "builtins"

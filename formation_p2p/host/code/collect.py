@@ -1,0 +1,128 @@
+"""The bundle of all that some modules need: they themselves, and what they import of the user's
+own, now or later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.workload.code_bundle import write_bundle
+from formation_p2p.host.code import files
+from formation_p2p.host.code.files import Chosen
+from formation_p2p.host.code.imports import imported_by, mentioned_in
+from formation_p2p.host.code.modules import Search, Unit, unit_at
+
+# Of the names that were left out, so many are told.
+_MAX_TOLD: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """`names` are what can be imported from the `bundle`. `left_out` are files that look like
+    secrets, and modules that git does not track; some of them, if there are many. It holds while
+    `looks(watched)` are the same."""
+
+    bundle: bytes
+    names: tuple[str, ...]
+    files: int
+    size_bytes: int
+    left_out: tuple[str, ...]
+    watched: tuple[Path, ...]
+    looks: tuple[tuple[int, int, int], ...]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the files look as they did."""
+        return files.looks(self.watched) == self.looks
+
+
+def collect(referred: Iterable[str], imported: Iterable[str], search: Search) -> Collected | None:
+    """For the modules that a call refers to, and those that it may import, by their dotted names.
+    None where none of them is the user's own.
+
+    Raises InvalidInput where git does not track one that is referred to, and where it is too much.
+    """
+    chosen, units = Chosen(), list[Unit]()
+    certain = {unit for name in referred for unit in search.units_of(name)}
+    waiting = [*certain, *(unit for name in imported for unit in search.units_of(name))]
+    seen: set[Unit] = set()
+    names_seen: set[str] = set()
+    while waiting:
+        unit = waiting.pop()
+        if unit in seen or any(_holds(other, unit) for other in units):
+            continue
+        seen.add(unit)
+        before = set(chosen.files)
+        if not files.choose(unit, chosen):
+            if unit in certain:
+                raise files.untracked(unit)
+            chosen.left_out.append(unit.module)
+            continue
+        units.append(unit)
+        names: set[str] = set()
+        for file in chosen.files.keys() - before:
+            path = chosen.files[file]
+            if not file.endswith(".py") or not _leads_on(mentioned_in(path), units, search):
+                continue
+            names |= imported_by(path, _package(file))
+        for name in names - names_seen:
+            waiting += search.units_of(name)
+        names_seen |= names
+    return _collected(units, chosen) if units else None
+
+
+def _leads_on(tops: Iterable[str], units: list[Unit], search: Search) -> bool:
+    """Whether a file that mentions these may import what is not there yet."""
+    for top in tops:
+        found = search.units_of(top) if top != ".." else ()
+        if not found and (top == ".." or search.is_namespace(top)):
+            return True  # what is below a namespace its own name does not say
+        if not all(any(_holds(other, unit) for other in units) for unit in found):
+            return True
+    return False
+
+
+def collect_listed(paths: Iterable[Path]) -> Collected:
+    """Of these files and folders, and nothing else. Raises InvalidInput."""
+    chosen, units = Chosen(), [unit_at(path) for path in paths]
+    for unit in units:
+        files.choose(unit, chosen, "listed")
+    return _collected(units, chosen)
+
+
+def _collected(units: list[Unit], chosen: Chosen) -> Collected:
+    # Before the content is read: what is changed meanwhile looks different later.
+    watched = tuple(sorted(chosen.watched))
+    looks = files.looks(watched)
+    content = files.read(chosen)
+    names = {unit.module for unit in units if unit.module}
+    if len(names) < len(units):  # one goes by its content
+        names |= {name.split("/")[0].partition(".")[0] for name in chosen.files}
+    left_out = sorted(chosen.left_out)
+    told = left_out[:_MAX_TOLD]
+    if len(left_out) > len(told):
+        told.append(f"{len(left_out) - len(told)} more")
+    return Collected(
+        write_bundle(content),
+        tuple(sorted(names)),
+        len(content),
+        sum(len(file.content) for file in content),
+        tuple(told),
+        watched,
+        looks,
+    )
+
+
+def _holds(folder: Unit, unit: Unit) -> bool:
+    """Whether a unit goes along with another one already, under the name that it needs."""
+    if not folder.is_folder or not unit.path.is_relative_to(folder.path):
+        return False
+    inside = unit.path.relative_to(folder.path).parts
+    return unit.name == "/".join((folder.name, *inside))
+
+
+def _package(file: str) -> str:
+    """That which a module is in, by its name in the bundle; that of `a/__init__.py` is `a`."""
+    return file.rpartition("/")[0].replace("/", ".")

@@ -1,0 +1,230 @@
+"""The code of calls travels: programs of their own submit, and the worker knows nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.programs import ROOT
+
+MAIN = """
+import sys
+from formation_p2p import FormationError, SyncNode
+
+NEEDS = "cpu=0.5,memory=64MiB"
+
+def join(**options):
+    return SyncNode.join(sys.argv[1], home=sys.argv[2], listen=(), **options)
+"""
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    async with small_network(tmp_path / "network") as network:
+        yield network
+
+
+class Project:
+    """A folder of a person's own, and programs run there."""
+
+    def __init__(self, folder: Path, network: SmallNetwork) -> None:
+        self.folder = folder
+        self.network = network
+
+    def git(self, *arguments: str) -> None:
+        subprocess.run(("git", *arguments), cwd=self.folder, check=True, capture_output=True)
+
+    async def run(self, script: str, **environment: str) -> str:
+        """What `main.py`, which begins as MAIN does, prints."""
+        (self.folder / "main.py").write_text(MAIN + dedent(script))
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "main.py", self.network.invite, str(self.folder.parent / "home")),
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                output, _ = await program.communicate()
+        finally:
+            if program.returncode is None:
+                program.kill()
+        text = output.decode()
+        assert program.returncode == 0, text
+        return text
+
+
+@pytest.fixture
+def project(tmp_path: Path, network: SmallNetwork) -> Project:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Project(folder, network)
+
+
+def a_package(project: Project) -> None:
+    files = {
+        "shop/__init__.py": "",
+        "shop/prices.py": """
+            from dataclasses import dataclass
+            from importlib.resources import files
+
+            @dataclass
+            class Item:
+                name: str
+
+            def price(item):
+                import later
+                table = (files("shop") / "data" / "prices.txt").read_text()
+                return later.doubled(int(dict(x.split() for x in table.splitlines())[item.name]))
+            """,
+        "shop/data/prices.txt": "apple 3\npear 4\n",
+        "later.py": "def doubled(n):\n    return 2 * n\n",
+    }
+    for name, text in files.items():
+        path = project.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+
+
+async def test_a_package_goes_along_with_its_data_and_what_it_imports_later(
+    project: Project,
+) -> None:
+    a_package(project)
+    printed = await project.run(
+        """
+        from shop.prices import Item, price
+        from formation_p2p import CodeSent, python_calls, value_of
+
+        if __name__ == "__main__":
+            items = [Item("apple"), Item("pear")]
+            with join() as node:
+                print("map", node.map(price, items, needs=NEEDS))
+                print("by value", node.map(lambda name: price(Item(name)), ["pear"], needs=NEEDS))
+                with node.executor(needs=NEEDS) as pool:
+                    print("executor", list(pool.map(price, items)))
+                job = node.submit(python_calls(price, items), needs=NEEDS)
+                first = next(job.events())
+                print("submit", [value_of(each) for each in job.results()])
+                print(isinstance(first, CodeSent), first.code.names, first.code.files)
+        """
+    )
+    assert printed.splitlines() == [
+        "map [6, 8]",
+        "by value [8]",
+        "executor [6, 8]",
+        "submit [6, 8]",
+        "True ('later', 'shop') 4",
+    ]
+
+
+async def test_another_version_of_a_module_is_never_a_stale_one(project: Project) -> None:
+    printed = await project.run(
+        """
+        import importlib
+        from pathlib import Path
+
+        if __name__ == "__main__":
+            sys.dont_write_bytecode = True
+            module = Path("version.py")
+            with join() as node:
+                for number in (1, 2, 3):
+                    module.write_text(f"def which(n):\\n    return {number} + 0 * n\\n")
+                    import version
+                    importlib.reload(version)
+                    print(node.map(version.which, [1], needs=NEEDS))
+                    with node.executor(needs=NEEDS) as pool:
+                        print(pool.submit(version.which, 1).result())
+        """
+    )
+    assert printed.split() == ["[1]", "1", "[2]", "2", "[3]", "3"]
+
+
+async def test_a_module_that_does_not_go_along_is_named_with_the_cure(project: Project) -> None:
+    a_package(project)
+    printed = await project.run(
+        """
+        from shop.prices import Item, price
+
+        if __name__ == "__main__":
+            with join(code="main") as node:
+                print(node.map(lambda n: -n, [1], needs=NEEDS))
+                try:
+                    node.map(price, [Item("apple")], needs=NEEDS)
+                except FormationError as error:
+                    print(error)
+            with join(code=["later.py"]) as node:
+                print(node.map(lambda n: __import__("later").doubled(n), [4], needs=NEEDS))
+        """
+    )
+    assert "[-1]" in printed
+    assert "No module named 'shop' on this worker" in printed
+    assert "code= of Node.join" in printed
+    assert "[8]" in printed
+
+
+async def test_of_a_git_repository_go_tracked_files_alone(project: Project) -> None:
+    a_package(project)
+    (project.folder / ".gitignore").write_text("main.py\n*.bak\n")
+    (project.folder / "shop" / ".env").write_text("PASSWORD=1\n")
+    (project.folder / "shop" / "server.pem").write_text("a key\n")
+    (project.folder / "shop" / "old.bak").write_text("old\n")
+    project.git("init", "-q")
+    project.git("add", "-f", ".")
+    (project.folder / "shop" / "untracked.txt").write_text("new\n")
+    (project.folder / "fresh.py").write_text("def fresh(n):\n    return n\n")
+    printed = await project.run(
+        """
+        import os
+        import fresh, shop.prices
+
+        def sent(_):
+            folder = os.path.dirname(shop.prices.__file__)
+            try:
+                open(os.path.join(folder, "more"), "w")
+            except OSError as error:
+                problem = type(error).__name__
+            return sorted(os.listdir(folder)), problem
+
+        if __name__ == "__main__":
+            with join() as node:
+                print(node.map(sent, [0], needs=NEEDS))
+                try:
+                    node.map(fresh.fresh, [0], needs=NEEDS)
+                except FormationError as error:
+                    print(error)
+        """
+    )
+    files, problem = printed.splitlines()
+    names = "['__init__.py', 'data', 'prices.py']"
+    assert files in (f"[({names}, '{kind}')]" for kind in ("OSError", "PermissionError"))
+    assert "git does not track it" in problem
+    assert "fresh.py" in problem
+
+
+async def test_what_is_too_large_says_which_files_are(project: Project) -> None:
+    a_package(project)
+    with (project.folder / "shop" / "weights.bin").open("wb") as file:
+        file.truncate(80 * 2**20)
+    printed = await project.run(
+        """
+        from shop.prices import Item, price
+
+        if __name__ == "__main__":
+            with join() as node:
+                try:
+                    node.map(price, [Item("apple")], needs=NEEDS)
+                except FormationError as error:
+                    print(error)
+        """
+    )
+    assert "80.0MiB" in printed
+    assert "shop/weights.bin (80MiB)" in printed
