@@ -18,19 +18,7 @@ from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
 from tests.support.drivers_world import ALease, within
-
-
-def other_python() -> str:
-    """A version that this machine has, beside the one that runs the tests."""
-    for minor in (13, 12, 14, 10):
-        if f"cpython-3.{minor}" == own_name():
-            continue
-        try:
-            interpreters([f"3.{minor}"])
-        except LocalError:
-            continue
-        return f"cpython-3.{minor}"
-    pytest.skip("one Python alone is installed here")
+from tests.support.pythons import other_pythons
 
 
 def test_a_worker_offers_its_own_python_where_none_is_named() -> None:
@@ -79,7 +67,7 @@ def version_of() -> tuple[int, ...]:
 
 
 def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
-    other = other_python()
+    other = other_pythons()[0]
     pythons = interpreters([own_name().partition("-")[2], other])
     driver = PythonDriver(Machine(Cores.of_this_process(), None, pythons=pythons))
 

@@ -1,0 +1,120 @@
+"""Workers with other Pythons than the caller's: calls go where they can run, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from formation_p2p import InvalidInput, Node, Unplaceable
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.pythons import own_name
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.programs import python, running
+from tests.support.pythons import other_pythons
+
+SMALL: Final[dict[str, Any]] = {"needs": "cpu=0.5,memory=64MiB", "attempts": 1}
+# Read by the builtin `eval`, which every version has under this name: no code travels.
+WHICH: Final = (
+    "(lambda sys: '%s-%d.%d' % (sys.implementation.name, *sys.version_info[:2]))(__import__('sys'))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """bob finds two workers: one with his own Python, one with all others that are here."""
+
+    bob: Node
+    home: Path  # of another node
+    own: str
+    others: str
+    names: tuple[str, ...]
+
+
+@pytest.fixture
+async def mixed(tmp_path: Path) -> AsyncIterator[Mixed]:
+    names = other_pythons()
+    flags = [flag for name in names for flag in ("--python", name.removeprefix("cpython-"))]
+    async with gate_at(tmp_path) as invitation:
+        with ExitStack() as programs:
+            peers = []
+            for who, offered in (("alice", []), ("carol", flags)):
+                home = Home(tmp_path / who)
+                home.join(parse_invite(invitation()))
+                argv = (sys.executable, "-m", "formation_p2p", "worker", "--json", *offered)
+                listen = ("--listen", LISTEN[0], "--cpu", "1", "--memory", "1GiB")
+                environment = {"FORMATION_HOME": str(home.path)}
+                worker = programs.enter_context(running(*argv, *listen, **environment))
+                peers.append(json.loads(worker.line_with("ready"))["peer_id"])
+            Home(tmp_path / "dave").join(parse_invite(invitation()))
+            async with Node.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
+                await sees(bob, 2)
+                yield Mixed(bob, tmp_path / "dave", peers[0], peers[1], names)
+
+
+async def test_calls_run_with_the_python_that_made_them(mixed: Mixed) -> None:
+    which = WHICH
+
+    def squared(n: int) -> tuple[str, int]:
+        # Its bytecode is what no other version may be given.
+        return eval(which), n * n
+
+    async with asyncio.timeout(DEADLINE_S):
+        assert await mixed.bob.map(squared, range(300), **SMALL) == [
+            (own_name(), n * n) for n in range(300)
+        ]
+        with mixed.bob.executor(**SMALL) as pool:
+            futures = [pool.submit(squared, n) for n in range(300)]
+            ended = await asyncio.gather(*map(asyncio.wrap_future, futures))
+        assert ended == [(own_name(), n * n) for n in range(300)]
+
+
+async def test_a_call_names_another_python_or_takes_any(mixed: Mixed) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        for name in mixed.names:
+            version = name.removeprefix("cpython-")
+            ran = await mixed.bob.map(eval, [WHICH] * 20, python=version, **SMALL)
+            assert ran == [name] * 20
+        with mixed.bob.executor(python=mixed.names[-1], **SMALL) as pool:
+            future = pool.submit(eval, WHICH)
+            assert await asyncio.wrap_future(future) == mixed.names[-1]
+        # Long enough for both workers to take part.
+        slow = f"__import__('time').sleep(0.2) or {WHICH}"
+        ran = await mixed.bob.map(eval, [slow] * 20, python="any", **SMALL)
+        assert own_name() in ran
+        assert set(ran) - {own_name()} <= set(mixed.names) != set()
+
+
+async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(mixed: Mixed) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        explain = ("explain", "--json", "--needs", f"cpu=0.5,python={own_name()}")
+        told = await asyncio.to_thread(
+            python, "-m", "formation_p2p", *explain, FORMATION_HOME=str(mixed.home)
+        )
+        decision = json.loads(told.lines[-1])
+        assert [each["peer_id"] for each in decision["ranked"]] == [mixed.own]
+        (rejected,) = decision["rejected"]
+        assert rejected["peer_id"] == mixed.others
+        assert rejected["why"].startswith(
+            f"python: needs {own_name()}, has {','.join(sorted(mixed.names))}; "
+        )
+        with pytest.raises(Unplaceable, match=r"3\.99.*start a worker there with --python.*any"):
+            await mixed.bob.map(eval, [WHICH], python="3.99", **SMALL)
+
+
+async def test_code_is_not_sent_to_another_version(mixed: Mixed) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
+            await mixed.bob.map(lambda n: n < 5, [5], python=mixed.names[0], **SMALL)
+        with mixed.bob.executor(python="any", **SMALL) as pool:
+            error = await asyncio.to_thread(pool.submit(lambda: 1).exception, DEADLINE_S)
+        assert isinstance(error, InvalidInput)
