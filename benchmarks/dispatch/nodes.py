@@ -1,8 +1,8 @@
 """A private network without a gate, on loopback: worker processes, homes that are thrown away.
 
 The first worker is the address in the invite. Each worker process is this file, run as a
-module with a home; it reads the invite, if it needs one, from its standard input and serves
-until that ends, so that none outlives the process that started it.
+module with a home and the Pythons that it offers; it reads the invite, if it needs one, from its
+standard input and serves until that ends, so that none outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +90,9 @@ class Workers:
         self._homes += 1
         return self._root / str(self._homes)
 
-    async def add(self) -> Worker:
-        worker, _ = await self._run(self._invite, self.new_home())
+    async def add(self, *pythons: str, interpreter: str = sys.executable) -> Worker:
+        """One more, which `interpreter` runs; it offers that one's version, or these."""
+        worker, _ = await self._run(self._invite, self.new_home(), interpreter, pythons)
         return worker
 
     @asynccontextmanager
@@ -121,9 +122,15 @@ class Workers:
                 raise RuntimeError(f"not found in {ANNOUNCED_S:.0f} s: {', '.join(missing)}")
             await asyncio.sleep(AGAIN_S)
 
-    async def _run(self, invite: str, home: Path) -> tuple[Worker, str]:
+    async def _run(
+        self,
+        invite: str,
+        home: Path,
+        interpreter: str = sys.executable,
+        pythons: Sequence[str] = (),
+    ) -> tuple[Worker, str]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "benchmarks.dispatch.nodes", str(home)),
+            *(interpreter, "-m", "benchmarks.dispatch.nodes", str(home), *pythons),
             stdin=PIPE,
             stdout=PIPE,
             cwd=ROOT,
@@ -144,17 +151,18 @@ class Workers:
         await asyncio.gather(*(end(process) for process in self._processes))
 
 
-async def _serve(home: Path) -> None:
+async def _serve(home: Path, pythons: Sequence[str]) -> None:
     invite = sys.stdin.readline().strip() or None
     importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
     with profiled(f"worker-{home.name}"):
         async with Node.join(invite, home=home, listen=[LOOPBACK]) as node:
             gc.collect()
             gc.freeze()  # as `formation worker` does once it has started
-            await node.worker(drivers=["python"], limits=Limits(cpu_milli=WORKER_CPU_MILLI))
+            limits = Limits(cpu_milli=WORKER_CPU_MILLI)
+            await node.worker(drivers=["python"], limits=limits, pythons=pythons)
             print(node.addresses[0], flush=True)
             await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(Path(sys.argv[1]), sys.argv[2:]))

@@ -71,14 +71,12 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
     pythons = interpreters([own_name().partition("-")[2], other])
     driver = PythonDriver(Machine(Cores.of_this_process(), None, pythons=pythons))
 
-    nothing = cloudpickle.dumps(((), {}))
-
-    async def ran(python: str, function: bytes) -> Outcome:
+    async def ran(python: str, function: bytes, *args: object) -> Outcome:
         lease = ALease(driver, tmp_path, python=python)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lease.serve)
             try:
-                return await lease.outcome(function, nothing)
+                return await lease.outcome(function, cloudpickle.dumps((args, {})))
             finally:
                 await lease.end()
 
@@ -88,6 +86,19 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
         outcome = await ran(other, by_name)
         assert isinstance(outcome, Succeeded)
         assert cloudpickle.loads(outcome.result).startswith(other.partition("-")[2] + ".")
+        # It finds its own modules alone, and what it raises comes back.
+        told = await ran(other, pickled_function(eval), "__import__('sys').path")
+        assert isinstance(told, Succeeded)
+        found = cloudpickle.loads(told.result)
+        assert not any(path.startswith((sys.prefix, str(Path.cwd()))) for path in found)
+        raised = await ran(other, pickled_function(eval), "1 / 0")
+        assert isinstance(raised, Failed)
+        assert "ZeroDivisionError: division by zero" in raised.message
+        assert raised.result
+        # Arguments may hold code too.
+        coded = await ran(other, pickled_function(len), [version_of])
+        assert isinstance(coded, Failed)
+        assert f"{other} cannot run" in coded.message
         # By value: bytecode of another version would end the process.
         outcome = await ran(other, pickled_function(version_of))
         assert isinstance(outcome, Failed)

@@ -12,7 +12,7 @@ from formation_p2p.host.machine.pythons import interpreters, own_name
 
 @cache
 def _installed() -> tuple[str, ...]:
-    found = []
+    found: list[str] = []
     for minor in (12, 13, 14, 11, 10):
         try:
             found += interpreters([f"3.{minor}"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
-from tests.support.programs import python
+from formation_p2p.host.machine.pythons import own_name
+from tests.support.programs import DEADLINE_S, python, running
+from tests.support.pythons import other_pythons
 
 
 def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
@@ -17,6 +20,18 @@ def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
     figures = result["p50_ms"]["formation"]
     assert (result["nodes"], result["processes"], figures["samples"]) == (12, 4, 5)
     assert all(0 < figures[what] < 10_000 for what in ("announce", "find", "closest", "join_s"))
+
+
+def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> None:
+    others = [name.removeprefix("cpython-") for name in other_pythons()][:2]
+    flags = (flag for version in others for flag in ("--python", version))
+    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "600", *flags)
+    with running(*argv) as ran:  # five nodes that start and end
+        assert ran.ended(3 * DEADLINE_S) == 0, ran.output
+    result = json.loads(ran.lines[-1])
+    assert (result["crashes"], result["wrong"], result["missing"]) == (0, 0, 0)
+    assert sum(result["ran"].values()) == result["calls"] > 1000
+    assert set(result["ran"]) == {own_name(), *(f"cpython-{version}" for version in others)}
 
 
 def test_the_placement_benchmark_asks_changes_and_places() -> None:

@@ -101,6 +101,7 @@ ONLY_READ: Final = {
     "python -m benchmarks.dht.rpc": "takes minutes",
     "python -m benchmarks.data": "takes minutes, and two cores",
     "python -m benchmarks.network": "takes a minute",
+    "python -m benchmarks.mixed": "takes a minute; tests/system/test_benchmarks.py runs it",
     "python -m benchmarks.grants": "keeps Biscuit's engine busy for a minute",
     "python examples/worker.py": "ends with Ctrl-C; tests/system/test_examples.py runs it",
     "python3 -m venv": "makes the environment that this runs in",

@@ -103,7 +103,7 @@ async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(mixed: Mixe
         decision = json.loads(told.lines[-1])
         assert [each["peer_id"] for each in decision["ranked"]] == [mixed.own]
         (rejected,) = decision["rejected"]
-        assert rejected["peer_id"] == mixed.others
+        assert rejected["worker"] == mixed.others
         assert rejected["why"].startswith(
             f"python: needs {own_name()}, has {','.join(sorted(mixed.names))}; "
         )
