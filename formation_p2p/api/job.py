@@ -225,7 +225,8 @@ class JobHandle:
         """
         found = self._task(task)
         key = self._job.options.scheduling_key(found.needs)
-        return (await self._bridge.explain(key, found.task_id)).decision
+        decision = (await self._bridge.explain(key, found.task_id)).decision
+        return replace(decision, code=self._job.code)
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""

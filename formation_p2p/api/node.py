@@ -16,6 +16,7 @@ from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
 from formation_p2p.api.calls import call_options, with_code
+from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
@@ -309,12 +310,18 @@ class Node(Enterable):
         needs: Needs,
         *,
         name: str = "a task",
+        function: Callable[..., object] | None = None,
         options: TaskOptions = DEFAULT_OPTIONS,
         **kwargs: Unpack[PlacementKwargs],
     ) -> Decision:
         """Which workers could run a task of this name with these needs, best first, and why not
-        others. The keyword arguments are those of `PlacementKwargs`; they change `options`."""
-        return (await self.discover(needs, name=name, options=options, **kwargs)).decision
+        others; and what code goes along where the task is a call of `function`. The keyword
+        arguments are those of `PlacementKwargs`; they change `options`."""
+        decision = (await self.discover(needs, name=name, options=options, **kwargs)).decision
+        if function is None:
+            return decision
+        code = await asyncio.to_thread(self._code.of, pickled(function)[1])
+        return replace(decision, code=code)
 
     async def discover(
         self,

@@ -147,6 +147,24 @@ def test_what_does_not_parse_is_not_tried_again() -> None:
     assert bob.reported()[0] == TaskGaveUp("job/0", (attempt,), FailureKind.INVALID, b"")
 
 
+def test_a_module_that_two_workers_lack_is_not_looked_for_at_a_third() -> None:
+    bob = Bob(attempts=5)
+    (run,) = bob.runs
+    lacking = Failed(FailureKind.MODULE, "No module named 'shop'")
+    assert bob.jobs.failed(run, "1", ALICE.peer_id, lacking)
+    run.move("dispatch")
+    assert bob.jobs.failed(run, "2", CAROL.peer_id, EXIT), "the module was there"
+    run.move("dispatch")
+    assert bob.jobs.failed(run, "3", ALICE.peer_id, lacking)
+    run.move("dispatch")
+    assert not bob.jobs.failed(run, "4", CAROL.peer_id, lacking)
+    gave_up = next(event for event in bob.reported() if isinstance(event, TaskGaveUp))
+    assert gave_up.kind is FailureKind.MODULE
+    assert [attempt.worker for attempt in gave_up.attempts] == [
+        each.peer_id for each in (ALICE, CAROL, ALICE, CAROL)
+    ]
+
+
 def test_a_cancellation_that_nobody_asked_for_is_a_failure_like_any_other() -> None:
     bob = Bob()
     unasked = Failed(FailureKind.CANCELLED, "the worker felt like it")

@@ -10,6 +10,7 @@ from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
+    CodeSent,
     JobEnded,
     TaskBegan,
     TaskCancelled,
@@ -45,6 +46,8 @@ from formation_p2p.core.negotiation.session import Received, Undelivered
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.sim.executor import Running
@@ -109,6 +112,17 @@ def test_one_task_goes_to_the_nearest_worker_in_four_messages() -> None:
     assert [type(message) for message in back[:2]] == [Offer, Leased]
     for each in others:
         assert [type(x) for x in passed(world, "bob", each)] == [PlacementRequest, Release]
+
+
+def test_a_job_whose_calls_need_code_tells_of_it_first() -> None:
+    world = town(alice=1)
+    code = Code(Blob(Cid(RAW, digest_of(b"")), 0), ("shop",), 2, 100)
+    world.nodes["bob"].submit(replace(job(), code=code))
+    world.elapse(5)
+    first, *others = world.nodes["bob"].reported
+    assert first == CodeSent(code)
+    assert not only(others, CodeSent)
+    assert isinstance(others[-1], JobEnded)
 
 
 def test_the_whole_story_is_told_in_order_and_the_lease_given_back_soon() -> None:

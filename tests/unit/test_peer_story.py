@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    CodeSent,
     EmitJobEvent,
     JobEnded,
     JobEvent,
@@ -35,6 +36,8 @@ from formation_p2p.core.peer.story import (
 )
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -214,6 +217,7 @@ def test_output_and_the_events_of_jobs_push_no_task_out() -> None:
     noted = reported(
         TaskBegan("job/0", ALICE),
         TaskPrinted("job/0", False, b"hello", ALICE),
+        CodeSent(Code(Blob(Cid(RAW, digest_of(b"")), 0), ("shop",), 2, 100)),
         WorkerLost(ALICE, "it is gone"),
         JobEnded(1, 0, 0, 0),
         kept=kept,

@@ -48,6 +48,8 @@ from formation_p2p.core.refusals import (
     Unwanted,
 )
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Scope
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at
@@ -320,6 +322,11 @@ def test_a_weight_that_differs_is_beside_each_and_what_is_tiny_is_not_nothing() 
 
 def test_a_decision_about_nobody_prints() -> None:
     assert str(decided()) == "policy xor"
+
+
+def test_a_decision_says_which_code_goes_along() -> None:
+    code = Code(Blob(Cid(RAW, digest_of(b"")), 0), ("shop",), 2, 100)
+    assert str(replace(decided(), code=code)) == f"policy xor\ngoes along: {code}"
 
 
 # -- policies put together ------------------------------------------------------------------

@@ -6,26 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 CONTEXT = CallContext("cpython-3.11", b"a pickle")
+CODE = Blob(Cid(RAW, digest_of(b"")), 0)
+WITH_CODE = replace(CONTEXT, code=CODE)
 
 
-def test_a_context_is_read_as_it_was_written() -> None:
-    assert CallContext.decode(CONTEXT.encode()) == CONTEXT
+@pytest.mark.parametrize("context", [CONTEXT, WITH_CODE])
+def test_a_context_is_read_as_it_was_written(context: CallContext) -> None:
+    assert CallContext.decode(context.encode()) == context
 
 
 def test_calls_with_one_setup_share_an_interpreter() -> None:
     assert CONTEXT.needs == replace(CONTEXT, function=b"another").needs
+    assert CONTEXT.needs != WITH_CODE.needs
+    elsewhere = replace(CODE, sources=(Contact(Identity.from_seed(bytes(32)).peer_id, ()),))
+    assert WITH_CODE.needs == replace(WITH_CODE, code=elsewhere).needs
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("python", "3.11"), ("python", 3), ("function", "text")]
+    ("field", "value"), [("python", "3.11"), ("python", 3), ("function", "text"), ("blob", 7)]
 )
 def test_a_context_with_a_wrong_field_is_refused(field: str, value: Any) -> None:
-    packed = cbor2.loads(CONTEXT.encode()) | {field: value}
+    name = "code" if field == "blob" else field
+    packed = cbor2.loads(CONTEXT.encode()) | {name: value}
     with pytest.raises(InvalidInput, match=field):
         CallContext.decode(cbor2.dumps(packed))
 

@@ -26,6 +26,7 @@ from formation_p2p.core.placement.hinted import unwanted, welcome
 from formation_p2p.core.placement.policy import NO_SCORE, PlacementPolicy, Score, Term, added
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.workload.code_bundle import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,14 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`ranked`: best first. `rejected`: every other candidate, with the first reason."""
+    """`ranked`: best first. `rejected`: every other candidate, with the first reason. `code` goes
+    along with the task's calls, where it is known."""
 
     target: Key
     policy: str
     ranked: tuple[Ranked, ...]
     rejected: tuple[tuple[PeerId, refusals.Refusal], ...]
+    code: Code | None = None
 
     def select(self, count: int) -> tuple[Ranked, ...]:
         """The best of those that have room, at most `count`."""
@@ -75,6 +78,8 @@ class Decision:
             if terms.alike:
                 lines.append(terms.alike)
         lines += _aligned([(short_id(peer_id), str(why)) for peer_id, why in self.rejected])
+        if self.code is not None:
+            lines.append(f"goes along: {self.code}")
         return "\n".join(lines)
 
 

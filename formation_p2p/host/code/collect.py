@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.code_bundle import write_bundle
 from formation_p2p.host.code import files
 from formation_p2p.host.code.files import Chosen
@@ -88,7 +89,11 @@ def collect_listed(paths: Iterable[Path]) -> Collected:
     """Of these files and folders, and nothing else. Raises InvalidInput."""
     chosen, units = Chosen(), [unit_at(path) for path in paths]
     for unit in units:
+        count = len(chosen.files)
         files.choose(unit, chosen, "listed")
+        if not unit.is_folder and len(chosen.files) == count:
+            problem = "looks like a secret, or is named twice; leave it out of code="
+            raise InvalidInput("code", f"{unit.path} {problem}")
     return _collected(units, chosen)
 
 

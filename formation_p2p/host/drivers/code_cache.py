@@ -31,7 +31,7 @@ from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, read_bundle
 from formation_p2p.host.blobs.files import check_disk
-from formation_p2p.host.drivers.driver import BlobAccess
+from formation_p2p.host.drivers.driver import BlobCopies
 from formation_p2p.host.drivers.scratch import remove_folder, remove_folder_now
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class CodeCache:
         self._here: Path | None = None
 
     @asynccontextmanager
-    async def held(self, blob: Blob, blobs: BlobAccess) -> AsyncIterator[Path]:
+    async def held(self, blob: Blob, blobs: BlobCopies) -> AsyncIterator[Path]:
         """The folder with the files of a bundle, which stays as long as the block runs.
 
         Raises InvalidInput for what is not a bundle; LocalError, OSError and RemoteError where it
@@ -72,7 +72,7 @@ class CodeCache:
         finally:
             os.close(lock)
 
-    async def _taken(self, blob: Blob, blobs: BlobAccess) -> int:
+    async def _taken(self, blob: Blob, blobs: BlobCopies) -> int:
         """The lock on its folder."""
         if blob.size_bytes > MAX_BUNDLE_BYTES:
             raise InvalidInput("code", f"the bundle has {format_bytes(blob.size_bytes)}")

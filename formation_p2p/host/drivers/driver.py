@@ -211,13 +211,17 @@ class Driver(Protocol):
         ...
 
 
-class BlobAccess(Protocol):
-    """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
+class BlobCopies(Protocol):
+    """Content that is fetched where it is not on this machine."""
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
         """Put copies at these paths, whose folders exist, readable and executable, fetching what
         is not on this machine. Raises LocalError, RemoteError."""
         ...
+
+
+class BlobAccess(BlobCopies, Protocol):
+    """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
     async def keep(self, file: int, path: Path) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others
