@@ -8,12 +8,13 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
@@ -23,6 +24,7 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -64,11 +66,20 @@ class Bridge:
     observer must hand them over and return. Methods are for the loop unless they say otherwise.
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
-    in the thread that submits it. `lifecycle` is the node's.
+    in the thread that submits it. `lifecycle` is the node's. What `packer` made of the arguments of
+    a job is released as its tasks end.
     """
 
-    def __init__(self, call: Call, begun: Callable[[Job], None], lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        call: Call,
+        begun: Callable[[Job], None],
+        lifecycle: Lifecycle,
+        packer: Packer,
+    ) -> None:
         self.call = call
+        self.packer = packer
+        self._parcels = HeldParcels(packer)
         self._begun = begun
         self.lifecycle = lifecycle
         self._loop_jobs: dict[str, JobObserver] = {}
@@ -88,18 +99,28 @@ class Bridge:
 
     # -- jobs -------------------------------------------------------------------------------------
 
-    def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
+    def begin(
+        self,
+        job: Job,
+        observer: JobObserver,
+        parcels: Mapping[str, Parcel] = NO_PARCELS,
+        *,
+        on_loop: bool = True,
+    ) -> None:
         """Submit a job. With `on_loop` on the loop; else from any thread, and its events are told
-        on the node's. Raises NodeClosed, InvalidInput on another loop."""
+        on the node's. `parcels` are those of its tasks, by their ids, and others that it needs to
+        its end. Raises NodeClosed, InvalidInput on another loop."""
         if on_loop:
             self.lifecycle.check_loop()
         observers = self._loop_jobs if on_loop else self._thread_jobs
         observers[job.job_id] = observer
+        self._parcels.hold(job.job_id, parcels)
         self._begun(job)
         try:
             self.call(lambda shell: shell.feed(Submit(job)))
         except NodeClosed:
             del observers[job.job_id]
+            self._parcels.job_ended(job.job_id)
             raise
 
     def adopt(self, job: Job, observer: JobObserver) -> None:
@@ -115,6 +136,7 @@ class Bridge:
     def drop(self, job_ids: Iterable[str], error: FormationError) -> None:
         """These jobs end with this error."""
         for job_id in job_ids:
+            self._parcels.job_ended(job_id)
             for observers in (self._loop_jobs, self._thread_jobs):
                 # Those that another thread began come and go there meanwhile.
                 observer = observers.pop(job_id, None)
@@ -199,6 +221,8 @@ class Bridge:
     def notify(self, effects: Iterable[UserEffect]) -> None:
         """On the node's thread: hand over, and wake the loop once for all of them."""
         for effect in effects:
+            if self._parcels:
+                self._parcels.told(effect)
             if _deliver(effect, self._thread_jobs) is None:
                 self._inbox.append(effect)
         self._wake()

@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from formation_p2p.api.code import CallCode, pickled, pickler_for
 from formation_p2p.api.job import TaskResult, result_of
+from formation_p2p.api.parcels import Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteTraceback, TaskRaised
@@ -24,6 +25,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 from formation_p2p.core.workload.plan import Plan
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
@@ -37,6 +39,9 @@ T = TypeVar("T")
 BATCH_CALLS: Final = 512
 # ...of so many bytes at the most: eight of the largest payloads.
 BATCH_BYTES: Final = 64 * MIB
+# Arguments and results that one `map` or executor holds. Of arrays of 50 MB, five: two that are
+# used, one that waits at either worker, and one that is written.
+LOOK_AHEAD_BYTES: Final = 256 * MIB
 
 # What any pickler writes alike, with nothing in it to look up.
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
@@ -47,48 +52,65 @@ _RAISED: Final = (FailureKind.EXCEPTION, FailureKind.MODULE)
 
 class ArgumentPickler:
     """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
-    each, for this version of Python or another. For one thread."""
+    each, for this version of Python or another. What is large goes into a private blob. For one
+    thread."""
 
-    def __init__(self, python: str = "") -> None:
+    def __init__(self, packer: Packer, python: str = "") -> None:
+        self._packer = packer
         self._buffer = io.BytesIO()
-        self._pickler = pickler_for(self._buffer, python)
+        self._buffers: list[pickle.PickleBuffer] = []
+        self._pickler = pickler_for(self._buffer, python, partial(_is_small, kept=self._buffers))
 
     @property
     def modules(self) -> ModuleNames:
         """What all of them refer to."""
         return self._pickler.modules
 
-    def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Raises whatever an argument that cannot be pickled raises."""
+    def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | Parcel:
+        """Raises whatever an argument that cannot be pickled raises; LocalError where a large one
+        cannot be kept."""
         if not kwargs and all(type(each) in _SCALARS for each in args):
-            return pickle.dumps((args, {}), pickle.HIGHEST_PROTOCOL)
+            pickled = pickle.dumps((args, {}), 5)
+            return pickled if len(pickled) <= LARGE_BYTES else self._packer.pack(pickled)
         try:
             self._pickler.dump((args, dict(kwargs)))
-            return self._buffer.getvalue()
+            if not self._buffers and self._buffer.tell() <= LARGE_BYTES:
+                return self._buffer.getvalue()
+            with self._buffer.getbuffer() as written:
+                return self._packer.pack(written, self._buffers)
         finally:
+            self._buffers.clear()
             self._pickler.clear_memo()
             self._buffer.seek(0)
             self._buffer.truncate()
 
 
+def _is_small(buffer: pickle.PickleBuffer, kept: list[pickle.PickleBuffer]) -> bool:
+    """Whether it goes into the pickle. Else it is `kept`, as it is, for what comes of that."""
+    if buffer.raw().nbytes <= LARGE_BYTES or len(kept) >= MAX_BUFFERS:
+        return True
+    kept.append(buffer)
+    return False
+
+
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
     """One call of `function` for each item; the function is pickled once."""
     pickle_of, modules = pickled(function)
-    pickler = ArgumentPickler()
-    arguments = [pickler.dumps((item,), {}) for item in items]
     shared, kind = context_of(pickle_of), qualified_name(function)
-    modules |= pickler.modules
-    return [PythonCall(shared, each, kind, own_name(), CLOUDPICKLE, modules) for each in arguments]
+    calls: list[PythonCall] = []
+    for item in items:
+        arguments, others = pickled(((item,), {}))
+        modules |= others
+        calls.append(PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE))
+    return [replace(call, modules=modules) for call in calls]
 
 
 def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PythonCall:
     """`function(*args, **kwargs)`, on whichever machine can."""
     pickle_of, modules = pickled(function)
-    pickler = ArgumentPickler()
-    arguments = pickler.dumps(args, kwargs)
-    modules |= pickler.modules
+    arguments, others = pickled((args, kwargs))
     shared, kind = context_of(pickle_of), qualified_name(function)
-    return PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE, modules)
+    return PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE, modules | others)
 
 
 def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
@@ -121,6 +143,58 @@ def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:
         for each in plan.tasks
     )
     return Plan(tuple(tasks)), sent
+
+
+class PackedFunction(NamedTuple):
+    """`function` is for `context_of`: a pickle, or the record of `parcel`, which has what is large
+    in it and is to be released once. `modules` are what it refers to."""
+
+    function: bytes
+    modules: ModuleNames
+    parcel: Parcel | None
+
+
+def packed_function(
+    function: Callable[..., Any], packer: Packer, python: str = ""
+) -> PackedFunction:
+    """Raises as `pickled` does; LocalError where a large one cannot be kept."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickle_of, modules = pickled(function, python, partial(_is_small, kept=buffers))
+    if not buffers and len(pickle_of) <= LARGE_BYTES:
+        return PackedFunction(pickle_of, modules, None)
+    parcel = packer.pack(pickle_of, buffers)
+    return PackedFunction(parcel.encode(), modules, parcel)
+
+
+def parcels_of(functions: Iterable[PackedFunction]) -> list[Parcel]:
+    return [each.parcel for each in functions if each.parcel is not None]
+
+
+class LargeFunctions:
+    """Packs functions; the last large one is packed once for as long as it comes again."""
+
+    def __init__(self, packer: Packer, python: str = "") -> None:
+        self._packer = packer
+        self._python = python
+        self._last: tuple[Callable[..., Any], PackedFunction] | None = None
+
+    def packed(self, function: Callable[..., Any]) -> PackedFunction:
+        """As `packed_function`."""
+        if self._last is None or self._last[0] is not function:
+            packed = packed_function(function, self._packer, self._python)
+            if packed.parcel is None:
+                return packed
+            self.release()
+            self._last = function, packed
+        packed = self._last[1]
+        assert packed.parcel is not None
+        self._packer.hold(packed.parcel)
+        return packed
+
+    def release(self) -> None:
+        if self._last is not None and self._last[1].parcel is not None:
+            self._packer.release(self._last[1].parcel)
+            self._last = None
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
@@ -172,18 +246,30 @@ def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> Task
 
 
 def job_of(
-    calls: Iterable[tuple[bytes, bytes]], options: TaskOptions, name: str, code: Code | None
-) -> Job:
-    """One task for each pair of a context and a pickle of arguments, in their order.
-
-    Raises InvalidInput.
-    """
+    calls: Iterable[tuple[bytes, bytes | Parcel]],
+    options: TaskOptions,
+    name: str,
+    code: Code | None,
+) -> tuple[Job, dict[str, Parcel]]:
+    """One task for each pair of a context and a pickle of arguments, in their order; and the
+    parcels, by task. Raises InvalidInput."""
     job_id = secrets.token_hex(8)
-    tasks = (
-        Task(task_id(job_id, index), options.needs, arguments, shared=function)
-        for index, (function, arguments) in enumerate(calls)
-    )
-    return Job(job_id, tuple(tasks), name, options, code)
+    tasks: list[Task] = []
+    parcels: dict[str, Parcel] = {}
+    for index, (function, arguments) in enumerate(calls):
+        number = task_id(job_id, index)
+        if isinstance(arguments, Parcel):
+            parcels[number] = arguments
+            arguments = arguments.encode()
+        tasks.append(Task(number, options.needs, arguments, shared=function))
+    return Job(job_id, tuple(tasks), name, options, code), parcels
+
+
+def size_of(arguments: bytes | Parcel) -> int:
+    """How much memory this side holds for it."""
+    if isinstance(arguments, Parcel):
+        return sum(blob.size_bytes for blob in arguments.blobs)
+    return len(arguments)
 
 
 def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:

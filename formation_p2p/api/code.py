@@ -15,6 +15,7 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pickle import PickleBuffer
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import IO, Any, ClassVar, Final, Literal, NoReturn
 
@@ -52,11 +53,15 @@ def code_paths(choice: CodeChoice) -> CodePaths:
     return tuple(Path(path).expanduser().absolute() for path in choice)
 
 
+# Whether a buffer goes into the pickle (PEP 574).
+TakesBuffer = Callable[[PickleBuffer], bool]
+
+
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Notes which modules its pickles refer to."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
+    def __init__(self, file: IO[bytes], takes: TakesBuffer | None = None) -> None:
+        super().__init__(file, 5, buffer_callback=takes)
         self._referred: set[str] = set()
         self._imported: set[str] = set()
 
@@ -107,16 +112,19 @@ class _WithoutCode(CodePickler):
     dispatch_table: ClassVar = ChainMap({CodeType: _refuse}, cloudpickle.Pickler.dispatch_table)
 
 
-def pickler_for(buffer: IO[bytes], python: str) -> CodePickler:
+def pickler_for(buffer: IO[bytes], python: str, takes: TakesBuffer | None = None) -> CodePickler:
     """`python` is the version that reads it; empty for this one."""
-    return (CodePickler if python in ("", own_name()) else _WithoutCode)(buffer)
+    kind = CodePickler if python in ("", own_name()) else _WithoutCode
+    return kind(buffer, takes)
 
 
-def pickled(value: object, python: str = "") -> tuple[bytes, ModuleNames]:
+def pickled(
+    value: object, python: str = "", takes: TakesBuffer | None = None
+) -> tuple[bytes, ModuleNames]:
     """A pickle for this version of Python or another, and what it refers to. Raises whatever a
     value that cannot be pickled raises; InvalidInput where `python` cannot run its code."""
     buffer = io.BytesIO()
-    pickler = pickler_for(buffer, python)
+    pickler = pickler_for(buffer, python, takes)
     pickler.dump(value)
     return buffer.getvalue(), pickler.modules
 

@@ -26,7 +26,8 @@ DEFAULT_RETENTION: Final = Retention()
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """How a node takes part, as for `Node.join`. Without a network it is the home's."""
+    """How a node takes part, as for `Node.join`. Without a network it is the home's. One that does
+    not share memory gives and takes what is large over the network alone, also on one machine."""
 
     home: Home
     network: Network | None
@@ -40,6 +41,7 @@ class NodeConfig:
     parameters: PeerParameters = DEFAULT_PARAMETERS
     journal: JournalParameters | None = None
     observers: tuple[Observe, ...] = ()
+    shares_memory: bool = True
 
 
 class NodeBase:

@@ -25,13 +25,18 @@ from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
+    LOOK_AHEAD_BYTES,
     ArgumentPickler,
+    LargeFunctions,
+    PackedFunction,
     context_of,
     job_of,
     name_of,
+    parcels_of,
+    size_of,
     value_of_end,
 )
-from formation_p2p.api.code import CallCode, pickled
+from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
@@ -44,7 +49,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.workload.code_bundle import ModuleNames
+from formation_p2p.core.workload.parcel import Parcel
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +195,10 @@ class _Feeder:
         self._waiting = FIRST_WAITING
         self._handed_s = float("-inf")
         self._held_back = False
-        self._pickler = ArgumentPickler(options.needs.python)
+        self._pickler = ArgumentPickler(jobs.packer, options.needs.python)
+        self._functions = LargeFunctions(jobs.packer, options.needs.python)
+        self._sizes: dict[str, int] = {}  # of the arguments of what is under way
+        self._held_bytes = 0
 
     def add(self, call: _Call) -> None:
         with self._lock:
@@ -233,6 +241,8 @@ class _Feeder:
                 self._note(self._notes.get())
             self._cancel_pending()
             self._fail(list(self._futures), error)
+        finally:
+            self._functions.release()
 
     def _note(self, note: _Note) -> None:
         if self._printer is not None and not isinstance(note, _Call | _Shut | _Failed):
@@ -244,6 +254,7 @@ class _Feeder:
             self._unplaced.discard(note.task_id)
         elif type(note) is TaskSucceeded or isinstance(note, TaskEnd):
             self._unplaced.discard(note.task_id)
+            self._held_bytes -= self._sizes.pop(note.task_id, 0)
             future = self._futures.pop(note.task_id, None)
             if future is not None:
                 self._complete(future, note)
@@ -265,6 +276,7 @@ class _Feeder:
     def _fail(self, task_ids: Iterable[str], error: Exception) -> None:
         for task_id in task_ids:
             self._unplaced.discard(task_id)
+            self._held_bytes -= self._sizes.pop(task_id, 0)
             future = self._futures.pop(task_id, None)
             if future is not None:
                 future.set_exception(error)
@@ -283,7 +295,7 @@ class _Feeder:
         room = self._waiting - len(self._unplaced)
         if self._max_workers is not None:
             room = min(room, self._max_workers - len(self._futures))
-        while room > 0 and self._pending:
+        while room > 0 and self._pending and self._held_bytes < LOOK_AHEAD_BYTES:
             room -= self._hand_over_batch(min(room, BATCH_CALLS))
         self._held_back = bool(self._pending)
 
@@ -298,9 +310,9 @@ class _Feeder:
     def _hand_over_batch(self, most: int) -> int:
         """One job. Returns how many calls are in it."""
         futures: list[Future[Any]] = []
-        calls: list[tuple[int, bytes]] = []
+        calls: list[tuple[int, bytes | Parcel]] = []
         # A function that comes again and again is pickled once for the batch.
-        functions: dict[int, tuple[object, bytes, ModuleNames]] = {}
+        functions: dict[int, tuple[object, PackedFunction]] = {}
         size = 0
         name = ""
         while self._pending and len(calls) < most and size < BATCH_BYTES:
@@ -310,8 +322,7 @@ class _Feeder:
             try:
                 key = id(call.function)
                 if key not in functions:
-                    of = pickled(call.function, self._options.needs.python)
-                    functions[key] = (call.function, *of)
+                    functions[key] = call.function, self._functions.packed(call.function)
                 arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
                 # What cannot be pickled raises what it likes; it is the caller's to see.
@@ -319,36 +330,46 @@ class _Feeder:
                 call.future.set_exception(error)
                 continue
             name = name or name_of(call.function)
-            size += len(arguments)
+            size += size_of(arguments)
             calls.append((key, arguments))
             futures.append(call.future)
+        packed = {key: function for key, (_, function) in functions.items()}
         if calls:
-            self._begin(functions, calls, futures, name)
+            self._begin(packed, calls, futures, name, size)
+        else:
+            self._jobs.packer.release_all(parcels_of(packed.values()))
         return len(calls)
 
     def _begin(
         self,
-        functions: dict[int, tuple[object, bytes, ModuleNames]],
-        calls: list[tuple[int, bytes]],
+        functions: dict[int, PackedFunction],
+        calls: list[tuple[int, bytes | Parcel]],
         futures: list[Future[Any]],
         name: str,
+        size: int,
     ) -> None:
+        enclosed = parcels_of(functions.values())
         try:
-            names = (names for _, _, names in functions.values())
+            names = (function.modules for function in functions.values())
             sent = self._code.of(reduce(or_, names, self._pickler.modules))
-            contexts = {key: context_of(each, sent) for key, (_, each, _) in functions.items()}
-            of_calls = ((contexts[key], arguments) for key, arguments in calls)
-            job = job_of(of_calls, self._options, name, sent)
+            contexts = {key: context_of(each.function, sent) for key, each in functions.items()}
+            of_calls = [(contexts[key], arguments) for key, arguments in calls]
+            job, parcels = job_of(of_calls, self._options, name, sent)
         except FormationError as error:
+            self._jobs.packer.release_all([*(each for _, each in calls), *enclosed])
             for future in futures:
                 future.set_exception(error)
             return
         task_ids = [task.task_id for task in job.tasks]
         self._futures.update(zip(task_ids, futures, strict=True))
         self._unplaced.update(task_ids)
+        each_bytes = size // len(calls)
+        self._sizes.update(dict.fromkeys(task_ids, each_bytes))
+        self._held_bytes += each_bytes * len(calls)
         try:
             batch = _Batch(task_ids, self._notes, printed=self._printer is not None)
-            self._jobs.begin(job, batch, on_loop=False)
+            parcels |= {f"function {number}": each for number, each in enumerate(enclosed)}
+            self._jobs.begin(job, batch, parcels, on_loop=False)
         except FormationError as error:
             self._fail(task_ids, error)
 

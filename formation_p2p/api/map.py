@@ -22,21 +22,24 @@ from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
+    LOOK_AHEAD_BYTES,
     ArgumentPickler,
     context_of,
     job_of,
     name_of,
+    packed_function,
+    size_of,
     value_of_end,
 )
-from formation_p2p.api.code import CallCode, pickled
+from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.progress import Progress, reporting
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.code_bundle import NO_MODULES, Code
+from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +49,6 @@ R = TypeVar("R")
 # ten thousand small tasks in a second, so that this keeps it busy through a pause of the caller's
 # loop of 200 ms; at 2 KiB each it is 8 MiB.
 LOOK_AHEAD: Final = 4096
-# Arguments and results held meanwhile: 32 of the largest.
-LOOK_AHEAD_BYTES: Final = 256 * MIB
 # Items are taken for so long at a time: an iterable that computes them must not stop the loop.
 TAKE_S: Final = 0.01
 
@@ -156,7 +157,8 @@ class Flow:
         self._modules = NO_MODULES
         self._context = b""
         self._code: Code | None = None
-        self._pickler = ArgumentPickler(options.needs.python)
+        self._enclosed: Parcel | None = None
+        self._pickler = ArgumentPickler(jobs.packer, options.needs.python)
         self._reader: asyncio.Task[None] | None = None
         self.printer = OutputPrinter() if show_output else None
         self._succeeded = self._failed = 0
@@ -166,7 +168,9 @@ class Flow:
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
-        self._pickled, self._modules = pickled(self._function, self._options.needs.python)
+        python = self._options.needs.python
+        packed = packed_function(self._function, self._submitter.packer, python)
+        self._pickled, self._modules, self._enclosed = packed
         if not self._call_code.is_current(self._modules):
             await asyncio.to_thread(self._call_code.of, self._modules)
         iterator: Iterator[Any] | None = None
@@ -205,6 +209,9 @@ class Flow:
         for job_id in self.jobs:
             self._submitter.cancel(job_id)
         self.jobs.clear()
+        if self._enclosed is not None:
+            self._submitter.packer.release(self._enclosed)
+            self._enclosed = None
 
     @property
     def _has_room(self) -> bool:
@@ -218,15 +225,19 @@ class Flow:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TAKE_S
         most = min(self._room, BATCH_CALLS)
-        arguments: list[bytes] = []
+        arguments: list[bytes | Parcel] = []
         size = 0
-        for item in items:
-            arguments.append(self._pickler.dumps((item,), {}))
-            size += len(arguments[-1])
-            if len(arguments) >= most or size >= BATCH_BYTES or loop.time() >= until_s:
-                break
-        else:
-            self._more = False
+        try:
+            for item in items:
+                arguments.append(self._pickler.dumps((item,), {}))
+                size += size_of(arguments[-1])
+                if len(arguments) >= most or size >= BATCH_BYTES or loop.time() >= until_s:
+                    break
+            else:
+                self._more = False
+        except BaseException:
+            self._submitter.packer.release_all(arguments)
+            raise
         if arguments:
             self._hand_over(arguments, size)
 
@@ -234,26 +245,30 @@ class Flow:
         """Hand over what an asynchronous iterable brings, whatever of it comes in one turn of the
         loop at once."""
         loop = asyncio.get_running_loop()
-        arguments: list[bytes] = []
+        arguments: list[bytes | Parcel] = []
 
         def flush() -> None:
             if arguments:
                 taken, arguments[:] = arguments[:], []
                 try:
-                    self._hand_over(taken, sum(map(len, taken)))
+                    self._hand_over(taken, sum(map(size_of, taken)))
                 except FormationError as error:
                     self.fail(error)
 
-        async for item in items:
-            if not arguments:
-                loop.call_soon(flush)
-            arguments.append(self._pickler.dumps((item,), {}))
-            if len(arguments) >= BATCH_CALLS:
-                flush()
-            while self._room <= len(arguments) or self._held_bytes >= LOOK_AHEAD_BYTES:
-                self._taken.clear()
-                await self._taken.wait()
-        flush()
+        try:
+            async for item in items:
+                if not arguments:
+                    loop.call_soon(flush)
+                arguments.append(self._pickler.dumps((item,), {}))
+                if len(arguments) >= BATCH_CALLS or size_of(arguments[-1]) > LARGE_BYTES:
+                    flush()
+                while self._room <= len(arguments) or self._held_bytes >= LOOK_AHEAD_BYTES:
+                    self._taken.clear()
+                    await self._taken.wait()
+            flush()
+        finally:
+            taken, arguments[:] = arguments[:], []
+            self._submitter.packer.release_all(taken)
 
     def _read_ended(self, reader: asyncio.Task[None]) -> None:
         self._more = False
@@ -262,17 +277,20 @@ class Flow:
             self.fail(error)
         self.news.set()
 
-    def _hand_over(self, arguments: list[bytes], size: int) -> None:
-        modules = self._modules | self._pickler.modules
-        if not self._context or modules != self._modules:
-            # An edit of its code does not change a map that runs.
-            self._code, self._modules = self._call_code.of(modules), modules
-            self._context = context_of(self._pickled, self._code)
-        context = self._context
-        calls = ((context, each) for each in arguments)
-        job = job_of(calls, self._options, name_of(self._function), self._code)
+    def _hand_over(self, arguments: list[bytes | Parcel], size: int) -> None:
+        try:
+            modules = self._modules | self._pickler.modules
+            if not self._context or modules != self._modules:
+                # An edit of its code does not change a map that runs.
+                self._code, self._modules = self._call_code.of(modules), modules
+                self._context = context_of(self._pickled, self._code)
+            calls = [(self._context, each) for each in arguments]
+            job, parcels = job_of(calls, self._options, name_of(self._function), self._code)
+        except FormationError:
+            self._submitter.packer.release_all(arguments)
+            raise
         batch = _Batch(self, job, self._fed, size // len(arguments))
-        self._submitter.begin(job, batch)
+        self._submitter.begin(job, batch, parcels)
         self.jobs.add(job.job_id)
         self._fed += len(arguments)
         self._in_flight += len(arguments)

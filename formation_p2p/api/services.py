@@ -14,6 +14,7 @@ from typing import Final
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.api.parcels import Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -24,6 +25,7 @@ from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.core.workload.work import PythonCall
+from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.installed import set_up_drivers
@@ -62,6 +64,8 @@ class NodeServices:
         self._beginning = asyncio.Lock()  # of `serve`
         self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
+        self._private = PrivateBlobs()
+        self.packer = Packer(self._private, lambda: self.contact)
 
     def open(
         self,
@@ -83,6 +87,8 @@ class NodeServices:
             self.observability.open(claimed, closing)
             self._blobs = BlobStore(claimed.blobs)
             self._blobs.load()
+            self._private.open(claimed.blobs)
+            closing.callback(self._private.close)
             own = claimed.identity.peer_id
             journal = None if durable is None else durable.open(own, closing, config.journal)
             closing.callback(self._close_usage)
@@ -95,6 +101,8 @@ class NodeServices:
                 announce=config.announce,
                 scratch_root=claimed.scratch,
                 blobs=self._blobs,
+                private=self._private,
+                shares_memory=config.shares_memory,
                 journal=journal,
                 observers=self.observability.observers,
                 reputation=trust.reputation,

@@ -75,6 +75,13 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
+def is_signed_by(peer_id: PeerId, signature: bytes, message: bytes) -> bool:
+    """Whether the peer has signed it; False for a peer whose id does not hold its key."""
+    raw = peer_id_to_bytes(peer_id)
+    prefix = _IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX
+    return raw.startswith(prefix) and verify(raw[len(prefix) :], signature, message)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A private key and what follows from it. Its `repr` shows the peer id alone."""

@@ -120,12 +120,15 @@ class Runtime:
         # Here, since importing py-libp2p takes a second and 70 MB, and much that imports this
         # package starts no node.
         from formation_p2p.host.blobs.exchange import Exchange
+        from formation_p2p.host.blobs.private import PrivateExchange
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
         # After a crash, at the port that others know.
         stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
-        exchange = Exchange(config.blobs, stack, config.identity.peer_id, config.network)
+        private = PrivateExchange(config.private, config.identity, local=config.shares_memory)
+        own = config.identity.peer_id
+        exchange = Exchange(config.blobs, stack, own, config.network, private=private)
         shell = Shell(config, stack, exchange, self._notify)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)

@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -45,6 +45,7 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver, UsesBlobs
@@ -91,6 +92,8 @@ class RuntimeConfig:
     announce: tuple[str, ...]
     scratch_root: Path
     blobs: BlobStore
+    private: PrivateBlobs = field(default_factory=PrivateBlobs)
+    shares_memory: bool = True
     journal: Journal | None = None
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
@@ -147,6 +150,8 @@ class Shell:
             self.feed(events.Joined(self._stack.announced, self._config.network.contacts()))
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
+            if self.exchange.private is not None:
+                nursery.start_soon(self.exchange.private.serve)
             task_status.started()
             await self._left.wait()
             await self._stack.close()

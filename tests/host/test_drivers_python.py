@@ -211,7 +211,7 @@ def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
             "CUDA_VISIBLE_DEVICES": "GPU-a",
         }
         # The socket of the calls, two copies of the outputs, and the folder being listed.
-        assert len(descriptors) == 7
+        assert len(descriptors) == 8
 
     story(tmp_path, scenario)
 
@@ -516,7 +516,7 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
     def meddle(written: bytes | None, *, leave: bool) -> None:
         import socket
 
-        (fd,) = open_sockets()
+        _, fd = open_sockets()
         if written is None:
             socket.socket(fileno=fd).shutdown(socket.SHUT_RDWR)
         else:
@@ -526,7 +526,7 @@ def test_a_call_that_meddles_with_its_socket_fails_alone(tmp_path: Path) -> None
         time.sleep(60)
 
     def reply(kind: bytes, message_bytes: int, value_bytes: int) -> bytes:
-        return python_child.REPLY.pack(kind, 0, False, 0, 0, message_bytes, value_bytes)
+        return python_child.REPLY.pack(kind, 0, False, False, 0, 0, message_bytes, value_bytes)
 
     half = reply(python_child.RETURNED, 0, 9)
     junk = {
@@ -553,9 +553,9 @@ def test_a_call_that_forges_more_replies_than_there_are_calls_is_told_of(tmp_pat
     """With one that is right among them it has ended, and its owner must not wait for ever."""
 
     def forge() -> None:
-        (fd,) = open_sockets()
+        _, fd = open_sockets()
         one, another = (
-            python_child.REPLY.pack(python_child.RETURNED, which, False, 0, 0, 0, 2) + b"N."
+            python_child.REPLY.pack(python_child.RETURNED, which, False, False, 0, 0, 0, 2) + b"N."
             for which in (1, 2)
         )
         os.write(fd, one + another)

@@ -48,6 +48,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.work import Task
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
+from tests.support.parcels import a_packer
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -347,7 +348,7 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
 def a_bridge() -> Bridge:
     lifecycle = Lifecycle()
     lifecycle.enter()
-    return Bridge(lambda function: None, lambda job: None, lifecycle)
+    return Bridge(lambda function: None, lambda job: None, lifecycle, a_packer())
 
 
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(

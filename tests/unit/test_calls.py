@@ -19,6 +19,7 @@ from formation_p2p.api.calls import (
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.host.machine.pythons import own_name
+from tests.support.parcels import a_packer
 
 
 def double(number: int) -> int:
@@ -47,9 +48,9 @@ def test_code_is_refused_where_another_version_is_to_run_it() -> None:
     refused = r"python: <lambda> travels as code of .*; leave python= out, or put it into a module"
     with pytest.raises(InvalidInput, match=refused):
         pickled_function(lambda: 1, "any")
-    assert ArgumentPickler("any").dumps(([1], qualified_name), {})
+    assert ArgumentPickler(a_packer(), "any").dumps(([1], qualified_name), {})
     with pytest.raises(InvalidInput, match=refused):
-        ArgumentPickler("any").dumps(([lambda: 1],), {})
+        ArgumentPickler(a_packer(), "any").dumps(([lambda: 1],), {})
 
 
 def test_a_function_of_a_script_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from formation_p2p.api.calls import BATCH_CALLS
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.executor import FIRST_WAITING, LAST_WAITING, NodeExecutor
 from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.api.parcels import NO_PARCELS
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import NodeClosed
@@ -23,6 +25,8 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.parcel import Parcel
+from tests.support.parcels import a_packer
 from tests.support.waiting import wait_until
 
 ALICE = PeerId("alice")
@@ -42,13 +46,21 @@ class Network(Bridge):
 
     def __init__(self, at_once: bool = False) -> None:
         self.lifecycle = Lifecycle()
+        self.packer = a_packer()
         self.jobs: list[Job] = []
         self.closed = False
         self._at_once = at_once
         self._observers: list[JobObserver] = []
         self._lock = threading.Lock()
 
-    def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
+    def begin(
+        self,
+        job: Job,
+        observer: JobObserver,
+        parcels: Mapping[str, Parcel] = NO_PARCELS,
+        *,
+        on_loop: bool = True,
+    ) -> None:
         assert not on_loop
         if self.closed:
             raise NodeClosed("it is not running")
@@ -153,7 +165,14 @@ def test_a_fault_of_the_executor_itself_leaves_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Network):
-        def begin(self, job: Job, observer: JobObserver, *, on_loop: bool = True) -> None:
+        def begin(
+            self,
+            job: Job,
+            observer: JobObserver,
+            parcels: Mapping[str, Parcel] = NO_PARCELS,
+            *,
+            on_loop: bool = True,
+        ) -> None:
             raise RuntimeError("a fault")
 
     executor = NodeExecutor(Broken(), CODE, OPTIONS)

@@ -31,7 +31,10 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.network import Membership, Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
+from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Part, part_beside
+from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
 
@@ -67,9 +70,11 @@ class Exchange:
         me: PeerId,
         network: Network,
         stall_s: float = fetching.STALL_S,
+        private: PrivateExchange | None = None,
     ) -> None:
         self.stall_s = stall_s
         self._store = store
+        self.private = private
         self._stack = stack
         self._me = me
         self._grant = network.grant
@@ -81,6 +86,11 @@ class Exchange:
             self._admit, store.content, self.who_has, self._has, stack.parameters
         )
         stack.serve(PROTOCOL, self.server.serve)
+
+    async def lend(self, blob: PrivateBlob) -> Lent:
+        """A private blob, to be read. Raises LocalError, RemoteError."""
+        assert self.private is not None, "a node that works has private blobs"
+        return await self.private.lend(blob)
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         now = Moment(time.monotonic(), time.time())

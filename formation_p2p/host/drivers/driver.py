@@ -29,7 +29,9 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
+from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
+from formation_p2p.host.blobs.memory import Lent
 
 Stream = Literal["stdout", "stderr"]
 
@@ -226,6 +228,10 @@ class BlobAccess(BlobCopies, Protocol):
     async def keep(self, file: int, path: Path) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others
         can fetch it for a while. Raises LocalError."""
+        ...
+
+    async def lend(self, blob: PrivateBlob, /) -> Lent:
+        """A private blob, to be read. Raises LocalError, RemoteError."""
         ...
 
     async def add(self, content: Buffer, holder: str) -> Blob:

@@ -2,7 +2,8 @@
 
 Run as a file, under `supervisor.py`, as
 
-    python -I -u python_child.py <calls fd> <max result bytes> <cloudpickle> <path>… "" <path>…
+    python -I -u python_child.py <calls fd> <data fd> <max result bytes> <cloudpickle> <path>…
+        "" <path>…
 
 It imports little, and of this package `result_pickler.py` alone. `python.py` is its other end.
 `cloudpickle` is a folder, or empty where it is found by its name. Modules are looked for in the
@@ -44,12 +45,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from formation_p2p.host.drivers.python_parcels import Parcels
+
+    # By number: what reads the pickles of its calls, and itself. Before it is read, the name of the
+    # Python that has pickled it, and the pickle.
+    Functions = dict[int, tuple[bytes | Callable[..., Any], Any]]
+
 READY = b"+"
 HEADER = struct.Struct("!cQI")  # a kind, the number of a function, and the size of what follows
 FUNCTION, CALL, GO_ON = b"F", b"C", b"G"
-# A kind, which call, whether it waits, what it used: the most bytes of memory that this process
-# has had so far, and microseconds of processor time; the sizes of what follows.
-REPLY = struct.Struct("!cQ?QQII")
+# In lower case, a function or a call whose data is handed over beside it: see python_parcels.py.
+PARCEL_FUNCTION, PARCEL_CALL = b"f", b"c"
+# A kind, which call, whether it waits, whether it keeps memory that was handed over, what it used:
+# the most bytes of memory that this process has had so far, and microseconds of processor time; the
+# sizes of what follows.
+REPLY = struct.Struct("!cQ??QQII")
 WHICH = struct.Struct("!Q")  # a call that is not to be run
 RETURNED, RAISED, MISSING, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"I", b"M", b"L"
 
@@ -67,27 +77,31 @@ OWN = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
 # Under a name that no module of a task has.
 RESULTS = "formation_p2p_result_pickler"
 RESULTS_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "result_pickler.py")
+# For what is handed over, likewise.
+PARCELS = "formation_p2p_parcels"
+PARCELS_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "python_parcels.py")
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 def main() -> None:
-    calls, max_result_bytes, cloudpickle_folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    between = sys.argv.index("", 4)
-    sys.path[:0] = sys.argv[4:between]
+    calls, data, max_result_bytes = map(int, sys.argv[1:4])
+    cloudpickle_folder, between = sys.argv[4], sys.argv.index("", 5)
+    sys.path[:0] = sys.argv[5:between]
     sys.path += [path for path in sys.argv[between + 1 :] if path not in sys.path]
     import_cloudpickle(cloudpickle_folder)
     sys.argv[1:] = []
     # The calls are not for what the task starts, nor for what it forks.
-    os.set_inheritable(calls, False)
-    os.register_at_fork(after_in_child=lambda: forget(calls))
+    for fd in (calls, data):
+        os.set_inheritable(fd, False)
+    os.register_at_fork(after_in_child=lambda: forget(calls, data))
     # The task may point its output elsewhere; these stay what the node reads.
     outputs = [os.dup(1), os.dup(2)]
-    functions: dict[int, bytes | tuple[Callable[..., Any], Callable[[bytes], Any]]] = {}
+    functions: Functions = {}
     folder = Folder()
     reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
     count = 0
-    waiting: deque[tuple[int, int, bytes]] = deque()
+    waiting: deque[tuple[int, int, bytes | Parcels]] = deque()
     unwanted: set[int] = set()
     waits = False
     told_cpu_us = usage()[1]
@@ -101,13 +115,14 @@ def main() -> None:
             body = reader.read(size)
             if len(body) < size:
                 return
-            if kind == FUNCTION:
-                functions[number] = body
+            if kind in (FUNCTION, PARCEL_FUNCTION):
+                python, _, pickled = body.partition(b"\n")
+                functions[number] = python, handed(kind, pickled, data)
                 if len(functions) > MAX_FUNCTIONS:
                     del functions[min(functions)]
-            elif kind == CALL:
+            elif kind in (CALL, PARCEL_CALL):
                 count += 1
-                waiting.append((count, number, body))
+                waiting.append((count, number, handed(kind, body, data)))
             else:
                 unwanted.update(which for (which,) in WHICH.iter_unpack(body))
                 waits = False
@@ -118,28 +133,26 @@ def main() -> None:
         folder.enter()
         began_s = time.monotonic()
         kind, message, value = answer(functions, number, arguments, max_result_bytes)
+        keeps = not isinstance(arguments, bytes) and arguments.are_kept()
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
         memory_bytes, cpu_us = usage()
         used = memory_bytes, cpu_us - told_cpu_us
         told_cpu_us = cpu_us
-        reply = REPLY.pack(kind, which, waits, *used, len(message), len(value))
+        reply = REPLY.pack(kind, which, waits, keeps, *used, len(message), len(value))
         write(calls, reply + message + value)
         folder.leave()
 
 
 def answer(
-    functions: dict[int, bytes | tuple[Callable[..., Any], Callable[[bytes], Any]]],
-    number: int,
-    arguments: bytes,
-    max_result_bytes: int,
+    functions: Functions, number: int, arguments: bytes | Parcels, max_result_bytes: int
 ) -> tuple[bytes, bytes, bytes]:
     """What to reply to one call: its kind, a message for people, and a pickle."""
     try:
-        known = functions[number]
-        if isinstance(known, bytes):
-            known = functions[number] = read(known)
-        function, load = known
-        args, kwargs = load(arguments)
+        reader, function = functions[number]
+        if isinstance(reader, bytes):  # it is not read yet
+            reader = own if reader.decode(errors="replace") == OWN else partial(foreign, reader)
+            functions[number] = reader, function = reader, read(reader, function)
+        args, kwargs = read(reader, arguments)
         result = function(*args, **kwargs)
         value = pickle.dumps(result, 5) if type(result) in PLAIN else as_data(result)
     except MemoryError as error:
@@ -185,15 +198,49 @@ def as_data(value: object) -> bytes:
     return results.dumps(value)  # type: ignore[no-any-return]  # it is a module of any kind
 
 
-def read(function: bytes) -> tuple[Callable[..., Any], Callable[[bytes], Any]]:
-    """A function, after the Python that pickled it, and what reads its arguments."""
-    python, _, pickled = function.partition(b"\n")
-    load = pickle.loads if python.decode(errors="replace") == OWN else partial(foreign, python)
-    return load(pickled), load
+def handed(kind: bytes, body: bytes, data: int) -> bytes | Parcels:
+    """What came is a pickle, or says where one lies."""
+    if kind in (FUNCTION, CALL):
+        return body
+    # Most calls never need it.
+    parcels = sys.modules.get(PARCELS) or load(PARCELS, PARCELS_FILE)
+    return parcels.Parcels(body, data)  # type: ignore[no-any-return]  # as above
 
 
-def foreign(python: bytes, pickled: bytes) -> Any:
-    """What another version has pickled. Its bytecode would end this process."""
+def read(reader: Callable[..., Any], pickled: bytes | Parcels) -> Any:
+    return reader(pickled) if isinstance(pickled, bytes) else pickled.load(reader)
+
+
+class Reader(pickle.Unpickler):
+    """`referred` gives the values that a pickle refers to, by their numbers."""
+
+    def __init__(
+        self,
+        pickled: Any,
+        buffers: list[memoryview] | None = None,
+        referred: Callable[[int], Any] | None = None,
+    ) -> None:
+        super().__init__(io.BytesIO(pickled), buffers=buffers)
+        self.referred = referred
+
+    def persistent_load(self, number: Any) -> Any:
+        assert self.referred is not None
+        return self.referred(number)
+
+
+def own(
+    pickled: Any,
+    buffers: list[memoryview] | None = None,
+    referred: Callable[[int], Any] | None = None,
+) -> Any:
+    """What this version has pickled."""
+    if referred is None:
+        return pickle.loads(pickled, buffers=buffers)
+    return Reader(pickled, buffers, referred).load()
+
+
+def foreign(python: bytes, *pickled: Any) -> Any:
+    """What another version has pickled, as for `own`. Its bytecode would end this process."""
 
     def refuse(*_: object) -> None:
         raise TypeError(
@@ -201,7 +248,7 @@ def foreign(python: bytes, pickled: bytes) -> Any:
             "leave python= out, or put the function into a module that the worker has"
         )
 
-    class Unpickler(pickle.Unpickler):
+    class Unpickler(Reader):
         def find_class(self, module: str, name: str) -> Any:
             found = super().find_class(module, name)
             if found is types.CodeType:
@@ -210,7 +257,7 @@ def foreign(python: bytes, pickled: bytes) -> Any:
                 return found
             return lambda kind: refuse if kind == "CodeType" else found(kind)
 
-    return Unpickler(io.BytesIO(pickled)).load()
+    return Unpickler(*pickled).load()
 
 
 def usage() -> tuple[int, int]:
@@ -291,9 +338,10 @@ def pickled(error: BaseException, max_bytes: int) -> bytes:
     return value if len(value) <= max_bytes else b""
 
 
-def forget(calls: int) -> None:
-    with suppress(OSError):  # a fork of a fork
-        os.close(calls)
+def forget(*fds: int) -> None:
+    for fd in fds:
+        with suppress(OSError):  # a fork of a fork
+            os.close(fd)
 
 
 def write(fd: int, data: bytes) -> None:

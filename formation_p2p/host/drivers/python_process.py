@@ -8,9 +8,10 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import cloudpickle
 import trio
@@ -28,7 +29,8 @@ from formation_p2p.core.workload.outcome import (
     Usage,
 )
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import python_child
+from formation_p2p.host.drivers import python_child, python_parcels
+from formation_p2p.host.drivers.call_data import CallData, Handed
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
 from formation_p2p.host.drivers.supervised import Called, Supervised
@@ -72,11 +74,24 @@ def setup_for(machine: Machine, execution: Execution, context: CallContext) -> C
     return CallSetup(context.needs, python, cloudpickle=_CLOUDPICKLE)
 
 
+class Reply(NamedTuple):
+    """To the call `which`: whether it `waits` to go on, and `keeps` memory that it was handed."""
+
+    which: int
+    outcome: Outcome
+    used: Usage
+    waits: bool
+    keeps: bool
+
+
 class WarmInterpreter(Called):
     """A started interpreter, seen from the node. `close` it, whatever happens."""
 
-    def __init__(self, task: Supervised, calls: socket.socket, setup: CallSetup) -> None:
+    def __init__(
+        self, task: Supervised, calls: socket.socket, data: socket.socket, setup: CallSetup
+    ) -> None:
         super().__init__(task, calls)
+        self._data = data  # on which descriptors are handed over
         self.setup = setup
         self._functions = SharedBlobs()
         self._received = bytearray()
@@ -88,18 +103,38 @@ class WarmInterpreter(Called):
         cls, machine: Machine, program: Path, execution: Execution, setup: CallSetup, home: Path
     ) -> Self:
         """Raises OSError where this machine cannot start a process."""
-        arguments = (str(MAX_RESULT_BYTES), setup.cloudpickle, *setup.first, "", *setup.last)
-        task, calls = await cls.started(
-            machine,
-            program,
-            arguments,
-            home,
-            execution.limits,
-            device_environment(execution.device_ids),
-            str(setup.python),
-            setup.shown,
+        data, its_data = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        data.setblocking(False)
+        fds = (its_data.fileno(),)
+        arguments = (
+            *(str(fds[0]), str(MAX_RESULT_BYTES), setup.cloudpickle),
+            *(*setup.first, "", *setup.last),
         )
-        return cls(task, calls, setup)
+        with its_data:
+            try:
+                task, calls = await cls.started(
+                    machine,
+                    program,
+                    arguments,
+                    home,
+                    execution.limits,
+                    device_environment(execution.device_ids),
+                    str(setup.python),
+                    setup.shown,
+                    fds,
+                )
+            except BaseException:
+                data.close()
+                raise
+        return cls(task, calls, data, setup)
+
+    async def close(self) -> None:
+        self._data.close()
+        await super().close()
+
+    def needs_function(self, execution: Execution) -> bool:
+        """Whether a call brings its function along."""
+        return execution.shared not in self._functions
 
     def suits(self, context: CallContext) -> bool:
         """Whether it is set up for calls with this context."""
@@ -110,16 +145,27 @@ class WarmInterpreter(Called):
         known = execution.shared in self._functions
         return len(execution.payload) + (0 if known else len(execution.shared))
 
-    def written(self, execution: Execution, context: CallContext) -> bytes:
-        """What has it run a call."""
+    def written(self, execution: Execution, context: CallContext, data: CallData) -> bytes:
+        """What has it run a call, whose data it is handed now."""
         number, new = self._functions.number(execution.shared)
-        payload = execution.payload
-        call = python_child.HEADER.pack(python_child.CALL, number, len(payload)) + payload
+        call = self._piece(python_child.CALL, number, execution.payload, data.arguments)
         if not new:
             return call
-        function = b"".join((context.python.encode(), b"\n", context.function))
-        header = python_child.HEADER.pack(python_child.FUNCTION, number, len(function))
-        return b"".join((header, function, call))
+        python = context.python.encode() + b"\n"
+        function = self._piece(
+            python_child.FUNCTION, number, context.function, data.function, python
+        )
+        return function + call
+
+    def _piece(
+        self, kind: bytes, number: int, pickled: bytes, handed: Handed | None, first: bytes = b""
+    ) -> bytes:
+        if handed is not None:
+            kind, pickled = kind.lower(), handed.body
+            with suppress(OSError):  # it is dead
+                socket.send_fds(self._data, [python_parcels.NOTE], handed.files)
+        header = python_child.HEADER.pack(kind, number, len(first) + len(pickled))
+        return b"".join((header, first, pickled))
 
     def send(self, data: memoryview) -> memoryview:
         """As much as it takes now. Returns the rest; all is taken where it is dead."""
@@ -157,17 +203,17 @@ class WarmInterpreter(Called):
         body = b"".join(map(python_child.WHICH.pack, unwanted))
         return python_child.HEADER.pack(python_child.GO_ON, 0, len(body)) + body
 
-    def replies(self) -> list[tuple[int, Outcome, Usage, bool]]:
-        """The replies received since, in order: to which call, and whether it waits to go on.
-        The memory of a call is the most that its interpreter had until its end.
+    def replies(self) -> list[Reply]:
+        """The replies received since, in order. The memory of a call is the most that its
+        interpreter had until its end.
 
         What it runs can find this socket too, so its word is checked like a stranger's: it is
         `broken` from the first that is not a reply.
         """
-        replies: list[tuple[int, Outcome, Usage, bool]] = []
+        replies: list[Reply] = []
         start, data = 0, self._received
         while len(data) - start >= python_child.REPLY.size and not self.broken:
-            kind, which, waits, memory_bytes, cpu_us, message_bytes, value_bytes = (
+            kind, which, waits, keeps, memory_bytes, cpu_us, message_bytes, value_bytes = (
                 python_child.REPLY.unpack_from(data, start)
             )
             known = kind == python_child.RETURNED or kind in _FAILURES
@@ -187,6 +233,6 @@ class WarmInterpreter(Called):
             if kind != python_child.RETURNED:
                 outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
             used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
-            replies.append((which, outcome, used, waits))
+            replies.append(Reply(which, outcome, used, waits, keeps))
         del data[:start]
         return replies

@@ -273,6 +273,7 @@ class Called:
         environment: Mapping[str, str],
         python: str = sys.executable,
         shown: tuple[Path, ...] = (),
+        passed_fds: tuple[int, ...] = (),
     ) -> tuple[Supervised, socket.socket]:
         """What to make one of. Raises OSError where this machine cannot start a process."""
         calls, its_calls = socket.socketpair()
@@ -288,7 +289,7 @@ class Called:
                 },
                 folder=folder,
                 limits=limits,
-                passed_fds=(its_fd,),
+                passed_fds=(its_fd, *passed_fds),
                 shown=shown,
             )
             try:

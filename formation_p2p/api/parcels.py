@@ -1,0 +1,85 @@
+"""Large pickles of this node: put where those who are to have them get them, and given back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskEnd
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.peer.effects import RejectRequest, UserEffect
+from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.memory import PrivateBlobs
+
+NO_PARCELS: Final[Mapping[str, Parcel]] = {}
+
+
+class Packer:
+    """Makes parcels of pickles, in the private blobs of the node that `owner` says how to reach."""
+
+    def __init__(self, blobs: PrivateBlobs, owner: Callable[[], Contact]) -> None:
+        self.blobs: Final = blobs
+        self._owner = owner
+
+    def pack(
+        self, pickled: bytes | memoryview, buffers: Iterable[pickle.PickleBuffer] = ()
+    ) -> Parcel:
+        """The parcel, which is to be released once. Raises LocalError."""
+        pieces = [buffer.raw() for buffer in buffers]
+        sizes = tuple(piece.nbytes for piece in pieces)
+        inside = len(pickled) > LARGE_BYTES
+        name, size = self.blobs.put([memoryview(pickled if inside else b""), *pieces])
+        blob = PrivateBlob(name, size, self._owner())
+        if inside:
+            return Parcel(b"", len(pickled), sizes, blob)
+        return Parcel(bytes(pickled), 0, sizes, blob)
+
+    def hold(self, parcel: Parcel) -> None:
+        """It is to be released once more."""
+        for blob in parcel.blobs:
+            self.blobs.hold(blob.name)
+
+    def release_all(self, arguments: Iterable[bytes | Parcel]) -> None:
+        """The parcels among these."""
+        for each in arguments:
+            if isinstance(each, Parcel):
+                self.release(each)
+
+    def release(self, parcel: Parcel) -> None:
+        for blob in parcel.blobs:
+            self.blobs.release(blob.name)
+
+
+class HeldParcels:
+    """What the tasks of jobs under way have in parcels: each is released when its task has ended.
+    From any thread."""
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+        self._held: dict[str, dict[str, Parcel]] = {}  # by job, then by task
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, job_id: str, parcels: Mapping[str, Parcel]) -> None:
+        if parcels:
+            self._held[job_id] = dict(parcels)
+
+    def told(self, effect: UserEffect) -> None:
+        """An event of a job, of any."""
+        if type(effect) is EmitJobEvent:
+            job_id, event = effect.job_id, effect.event
+            if isinstance(event, TaskEnd):
+                parcel = self._held.get(job_id, {}).pop(event.task_id, None)
+                if parcel is not None:
+                    self._packer.release(parcel)
+            elif type(event) is JobEnded:
+                self.job_ended(job_id)
+        elif type(effect) is RejectRequest:
+            self.job_ended(effect.what)
+
+    def job_ended(self, job_id: str) -> None:
+        for parcel in self._held.pop(job_id, {}).values():
+            self._packer.release(parcel)

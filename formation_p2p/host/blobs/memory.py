@@ -1,0 +1,347 @@
+"""The private blobs that this node has: in memory up to a bound, past it in files.
+
+Memory is that of a file without a name (memfd_create(2)), which other processes map: nothing is
+copied on the way to them. It is sealed, so that they cannot write to it. Those that this node has
+filled itself it uses again, since new pages cost four times as much as copying into them: it keeps
+a mapping from before they were sealed, and waits until all readers have said that they have done
+with them. All methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.parcel import places_of
+from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.files import check_disk
+
+log = logging.getLogger(__name__)
+
+# Of the machine's memory: the rest is for what the arguments are made of, and what tasks take.
+MEMORY_SHARE: Final = 4
+# Held in memory, and kept to be used again. Each has two descriptors, of 1,024 that a process has.
+MAX_SEGMENTS: Final = 192
+# Kept to be used again: a few arrays of the size that one worker reads while the next is written.
+MAX_SPARE_BYTES: Final = 512 * MIB
+MAX_SPARE: Final = 32
+# ...for so long. A caller that goes on does it within this; else the memory is for others.
+SPARE_S: Final = 10.0
+# Named at all. Those past the bounds of memory are files.
+MAX_PRIVATE: Final = 65_536
+# <linux/fcntl.h>: no new way to write to it, where ours stays.
+_F_SEAL_FUTURE_WRITE: Final = 0x0010
+_SHAPE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALED: Final = _SHAPE | fcntl.F_SEAL_WRITE
+
+
+class Segment:
+    """Memory of `size_bytes`, that this process alone can write to."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Raises OSError."""
+        self.file = os.memfd_create("formation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.file, size_bytes)
+            self._map = mmap.mmap(self.file, size_bytes)
+            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SHAPE | _F_SEAL_FUTURE_WRITE)
+        except BaseException:
+            os.close(self.file)
+            raise
+        self.size_bytes = size_bytes
+        self.spare_since_s = 0.0
+
+    def fill(self, pieces: Sequence[memoryview]) -> None:
+        sizes = [piece.nbytes for piece in pieces]
+        with memoryview(self._map) as into:
+            for at, piece, size in zip(places_of(sizes), pieces, sizes, strict=False):
+                into[at : at + size] = piece
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self.file)
+
+
+@dataclass(slots=True)
+class _Held:
+    """One private blob: in a segment of ours, in memory that is sealed (`file`), or at `path`.
+
+    `readers` have its descriptor and have not said that they have done with it. `spoilt` is one
+    that may be read for ever.
+    """
+
+    size_bytes: int
+    segment: Segment | None = None
+    file: int | None = None
+    path: Path | None = None
+    holders: int = 1
+    readers: int = 0
+    spoilt: bool = False
+
+
+class PrivateBlobs:
+    """See the module. `open` says which folder is for what does not fit into memory; `close` lets
+    go of all of it."""
+
+    def __init__(
+        self,
+        limit_bytes: int | None = None,
+        spare_bytes: int = MAX_SPARE_BYTES,
+        spare_s: float = SPARE_S,
+        max_blobs: int = MAX_PRIVATE,
+    ) -> None:
+        self._spare_bytes, self._spare_s, self._max_blobs = spare_bytes, spare_s, max_blobs
+        self._folder: Path | None = None
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._limit_bytes = pages // MEMORY_SHARE if limit_bytes is None else limit_bytes
+        self._lock = threading.Lock()
+        self._held: dict[bytes, _Held] = {}
+        self._spare: deque[Segment] = deque()  # the longest unused first
+        self._memory_bytes = 0  # of all segments and files in memory, the spare ones too
+        self._segments = 0
+
+    def open(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def memory_bytes(self) -> int:
+        """All that is held in memory, and what is kept to be used again."""
+        return self._memory_bytes
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def put(self, pieces: Sequence[memoryview]) -> tuple[bytes, int]:
+        """Keep these, laid out as in a parcel, until `release`. Returns the name and the size.
+        Raises LocalError where neither memory nor the disk has room."""
+        size = places_of(piece.nbytes for piece in pieces)[-1]
+        segment = self._segment(size)
+        try:
+            if segment is None:
+                return self._add(_Held(size, path=self._written(pieces, size))), size
+            segment.fill(pieces)
+        except BaseException:
+            if segment is not None:
+                self._drop(segment)
+            raise
+        return self._add(_Held(size, segment)), size
+
+    def adopt(self, file: int, size_bytes: int) -> bytes:
+        """Keep memory that another process has filled, whose descriptor is given away. Its name.
+        Raises LocalError for what is not a memory file of this size at least, or can still be
+        written to; `file` is closed then."""
+        try:
+            check_sealed(file, size_bytes)
+            return self._add(_Held(size_bytes, file=file))
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _add(self, held: _Held) -> bytes:
+        name = secrets.token_bytes(NAME_BYTES)
+        with self._lock:
+            if len(self._held) < self._max_blobs:
+                self._held[name] = held
+                if held.file is not None:
+                    self._memory_bytes += held.size_bytes
+                return name
+        self._forget(held)
+        raise LocalError(f"{self._max_blobs} private blobs are held; wait until calls have ended")
+
+    def hold(self, name: bytes) -> bool:
+        """One more holder; False where it is not here."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return False
+            held.holders += 1
+            return True
+
+    def release(self, name: bytes) -> None:
+        """One holder less; with the last it is gone for new readers."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return
+            held.holders -= 1
+            if held.holders:
+                return
+            del self._held[name]
+            if held.file is not None:
+                self._memory_bytes -= held.size_bytes
+            if held.readers:
+                return
+        self._forget(held)
+
+    def lend(self, name: bytes) -> Lent | None:
+        """For a reader, which is to call `Lent.done`; None where it is not here. Raises OSError."""
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                return None
+            held.readers += 1
+            try:
+                file = self._opened(held)
+            except BaseException:
+                held.readers -= 1
+                raise
+        return Lent(file, held.size_bytes, lambda clean: self._returned(held, clean))
+
+    def _opened(self, held: _Held) -> int:
+        if held.path is not None:
+            return os.open(held.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = held.file if held.segment is None else held.segment.file
+        assert file is not None
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+
+    def _returned(self, held: _Held, clean: bool) -> None:
+        with self._lock:
+            held.readers -= 1
+            held.spoilt = held.spoilt or not clean
+            if held.holders or held.readers:
+                return
+        self._forget(held)
+
+    def _forget(self, held: _Held) -> None:
+        """It has neither holders nor readers."""
+        if held.path is not None:
+            held.path.unlink(missing_ok=True)
+        if held.file is not None:
+            os.close(held.file)
+        if held.segment is None:
+            return
+        if held.spoilt:
+            self._drop(held.segment)
+            return
+        with self._lock:
+            held.segment.spare_since_s = time.monotonic()
+            self._spare.append(held.segment)
+        self.trim()
+
+    def trim(self, *, all_of_it: bool = False) -> None:
+        """Give back the memory of spare segments that were not used for a while."""
+        now_s = time.monotonic()
+        while True:
+            with self._lock:
+                spare_bytes = sum(segment.size_bytes for segment in self._spare)
+                old = self._spare and self._spare[0].spare_since_s + self._spare_s <= now_s
+                too_much = spare_bytes > self._spare_bytes or len(self._spare) > MAX_SPARE
+                if not (old or too_much or (all_of_it and self._spare)):
+                    return
+                segment = self._spare.popleft()
+            self._drop(segment)
+
+    def _segment(self, size_bytes: int) -> Segment | None:
+        """A spare one of about this size, or a new one; None where it is past the bounds."""
+        capacity = -(-size_bytes // MIB) * MIB
+        with self._lock:
+            for segment in reversed(self._spare):
+                if size_bytes <= segment.size_bytes <= 2 * capacity:
+                    self._spare.remove(segment)
+                    return segment
+            while self._spare and self._is_past_bounds(capacity):
+                self._dropped(self._spare.popleft())
+            if self._is_past_bounds(capacity):
+                return None
+            self._memory_bytes += capacity
+            self._segments += 1
+        try:
+            return Segment(capacity)
+        except OSError as error:
+            with self._lock:
+                self._memory_bytes -= capacity
+                self._segments -= 1
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC):
+                raise LocalError(f"no memory to share: {error.strerror}") from error
+            return None
+
+    def _is_past_bounds(self, more_bytes: int) -> bool:
+        too_many = self._segments >= MAX_SEGMENTS
+        return too_many or self._memory_bytes + more_bytes > self._limit_bytes
+
+    def _drop(self, segment: Segment) -> None:
+        with self._lock:
+            self._dropped(segment)
+
+    def _dropped(self, segment: Segment) -> None:
+        segment.close()
+        self._memory_bytes -= segment.size_bytes
+        self._segments -= 1
+
+    def _written(self, pieces: Sequence[memoryview], size: int) -> Path:
+        if self._folder is None:
+            raise NodeClosed("the node is not entered, or was left; nothing can be kept for it")
+        path = self._folder / f"{secrets.token_hex(8)}.private"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_disk(self._folder, size)
+            with path.open("xb", buffering=0) as file:
+                sizes = [piece.nbytes for piece in pieces]
+                for at, piece in zip(places_of(sizes), pieces, strict=False):
+                    rest = piece
+                    while rest:
+                        written = os.pwrite(file.fileno(), rest, at)
+                        at, rest = at + written, rest[written:]
+                os.ftruncate(file.fileno(), size)
+        except OSError as error:
+            with suppress(OSError):
+                path.unlink()
+            problem = f"{format_bytes(size)} cannot be kept: {error.strerror or error}"
+            raise LocalError(f"{problem}; free some of the disk at {self._folder}") from error
+        return path
+
+    def close(self) -> None:
+        """All of it goes, whoever reads it."""
+        with self._lock:
+            self._folder = None
+            held, self._held = list(self._held.values()), {}
+        for each in held:
+            each.holders = 0
+            if not each.readers:
+                self._forget(each)
+            elif each.path is not None:
+                each.path.unlink(missing_ok=True)
+        self.trim(all_of_it=True)
+
+
+class Lent:
+    """A private blob that is being read, from its open `file`. Call `done` once, at the end."""
+
+    def __init__(self, file: int, size_bytes: int, returned: Callable[[bool], None]) -> None:
+        self.file = file
+        self.size_bytes = size_bytes
+        self._returned = returned
+        self._is_done = False
+
+    def done(self, *, clean: bool) -> None:
+        """`clean`: no process reads it, or maps it, any more on account of this."""
+        if not self._is_done:
+            self._is_done = True
+            os.close(self.file)
+            self._returned(clean)
+
+
+def check_sealed(file: int, size_bytes: int) -> None:
+    """Raises LocalError for all but memory of at least this size, which stays as it is."""
+    try:
+        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise LocalError("what was handed over is not memory") from error
+    if seals & _SEALED != _SEALED:
+        raise LocalError("what was handed over can still be changed")
+    if os.fstat(file).st_size < size_bytes:
+        raise LocalError("what was handed over is too short")

@@ -1,0 +1,167 @@
+"""What a call has in private blobs, on its way to the interpreter: fetched while others run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.outcome import Failed, FailureKind
+from formation_p2p.core.workload.parcel import Parcel, is_parcel
+from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.drivers import python_parcels
+from formation_p2p.host.drivers.driver import BlobAccess, Execution
+
+
+@dataclass(slots=True)
+class Handed:
+    """The parcels of one pickle, ready to be handed to an interpreter. `done` once it has done with
+    them."""
+
+    body: bytes
+    lent: list[Lent] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[int]:
+        return [each.file for each in self.lent]
+
+    def done(self, *, clean: bool) -> None:
+        for each in self.lent:
+            each.done(clean=clean)
+
+
+@dataclass(slots=True)
+class CallData:
+    """Of one call: its arguments, and its function where the interpreter does not have it. None for
+    those that it has in the message."""
+
+    arguments: Handed | None = None
+    function: Handed | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return self.arguments is not None or self.function is not None
+
+    def done(self, *, clean: bool) -> None:
+        """`clean` says it of the arguments; parts of a function are used for as long as it is."""
+        if self.arguments is not None:
+            self.arguments.done(clean=clean)
+        if self.function is not None:
+            self.function.done(clean=False)
+
+
+def is_large(execution: Execution, context: CallContext, *, new: bool) -> bool:
+    """Whether a call has data of which the message only has the names; `new` says whether the
+    interpreter needs the function."""
+    return is_parcel(execution.payload) or (new and is_parcel(context.function))
+
+
+class Contexts:
+    """Those of a lease, each read once for as long as calls with it come one after the other."""
+
+    def __init__(self) -> None:
+        self._shared: bytes | None = None
+        self._context: CallContext | None = None
+
+    def of(self, execution: Execution) -> CallContext:
+        """Raises InvalidInput."""
+        if self._context is None or execution.shared is not self._shared:
+            self._context = CallContext.decode(execution.shared)
+            self._shared = execution.shared
+        return self._context
+
+
+class Prefetch:
+    """Fetches the data of one call at a time: of the next one. `arrived` is called when that has
+    come."""
+
+    def __init__(
+        self, blobs: BlobAccess | None, nursery: trio.Nursery, arrived: Callable[[], None]
+    ) -> None:
+        self._blobs = blobs
+        self._nursery = nursery
+        self._arrived = arrived
+        self._of = ""
+        self._scope = trio.CancelScope()
+        self._event = trio.Event()
+        self._found: CallData | Failed | None = None
+
+    async def wait(self) -> None:
+        """Until that which was asked for last has come."""
+        await self._event.wait()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._of) and self._found is None
+
+    def begin(self, execution: Execution, context: CallContext, *, new: bool) -> None:
+        """It is the next call, and a large one; it is fetched, unless that has begun."""
+        if self._of != execution.execution_id:
+            self.drop()
+            self._of = execution.execution_id
+            self._event, self._scope = trio.Event(), trio.CancelScope()
+            payload = execution.payload if is_parcel(execution.payload) else b""
+            function = context.function if new and is_parcel(context.function) else b""
+            self._nursery.start_soon(self._fetch, payload, function, self._scope, self._event)
+
+    def take(self, *, idle: bool) -> CallData | Failed | None:
+        """What was fetched, once it is there. Where it cannot be had, the outcome of the call: once
+        the interpreter is `idle`, in its turn."""
+        if self._found is None or (isinstance(self._found, Failed) and not idle):
+            return None
+        found, self._found, self._of = self._found, None, ""
+        return found
+
+    def drop(self) -> None:
+        """What was asked for is not needed after all."""
+        self._scope.cancel()
+        if isinstance(self._found, CallData):
+            self._found.done(clean=True)
+        self._found, self._of = None, ""
+
+    async def _fetch(
+        self, payload: bytes, function: bytes, scope: trio.CancelScope, event: trio.Event
+    ) -> None:
+        data = CallData()
+        found: CallData | Failed = data
+        with scope:
+            try:
+                data.function = await self._handed(function)
+                data.arguments = await self._handed(payload)
+            except InvalidInput as error:
+                found = Failed(FailureKind.INVALID, str(error))
+            except (FormationError, OSError) as error:
+                found = Failed(FailureKind.DRIVER, f"the data of the call cannot be had: {error}")
+        if found is not data or scope.cancelled_caught:
+            data.done(clean=True)
+        if not scope.cancelled_caught:
+            self._found = found
+            event.set()
+            self._arrived()
+
+    async def _handed(self, record: bytes) -> Handed | None:
+        """Raises InvalidInput, LocalError, RemoteError."""
+        if not record:
+            return None
+        parcel = Parcel.decode(record)
+        if self._blobs is None:
+            raise InvalidInput("driver", "has no access to private blobs")
+        handed = Handed(b"".join(map(_body, (parcel, *parcel.references))))
+        try:
+            for blob in parcel.blobs:
+                handed.lent.append(await self._blobs.lend(blob))
+        except BaseException:
+            handed.done(clean=True)
+            raise
+        return handed
+
+
+def _body(parcel: Parcel) -> bytes:
+    """As python_parcels.py reads it."""
+    header = python_parcels.PARCEL.pack(
+        parcel.pickle_bytes, len(parcel.pickled), len(parcel.buffers)
+    )
+    return b"".join((header, *map(python_parcels.SIZE.pack, parcel.buffers), parcel.pickled))

@@ -1,0 +1,323 @@
+"""The calls of one interpreter of the `python` driver: given to it, answered, ended."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
+from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, is_large
+from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns
+from formation_p2p.host.drivers.program import failure
+from formation_p2p.host.drivers.python_process import WarmInterpreter
+
+# It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
+# not be taken for a broken one.
+_START_S: Final = 60.0
+# Calls on their way, so that the interpreter never waits. They fit into the socket's buffer: a
+# larger one is sent once all others are answered, so that the two ends never both wait to write.
+_MAX_IN_FLIGHT: Final = 64
+_MAX_IN_FLIGHT_BYTES: Final = 64 * KIB
+# A result waits so long for others that are reported with it.
+_FLUSH_S: Final = 0.002
+_FLUSH_BYTES: Final = 1024 * KIB
+# Calls that are handed data: one runs, one is the next, and the data of a third is fetched.
+_MAX_LARGE: Final = 2
+# What a call prints is read once it has run for so long, and then as it comes.
+_LONG_S: Final = 0.05
+
+_MEDDLED: Final = Failed(
+    FailureKind.EXIT, "wrote to the socket that the driver calls it over; leave that alone"
+)
+CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
+
+
+def refuse(turns: Turns, execution: Execution, failed: Failed) -> None:
+    """Of one that was taken, and cannot be run."""
+    turns.begin(execution.execution_id)
+    turns.ended(execution.execution_id, failed)
+    turns.flush()
+
+
+class _Call(NamedTuple):
+    """One on its way: `which` is how many came before it, and itself."""
+
+    which: int
+    execution: Execution
+    weight: int
+    data: CallData
+
+
+class CallSession:
+    """The calls of one interpreter, until that has ended. In the `nursery` data is fetched."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        warm: WarmInterpreter,
+        contexts: Contexts,
+        blobs: BlobAccess | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._turns = turns
+        self._warm = warm
+        self._contexts = contexts
+        self._is_last = False  # whether the next call needs another interpreter
+        self._calls: deque[_Call] = deque()  # on their way, the first of them runs
+        self._weight = 0
+        self._count = 0
+        self._unwanted: set[int] = set()  # on their way, not to be run after all
+        self._began_s = 0.0
+        self._unflushed_s = math.inf  # since when a result waits to be reported
+        self._unflushed_bytes = 0
+        self._output: Output | None = None  # of the call that runs, once it has printed
+        self._watching: trio.CancelScope | None = None
+        self._data = Prefetch(blobs, nursery, self._wake)
+
+    async def run(self) -> None:
+        try:
+            if await self._start():
+                await self._run()
+        finally:
+            self._data.drop()
+            for call in self._calls:
+                call.data.done(clean=False)
+
+    async def _run(self) -> None:
+        while True:
+            await self._give()
+            if not self._calls:
+                self._flush()
+                if self._is_last:
+                    return
+                if self._data.is_waiting:
+                    await self._until(math.inf, self._data.wait)
+                await self._turns.wait()
+                if self._warm.task.over:
+                    return
+                continue
+            await self._wait()
+            alive = self._turns.is_paused or self._warm.receive()
+            for reply in self._warm.replies():
+                await self._reply(*reply)
+            if self._warm.broken:
+                if self._calls:
+                    self._end(_MEDDLED)
+                self._flush()
+                return
+            if not self._calls:
+                continue
+            if not alive:
+                ending = await self._warm.task.settled()
+                self._end(failure(ending, self._drained(), self._calls[0].execution))
+                return
+            killed = self._turns.is_killed
+            if killed or trio.current_time() >= self._due_s:
+                ending = replace(await self._warm.task.stop(), late=True)
+                output, execution = self._drained(), self._calls[0].execution
+                self._end(CANCELLED if killed else failure(ending, output, execution))
+                return
+            if trio.current_time() >= self._began_s + _LONG_S:
+                self._take_back()
+
+    async def _start(self) -> bool:
+        """Its start counts as the first call's: the owner of that may kill it."""
+        first = self._turns.take()
+        self._calls.append(_Call(0, first, 0, CallData()))
+        self._begin()
+        deadline = trio.current_time() + _START_S
+        alive = True
+        while alive and not self._warm.is_ready and trio.current_time() < deadline:
+            await self._listen(deadline)
+            if self._turns.is_killed:
+                self._end(CANCELLED)
+                return False
+            alive = self._warm.receive()
+        if not self._warm.is_ready:
+            ending = await self._warm.task.settled()
+            failed = failure(ending, self._drained(), first)
+            if failed.kind is FailureKind.EXIT:
+                problem = f"the interpreter did not start: {failed.message}"
+                failed = Failed(FailureKind.DRIVER, problem)
+            self._end(failed)
+            return False
+        self._calls.clear()
+        self._turns.put_back(first)
+        return True
+
+    async def _give(self) -> None:
+        """Send as many calls as may be on their way, all at once."""
+        data: list[bytes] = []
+        while self._turns.next_bytes is not None and len(self._calls) < _MAX_IN_FLIGHT:
+            execution = self._turns.take()
+            try:
+                context = self._contexts.of(execution)
+                self._is_last = not self._warm.suits(context)
+            except InvalidInput:
+                self._is_last = True  # the driver refuses it, in its turn
+            if self._is_last:
+                self._turns.put_back(execution)
+                break
+            weight = self._warm.weight(execution)
+            if self._calls and self._weight + weight > _MAX_IN_FLIGHT_BYTES:
+                self._turns.put_back(execution)
+                break
+            found = self._data_of(execution, context)
+            if found is None:
+                self._turns.put_back(execution)
+                break
+            if isinstance(found, Failed):
+                refuse(self._turns, execution, found)
+                continue
+            self._count += 1
+            self._weight += weight
+            self._calls.append(_Call(self._count, execution, weight, found))
+            if len(self._calls) == 1:
+                self._begin()
+            data.append(self._warm.written(execution, context, found))
+        if data:
+            await self._send(b"".join(data))
+
+    def _data_of(self, execution: Execution, context: CallContext) -> CallData | Failed | None:
+        """None where it is on its way, or has to wait."""
+        new = self._warm.needs_function(execution)
+        if not is_large(execution, context, new=new):
+            return CallData()
+        self._data.begin(execution, context, new=new)
+        if sum(call.data.is_any for call in self._calls) >= _MAX_LARGE:
+            return None
+        return self._data.take(idle=not self._calls)
+
+    async def _send(self, data: bytes) -> None:
+        """What is on its way fits into the socket's buffer; what is larger, the interpreter waits
+        for. Ends early where that is to be killed."""
+        rest = memoryview(data)
+        while rest and not self._turns.is_killed and trio.current_time() < self._due_s:
+            rest = self._warm.send(rest)
+            if rest:
+                await self._until(self._due_s, self._warm.wait_for_room)
+
+    def _take_back(self) -> None:
+        """What waits behind a call that takes long, where its owner wants it back."""
+        first, *behind = self._calls
+        self._calls = deque([first])
+        for call in behind:
+            if self._turns.is_unwanted(call.execution):
+                self._unwanted.add(call.which)
+                self._weight -= call.weight
+                self._done(call, clean=False)
+                self._turns.put_back(call.execution)
+            else:
+                self._calls.append(call)
+        self._turns.flush()
+
+    def _begin(self) -> None:
+        self._output = None
+        self._began_s = trio.current_time()
+        self._turns.begin(self._calls[0].execution.execution_id)
+
+    @property
+    def _due_s(self) -> float:
+        timeout_s = self._calls[0].execution.timeout_s
+        return math.inf if timeout_s is None else self._began_s + timeout_s
+
+    async def _wait(self) -> None:
+        """Until there may be something to do."""
+        if self._turns.is_paused:
+            # What it has to say stays in the socket, and it waits when that is full.
+            self._flush()
+            await self._until(self._due_s, trio.sleep_forever)
+        elif trio.current_time() >= (long_s := self._began_s + _LONG_S):
+            self._flush()
+            await self._listen(self._due_s)
+        else:
+            flush_s = self._unflushed_s + _FLUSH_S
+            await self._until(min(self._due_s, long_s, flush_s), self._warm.wait)
+            if trio.current_time() >= flush_s:
+                self._flush()
+
+    async def _listen(self, deadline: float) -> None:
+        """As `_wait`, for a call that takes long: its output is passed on as it comes."""
+        async with self._warm.task.passing_on(self._output_now(), when_over=self._warm.hang_up):
+            await self._until(deadline, self._warm.wait)
+
+    async def _until(self, deadline: float, wait: Callable[[], Awaitable[None]]) -> None:
+        with trio.CancelScope(deadline=deadline) as scope:
+            self._turns.watch(scope)
+            self._watching = scope
+            await wait()
+        self._watching = None
+        self._turns.watch(None)
+
+    def _wake(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _reply(
+        self, which: int, outcome: Outcome, used: Usage, waits: bool, keeps: bool
+    ) -> None:
+        if which in self._unwanted:
+            self._unwanted.discard(which)
+            return  # it ran all the same, and was reported as one that did not
+        if not self._calls or which != self._calls[0].which:
+            self._warm.broken = True  # the task has written it
+            return
+        if waits:
+            self._drained()
+        call = self._calls.popleft()
+        self._weight -= call.weight
+        self._done(call, clean=not keeps)
+        self._turns.ended(call.execution.execution_id, outcome, used)
+        if self._unflushed_s == math.inf:
+            self._unflushed_s = trio.current_time()
+        self._unflushed_bytes += len(outcome.result)
+        if self._unflushed_bytes >= _FLUSH_BYTES:
+            self._flush()
+        if self._calls:
+            self._begin()
+        if waits:
+            unwanted, self._unwanted = self._unwanted, set()
+            data = self._warm.go_on(unwanted)
+            await self._send(data) if self._calls else self._warm.send(memoryview(data))
+
+    def _end(self, outcome: Outcome) -> None:
+        """The call that runs is over, and its interpreter with it: the others have not begun."""
+        call = self._calls.popleft()
+        self._done(call, clean=False)
+        self._turns.ended(call.execution.execution_id, outcome)
+        while self._calls:
+            behind = self._calls.pop()
+            self._done(behind, clean=False)
+            self._turns.put_back(behind.execution)
+        self._flush()
+
+    def _done(self, call: _Call, *, clean: bool) -> None:
+        """`clean`: the interpreter does not use any more of what it was handed for it. Of what the
+        function has it may do so to its end."""
+        call.data.done(clean=clean)
+
+    def _flush(self) -> None:
+        self._unflushed_s, self._unflushed_bytes = math.inf, 0
+        self._turns.flush()
+
+    def _output_now(self) -> Output:
+        """That of the call that runs."""
+        if self._output is None:
+            execution_id = self._calls[0].execution.execution_id
+            self._output = Output(partial(self._turns.output, execution_id))
+        return self._output
+
+    def _drained(self) -> Output:
+        """All that the call that runs has printed so far."""
+        output = self._output_now()
+        self._warm.task.drain(output)
+        return output

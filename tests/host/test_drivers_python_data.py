@@ -1,0 +1,244 @@
+"""Calls with large arguments, on real interpreters: what lies in private blobs is mapped there."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import cloudpickle
+import numpy as np
+import trio
+import trio.testing
+
+from formation_p2p.api.calls import ArgumentPickler, context_of, packed_function, pickled_function
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.drivers.driver import BlobAccess
+from formation_p2p.host.drivers.python import PythonDriver
+from tests.support.drivers_world import ALease, bare_machine, open_descriptors, within
+from tests.support.parcels import a_packer
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Blobs:
+    """The blobs that this process has, as the node's; `go` lets a reader have them."""
+
+    def __init__(self) -> None:
+        self.held = PrivateBlobs()
+        self.asked = 0
+        self._news = trio.Event()
+        self.go = trio.Event()
+        self.go.set()
+
+    async def until_asked(self, times: int) -> None:
+        while self.asked < times:
+            self._news = trio.Event()
+            await self._news.wait()
+
+    async def lend(self, blob: PrivateBlob) -> Lent:
+        self.asked += 1
+        self._news.set()
+        await self.go.wait()
+        lent = self.held.lend(blob.name)
+        if lent is None:
+            raise LocalError("it is not here")
+        return lent
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.blobs = Blobs()
+        self.packer = a_packer(self.blobs.held)
+        self.pickler = ArgumentPickler(self.packer)
+        driver = PythonDriver(bare_machine())
+        driver.blobs = cast("BlobAccess", self.blobs)  # it takes nothing else
+        self.lease = ALease(driver, root)
+
+    def packed(self, *args: Any) -> Parcel:
+        packed = self.pickler.dumps(args, {})
+        assert isinstance(packed, Parcel)
+        return packed
+
+    async def outcome(
+        self, function: Callable[..., Any], arguments: bytes | Parcel, shared: bytes = b""
+    ) -> Outcome:
+        payload = arguments.encode() if isinstance(arguments, Parcel) else arguments
+        return await self.lease.outcome(shared or pickled_function(function), payload)
+
+    async def value(self, function: Callable[..., Any], *args: Any, shared: bytes = b"") -> Any:
+        arguments = self.pickler.dumps(args, {})
+        outcome = await self.outcome(function, arguments, shared)
+        if isinstance(arguments, Parcel):
+            self.packer.release(arguments)
+        assert isinstance(outcome, Succeeded), outcome
+        return pickle.loads(outcome.result)
+
+
+def story(root: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        world = World(root)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.lease.serve)
+            try:
+                await scenario(world)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await world.lease.end()
+        world.blobs.held.close()
+        assert (world.blobs.held.memory_bytes, len(world.blobs.held)) == (0, 0)
+
+    bare_machine()
+    before = open_descriptors()
+    within(30, bounded)
+    assert open_descriptors() <= before
+
+
+def test_arrays_are_mapped_and_may_be_written_to(tmp_path: Path) -> None:
+    def doubles(pair: Any, text: str) -> Any:
+        first, second = pair["first"], pair["second"]
+        aligned = all(each.ctypes.data % 64 == 0 for each in (first, second))
+        first *= 2
+        return float(first.sum()), int(second.sum()), aligned, first.flags.owndata, text
+
+    async def scenario(world: World) -> None:
+        pair: dict[str, Any] = {"first": np.ones(MIB), "second": np.arange(100_001, dtype=np.int32)}
+        for _ in range(3):
+            total, whole, aligned, copied, text = await world.value(doubles, pair, "x" * 10)
+            assert (total, text) == (2.0 * MIB, "x" * 10)
+            assert whole == pair["second"].sum()
+            assert (aligned, copied) == (True, False)
+        assert pair["first"].sum() == MIB
+        assert world.blobs.held.memory_bytes < 12 * MIB  # the same memory each time
+
+    story(tmp_path, scenario)
+
+
+def test_a_large_pickle_lies_there_too(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        assert await world.value(len, b"x" * 9_000_000) == 9_000_000
+        assert await world.value(len, [str(number) for number in range(100_000)]) == 100_000
+        assert await world.value(len, "small") == 5
+
+    story(tmp_path, scenario)
+
+
+def test_a_function_brings_what_it_encloses_once(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        table = np.arange(MIB)
+
+        def entry(number: int) -> int:
+            return int(table[number])
+
+        packed = packed_function(entry, world.packer)
+        assert packed.parcel is not None
+        shared = context_of(packed.function)
+        for number in range(5):
+            assert await world.value(entry, number, shared=shared) == number
+        assert await world.value(lambda a: len(a) + 1, table) == MIB + 1
+        assert world.blobs.asked == 2
+
+    story(tmp_path, scenario)
+
+
+def test_memory_that_a_call_keeps_is_not_used_again(tmp_path: Path) -> None:
+    def keeps(array: Any) -> float:
+        import builtins
+
+        kept = builtins.__dict__.setdefault("kept", [])
+        kept.append(array)
+        return float(kept[0][0])
+
+    def forks(array: Any) -> float:
+        import os
+
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        return float(array[0])
+
+    async def scenario(world: World) -> None:
+        assert await world.value(keeps, np.full(MIB, 1.0)) == 1
+        assert await world.value(keeps, np.full(MIB, 2.0)) == 1
+        assert world.blobs.held.memory_bytes == 0
+        assert await world.value(forks, np.full(MIB, 3.0)) == 3
+        assert world.blobs.held.memory_bytes == 0
+
+    story(tmp_path, scenario)
+
+
+def test_calls_behind_one_that_waits_for_its_data_keep_their_order(tmp_path: Path) -> None:
+    def note(number: Any) -> Any:
+        import builtins
+
+        noted = builtins.__dict__.setdefault("noted", [])
+        noted.append(int(number[0]) if hasattr(number, "dtype") else number)
+        return noted
+
+    async def scenario(world: World) -> None:
+        world.blobs.go = trio.Event()
+        found: list[Any] = []
+
+        async def call(argument: Any) -> None:
+            found.append(await world.value(note, argument, shared=shared))
+
+        shared = pickled_function(note)
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                argument = np.full(MIB, number) if number % 2 else number
+                nursery.start_soon(call, argument)
+                await trio.testing.wait_all_tasks_blocked()
+            await world.blobs.until_asked(1)
+            world.blobs.go.set()
+        assert max(found, key=len) == [0, 1, 2, 3]
+
+    story(tmp_path, scenario)
+
+
+def test_data_that_is_gone_or_wrong_costs_its_call_alone(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        gone = world.packed(np.ones(MIB))
+        world.packer.release(gone)
+        outcome = await world.outcome(len, gone)
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.DRIVER
+        assert "not here" in outcome.message
+        for wrong in (b"\x85garbage", gone.encode()[:-1]):
+            outcome = await world.outcome(len, wrong)
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.INVALID
+        assert await world.value(len, np.ones(MIB)) == MIB
+
+    story(tmp_path, scenario)
+
+
+def test_a_call_that_is_taken_back_gives_its_data_back(tmp_path: Path) -> None:
+    import time
+
+    async def scenario(world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            parcels = [world.packed(np.full(MIB, number)) for number in range(5)]
+
+            async def call(parcel: Parcel) -> None:
+                outcome = await world.outcome(lambda array: time.sleep(20), parcel)
+                assert isinstance(outcome, Failed)
+                assert outcome.kind is FailureKind.CANCELLED
+
+            for parcel in parcels:
+                nursery.start_soon(call, parcel)
+                await trio.testing.wait_all_tasks_blocked()
+            await world.blobs.until_asked(3)
+            await trio.sleep(0.2)
+            world.lease.kill()
+        for parcel in parcels:
+            world.packer.release(parcel)
+        assert await world.value(len, np.ones(MIB)) == MIB
+
+    story(tmp_path, scenario)

@@ -1,0 +1,317 @@
+"""Private blobs in the memory of this machine: filled, lent, used again, and handed to others."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.local import LocalBlobs, NotLocal
+from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.blobs.private import PrivateExchange
+from tests.support.drivers_world import open_descriptors, within
+from tests.support.waiting import wait_until
+
+DATA = secrets.token_bytes(300 * KIB)
+
+
+def pieces(*data: bytes) -> list[memoryview]:
+    return [memoryview(each) for each in data]
+
+
+def read(lent: Lent) -> bytes:
+    with mmap.mmap(lent.file, lent.size_bytes, prot=mmap.PROT_READ) as view:
+        return view[:]
+
+
+def lent_by(blobs: PrivateBlobs, name: bytes) -> Lent:
+    lent = blobs.lend(name)
+    assert lent is not None
+    return lent
+
+
+# -- in one process -----------------------------------------------------------------------------
+
+
+def test_what_is_put_is_lent_until_it_is_released() -> None:
+    before = open_descriptors()
+    blobs = PrivateBlobs()
+    name, size = blobs.put(pieces(b"", b"abc", DATA))
+    assert size == 64 + len(DATA)
+    assert blobs.hold(name)
+    blobs.release(name)
+    lent = lent_by(blobs, name)
+    assert read(lent)[:3] == b"abc"
+    assert read(lent)[64:size] == DATA
+    blobs.release(name)
+    assert blobs.lend(name) is None
+    assert not blobs.hold(name)
+    assert read(lent)[64:size] == DATA  # as long as it is read
+    lent.done(clean=True)
+    lent.done(clean=True)
+    blobs.release(name)
+    blobs.close()
+    assert (blobs.memory_bytes, open_descriptors()) == (0, before)
+
+
+def test_a_reader_cannot_write_to_it() -> None:
+    blobs = PrivateBlobs()
+    name, _ = blobs.put(pieces(DATA))
+    lent = lent_by(blobs, name)
+    for path in (lent.file, f"/proc/self/fd/{lent.file}"):
+        file = os.open(path, os.O_RDWR) if isinstance(path, str) else os.dup(path)
+        with pytest.raises(PermissionError):
+            os.pwrite(file, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(file, 0)
+        with pytest.raises(PermissionError):
+            mmap.mmap(file, MIB)
+        os.close(file)
+    with mmap.mmap(lent.file, lent.size_bytes, mmap.MAP_PRIVATE) as own:
+        own[:4] = b"mine"
+    assert read(lent)[: len(DATA)] == DATA
+    lent.done(clean=True)
+    blobs.close()
+
+
+def test_memory_is_used_again_once_all_readers_have_done_with_it() -> None:
+    blobs = PrivateBlobs()
+
+    def file_of(name: bytes, *, clean: bool = True) -> int:
+        lent = lent_by(blobs, name)
+        inode = os.fstat(lent.file).st_ino
+        lent.done(clean=clean)
+        blobs.release(name)
+        return inode
+
+    first = file_of(blobs.put(pieces(DATA))[0])
+    assert file_of(blobs.put(pieces(DATA))[0]) == first
+    assert file_of(blobs.put(pieces(DATA))[0], clean=False) == first
+    held = blobs.memory_bytes
+    assert held == 0  # what may be read for ever is never written to again
+    name, _ = blobs.put(pieces(DATA))
+    reader = lent_by(blobs, name)
+    blobs.release(name)
+    other, _ = blobs.put(pieces(bytes(len(DATA))))
+    assert read(reader)[: len(DATA)] == DATA
+    reader.done(clean=True)
+    blobs.release(other)
+    blobs.close()
+
+
+def test_spare_memory_is_given_back() -> None:
+    blobs = PrivateBlobs(spare_bytes=2 * MIB, spare_s=0.1)
+    names = [blobs.put(pieces(DATA))[0] for _ in range(4)]
+    for name in names:
+        blobs.release(name)
+    assert blobs.memory_bytes == 2 * MIB
+    time.sleep(0.2)
+    blobs.trim()
+    assert blobs.memory_bytes == 0
+
+
+def test_what_does_not_fit_into_memory_is_a_file(tmp_path: Path) -> None:
+    blobs = PrivateBlobs(limit_bytes=MIB)
+    first, _ = blobs.put(pieces(DATA))
+    with pytest.raises(NodeClosed):
+        blobs.put(pieces(DATA))
+    blobs.open(tmp_path / "cache")
+    second, size = blobs.put(pieces(b"abc", DATA))
+    (path,) = (tmp_path / "cache").iterdir()
+    lent = lent_by(blobs, second)
+    assert read(lent)[64:size] == DATA
+    blobs.release(second)
+    lent.done(clean=True)
+    assert not path.exists()
+    blobs.release(first)
+    third, _ = blobs.put(pieces(bytes(MIB)))  # in the place of the spare one
+    assert blobs.memory_bytes == MIB
+    assert list((tmp_path / "cache").iterdir()) == []
+    blobs.put(pieces(DATA))
+    blobs.close()
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert blobs.lend(third) is None
+
+
+def test_a_disk_without_room_is_an_error(tmp_path: Path) -> None:
+    blobs = PrivateBlobs(limit_bytes=0)
+    blobs.open(tmp_path / "file")
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match="free some"):
+        blobs.put(pieces(DATA))
+    with pytest.raises(LocalError, match="wait until calls have ended"):
+        PrivateBlobs(max_blobs=0).put(pieces(DATA))
+
+
+def sealed(data: bytes, seals: int) -> int:
+    file = os.memfd_create("a result", os.MFD_ALLOW_SEALING)
+    os.write(file, data)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+    return file
+
+
+def test_only_memory_that_stays_as_it_is_is_adopted(tmp_path: Path) -> None:
+    shape = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    before = open_descriptors()
+    blobs = PrivateBlobs()
+    for seals in (0, shape, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW):
+        with pytest.raises(LocalError, match="changed"):
+            blobs.adopt(sealed(DATA, seals), len(DATA))
+    with pytest.raises(LocalError, match="short"):
+        blobs.adopt(sealed(b"", shape | fcntl.F_SEAL_WRITE), 1)
+    with pytest.raises(LocalError, match="not memory"):
+        blobs.adopt(os.open(tmp_path, os.O_RDONLY), 1)
+    name = blobs.adopt(sealed(DATA, shape | fcntl.F_SEAL_WRITE), len(DATA))
+    assert blobs.memory_bytes == len(DATA)
+    lent = lent_by(blobs, name)
+    assert read(lent) == DATA
+    lent.done(clean=True)
+    blobs.release(name)
+    assert (blobs.memory_bytes, open_descriptors()) == (0, before)
+
+
+# -- between processes --------------------------------------------------------------------------
+
+
+class Owner:
+    """Blobs that are served on this machine."""
+
+    def __init__(self) -> None:
+        self.identity = Identity.from_seed(secrets.token_bytes(32))
+        self.blobs = PrivateBlobs()
+        self.exchange = PrivateExchange(self.blobs, self.identity)
+
+    def put(self, data: bytes) -> PrivateBlob:
+        name, size = self.blobs.put(pieces(data))
+        return PrivateBlob(name, size, Contact(self.identity.peer_id))
+
+
+def story(scenario: Callable[[Owner, PrivateExchange], Awaitable[None]]) -> None:
+    """`alice` serves, and another peer asks."""
+
+    async def bounded() -> None:
+        owner, other = Owner(), Owner()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.exchange.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            await scenario(owner, other.exchange)
+            nursery.cancel_scope.cancel()
+        owner.blobs.close()
+
+    before = open_descriptors()
+    within(20, bounded)
+    wait_until(lambda: open_descriptors() == before)
+
+
+def test_another_process_of_the_user_gets_the_descriptor() -> None:
+    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
+        blob = owner.put(DATA)
+        lent = await reader.lend(blob)
+        assert read(lent)[: len(DATA)] == DATA
+        owner.blobs.release(blob.name)
+        assert owner.blobs.memory_bytes == MIB
+        lent.done(clean=False)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert owner.blobs.memory_bytes == 0  # it may be read still, and is not used again
+        blob = owner.put(DATA)
+        lent = await reader.lend(blob)
+        owner.blobs.release(blob.name)
+        lent.done(clean=True)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert owner.blobs.memory_bytes == MIB
+        owner.blobs.trim(all_of_it=True)
+
+    story(scenario)
+
+
+def test_its_own_blobs_a_node_takes_without_asking() -> None:
+    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
+        blob = owner.put(DATA)
+        lent = await owner.exchange.lend(blob)
+        lent.done(clean=True)
+        with pytest.raises(LocalError, match="any more"):
+            await owner.exchange.lend(replace(blob, size_bytes=2 * blob.size_bytes))
+        owner.blobs.release(blob.name)
+        with pytest.raises(LocalError, match="any more"):
+            await owner.exchange.lend(blob)
+
+    story(scenario)
+
+
+def test_a_name_that_is_not_known_is_refused() -> None:
+    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
+        blob = replace(owner.put(DATA), name=bytes(16))
+        with pytest.raises(LocalError, match="any more"):
+            await reader.lend(blob)
+
+    story(scenario)
+
+
+def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
+    async def bounded() -> None:
+        squatter, owner = Owner(), Owner()
+        blob = owner.put(DATA)
+        forged = replace(squatter.put(DATA), owner=blob.owner)
+        squatter.blobs._held[blob.name] = squatter.blobs._held[forged.name]
+        # As any process of the machine may, which does not have the owner's key.
+        server = LocalBlobs(squatter.blobs, replace(squatter.identity, peer_id=blob.owner.peer_id))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            reader = LocalBlobs(PrivateBlobs(), Owner().identity)
+            with pytest.raises(NotLocal, match="another process"):
+                await reader.lend(blob)
+            nursery.cancel_scope.cancel()
+
+    within(20, bounded)
+
+
+def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
+    async def bounded() -> None:
+        owner = Owner()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(LocalBlobs(owner.blobs, owner.identity, answer_s=0.2).serve)
+            await trio.testing.wait_all_tasks_blocked()
+            await scenario(owner, Owner().exchange)
+            nursery.cancel_scope.cancel()
+
+    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
+        address = f"\0formation/{os.geteuid()}/{owner.identity.peer_id}"
+        others = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
+        for each in others:
+            each.connect(address)
+        others[0].send(b"garbage")
+        others[1].send(bytes(1000))
+        others[2].close()
+        lent = await reader.lend(owner.put(DATA))
+        lent.done(clean=True)
+        await trio.sleep(0.4)
+        assert others[3].recv(1) == b""  # it has said nothing for too long
+        for each in others:
+            each.close()
+
+    within(20, bounded)
+
+
+def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
+    async def bounded() -> None:
+        blob, other = Owner().put(DATA), Owner()
+        with pytest.raises(NotLocal):
+            await LocalBlobs(other.blobs, other.identity).lend(blob)
+
+    within(5, bounded)

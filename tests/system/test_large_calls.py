@@ -1,0 +1,86 @@
+"""Calls with arguments and results of any size, between real peers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from formation_p2p.core.units import KIB, MIB
+from tests.support.drivers_world import open_descriptors
+from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.waiting import until
+
+NEEDS = "cpu=0.5,memory=256MiB"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
+    async with small_network(tmp_path) as network:
+        yield network
+
+
+def total(array: Any) -> float:
+    return float(array.sum())
+
+
+async def test_arrays_go_in_by_the_memory_of_this_machine(world: SmallNetwork) -> None:
+    arrays = [np.full(MIB, number) for number in range(4)]
+    async with asyncio.timeout(DEADLINE_S):
+        sums = await world.bob.map(total, arrays, needs=NEEDS)
+        assert sums == [float(MIB * number) for number in range(4)]
+
+        async def coming() -> AsyncIterator[Any]:
+            for array in arrays:
+                yield array
+
+        assert [x async for x in world.bob.map(total, coming(), needs=NEEDS)] == sums
+        with world.bob.executor(needs=NEEDS) as executor:
+            futures = [executor.submit(total, array) for array in arrays]
+            assert [await asyncio.wrap_future(future) for future in futures] == sums
+        big = np.arange(MIB)
+        entries = await world.bob.map(lambda n: int(big[n]), range(20), needs=NEEDS)
+        assert entries == list(range(20))
+        with world.bob.executor(needs=NEEDS) as executor:
+            entry = lambda n: int(big[n])  # noqa: E731
+            futures = [executor.submit(entry, number) for number in range(20)]
+            assert [await asyncio.wrap_future(future) for future in futures] == entries
+
+
+async def test_an_item_that_cannot_be_pickled_leaves_nothing_behind(world: SmallNetwork) -> None:
+    def items() -> Any:
+        yield np.ones(MIB)
+        yield (number for number in range(3))
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TypeError, match="pickle"):
+            await world.bob.map(total, items(), needs=NEEDS)
+        await until(lambda: held_by(world) == 0)
+
+
+async def test_200_calls_with_arrays_leave_nothing_behind(world: SmallNetwork) -> None:
+    async def calls(count: int) -> None:
+        arrays = (np.full(40 * KIB, number) for number in range(count))
+        sums = await world.bob.map(total, arrays, needs=NEEDS)
+        assert sums == [float(40 * KIB * number) for number in range(count)]
+
+    async with asyncio.timeout(DEADLINE_S):
+        await calls(20)
+        gc.collect()
+        me = psutil.Process()
+        descriptors, memory = open_descriptors(), me.memory_info().rss
+        await calls(200)
+        gc.collect()
+        assert open_descriptors() <= descriptors + 100  # memory that is kept to be used again
+        assert me.memory_info().rss - memory < 400 * MIB
+        await until(lambda: held_by(world) == 0)
+
+
+def held_by(world: SmallNetwork) -> int:
+    return len(world.bob._services.packer.blobs)
