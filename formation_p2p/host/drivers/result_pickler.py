@@ -13,11 +13,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import importlib.util
 import io
 import sys
 import types
 import uuid
 import weakref
+from pathlib import Path
 from pickle import PickleBuffer
 
 import cloudpickle
@@ -288,7 +290,28 @@ def spec_of(dtype: Any) -> Any:
     return dtype.names, inner, tuple(field[1] for field in fields), titles, dtype.itemsize
 
 
+def frames(reducer: str) -> Callable[[type], Reducer | None]:
+    """A function of `frame_pickler.py`, which is loaded when it is asked first."""
+
+    def reducer_of(kind: type) -> Reducer | None:
+        name = f"{MARKERS}_frames"
+        module: Any = sys.modules.get(name)
+        if module is None:
+            file = Path(__file__).with_name("frame_pickler.py")
+            spec = importlib.util.spec_from_file_location(name, file)
+            assert spec is not None
+            assert spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        return getattr(module, reducer)(kind)  # type: ignore[no-any-return]  # by its name
+
+    return reducer_of
+
+
 LIBRARIES: dict[str, Callable[[type], Reducer | None]] = {
     "numpy": numpy_reducer,
+    "pandas": frames("pandas_reducer"),
+    "polars": frames("polars_reducer"),
+    "pyarrow": frames("arrow_reducer"),
     "zoneinfo": zone_reducer,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ def scalar(reading: Reading, spec: Spec, data: bytes) -> Any:
         raise _wrong_size(kind, (), data)
     reading.budget.spend(128 + 2 * len(data))
     array = library("numpy").ndarray((), kind, data)
-    if kind.kind in "bV":
+    if kind.kind in "bUV":
         _check_values(array)
     value = array[()]
     return value.copy() if kind.kind == "V" else value
@@ -115,10 +116,15 @@ def _flat(data: object) -> memoryview:
 
 
 def _check_values(array: np.ndarray[Any, Any]) -> None:
-    """numpy counts on it that a boolean is 0 or 1."""
+    """numpy counts on it that a boolean is 0 or 1, and Python that a letter is one."""
     kind = array.dtype
     if kind.kind == "b" and array.view("u1").max(initial=0) > 1:
         raise NotPlain("a result holds an array of booleans that are neither true nor false")
+    if kind.kind == "U" and kind.itemsize:
+        np = library("numpy")
+        letters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(kind.byteorder))
+        if letters.max(initial=0) > sys.maxunicode:
+            raise NotPlain("a result holds an array of texts with letters that are none")
     for name in kind.names or ():
         _check_values(array[name])
 

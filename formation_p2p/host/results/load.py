@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
-from formation_p2p.host.results import arrays, objects, values
+from formation_p2p.host.results import arrays, arrow, frames, objects, values
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
@@ -64,11 +64,17 @@ _CONTAINERS: Final = MappingProxyType(
 _INERT: Final[dict[str, Callable[..., Any]]] = {
     "numpy_dtype": arrays.dtype,
     "numpy_scalar": arrays.scalar,
+    "pandas_missing": frames.missing,
+    "pandas_timedelta": frames.timedelta,
+    "pandas_timestamp": frames.timestamp,
     "uuid": values.uuid_of,
     "zone": values.zone,
 }
 _MARKED: Final[dict[str, Callable[..., Any]]] = {
     **_INERT,
+    "arrow_array": arrow.array,
+    "arrow_chunked": arrow.chunked,
+    "arrow_table": arrow.table,
     "dataclass": objects.dataclass,
     "defaultdict": values.defaultdict,
     "enum": objects.member,
@@ -76,9 +82,18 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "fill": objects.fill,
     "namedtuple": objects.namedtuple,
     "numpy_array": arrays.ndarray,
+    "pandas_frame": frames.frame,
+    "pandas_index": frames.index,
+    "pandas_multi_index": frames.multi_index,
+    "pandas_range": frames.range_index,
+    "pandas_series": frames.series,
+    "polars_frame": frames.polars_frame,
+    "polars_series": frames.polars_series,
 }
 
 Buffer = bytes | bytearray | memoryview
+
+_TABLES: Final = ("numpy", "pandas", "polars", "pyarrow")
 
 # These take what their argument has, byte by byte; all others item by item.
 _FLAT: Final = (bytearray, decimal.Decimal, fractions.Fraction, pathlib.PurePath)
@@ -162,8 +177,15 @@ def _made_by(module: str, name: str) -> str:
         return _CONTAINERS.get((module, name), "")
     if module == MARKERS:
         raise NotPlain(f"a result holds a {name}, which this version does not know; update it")
+    package = module.partition(".")[0]
+    if package in _TABLES:
+        why = "with objects in it, or of a kind that does not travel; convert it"
+    elif package == "cloudpickle":
+        why = "as a function or a class does; return plain data"
+    else:
+        why = "which is not plain data; return plain data"
     raise NotPlain(
-        f"a result holds a {module}.{name}, which is not plain data; return plain data, or "
+        f"a result holds a {module}.{name}, {why}, or "
         "pass trust_results=True where the workers may run code on this machine"
     )
 

@@ -19,7 +19,7 @@ _FACTORIES: Final = MappingProxyType(
 )
 _UUID_BYTES: Final = 128
 # The name of a file below the folders of the time zones.
-_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]{1,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
+ZONE: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_:+-]{0,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
 
 
 def uuid_of(reading: Reading, number: int) -> uuid.UUID:
@@ -28,7 +28,7 @@ def uuid_of(reading: Reading, number: int) -> uuid.UUID:
 
 
 def zone(reading: Reading, key: str) -> zoneinfo.ZoneInfo:
-    if not _ZONE.fullmatch(key):
+    if not ZONE.fullmatch(key):
         raise NotPlain(f"a result holds the time zone {key[:100]!r}, which has no such name")
     reading.budget.spend(OBJECT_BYTES)
     return zoneinfo.ZoneInfo(key)

@@ -1,0 +1,303 @@
+"""Values of pandas and Polars, from the columns that frame_pickler.py describes.
+
+Both are made by their public constructors from arrays and lists whose types and lengths were
+checked. Neither library reads bytes of a worker: their own formats name Python classes (pandas), or
+are read without checks (Polars).
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results.budget import ITEM_BYTES
+from formation_p2p.host.results.libraries import library
+from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.values import ZONE
+
+# What a column, an index or a series takes beside its values.
+_COLUMN_BYTES: Final = 4096
+# Of what pandas hashes, to see that it is unique.
+_HASHED_BYTES: Final = 64
+_FREQUENCY: Final = re.compile(r"-?[0-9]{0,9}[A-Za-z-]{1,20}")
+_MISSING: Final = (str, float, type(None))
+
+
+def frame(
+    reading: Reading,
+    columns: Any,
+    index: Any,
+    names: Any,
+    attrs: dict[Any, Any],
+) -> Any:
+    pd = _pandas()
+    _check(isinstance(index, pd.Index) and isinstance(names, pd.Index))
+    if isinstance(columns, library("numpy").ndarray):
+        _check(columns.shape == (len(index), len(names)) and columns.dtype.kind in "biufcmM")
+        reading.budget.spend(_COLUMN_BYTES + _copied(columns))
+        made = pd.DataFrame(columns, index=index, copy=False)
+    else:
+        _check(type(columns) is list and len(columns) == len(names))
+        arrays = [_column(reading, each) for each in columns]
+        _check(all(len(each) == len(index) for each in arrays))
+        if not arrays:
+            reading.budget.spend(len(index))  # which has no bytes
+        made = pd.DataFrame(dict(enumerate(arrays)), index=index, copy=False)
+    made.columns = names
+    made.attrs.update(attrs)
+    return made
+
+
+def series(reading: Reading, column: Any, index: Any, name: Any, attrs: dict[Any, Any]) -> Any:
+    pd = _pandas()
+    array = _column(reading, column)
+    _check(isinstance(index, pd.Index) and len(array) == len(index))
+    made = pd.Series(array, index=index, name=name, copy=False)
+    made.attrs.update(attrs)
+    return made
+
+
+def index(reading: Reading, column: Any, name: Any, frequency: str | None) -> Any:
+    array = _column(reading, column)
+    made: Any = _pandas().Index(array, name=name, copy=False)
+    if frequency is not None:
+        _check(_FREQUENCY.fullmatch(frequency) is not None)
+        reading.budget.spend(64 * len(made))  # it is compared with what has it
+        made.freq = frequency
+    return made
+
+
+def range_index(reading: Reading, start: int, stop: int, step: int, name: Any) -> Any:
+    _check(all(type(each) is int for each in (start, stop, step)))
+    reading.budget.spend(_COLUMN_BYTES)
+    return _pandas().RangeIndex(start, stop, step, name=name)
+
+
+def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: list[Any]) -> Any:
+    pd, numpy = _pandas(), library("numpy")
+    _check(all(isinstance(each, pd.Index) for each in levels))
+    _check(all(isinstance(each, numpy.ndarray) and each.dtype.kind == "i" for each in codes))
+    reading.budget.spend(sum(_COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
+    reading.budget.spend(sum(16 * len(each) for each in codes))
+    return pd.MultiIndex(levels=levels, codes=codes, names=names)
+
+
+def timestamp(reading: Reading, moment: Any, zone: Any) -> Any:
+    reading.budget.spend(_HASHED_BYTES * 4)
+    _check(isinstance(moment, library("numpy").datetime64))
+    made = _pandas().Timestamp(moment)
+    return made if zone is None else made.tz_localize("UTC").tz_convert(_zone(zone))
+
+
+def timedelta(reading: Reading, length: Any) -> Any:
+    reading.budget.spend(_HASHED_BYTES * 4)
+    _check(isinstance(length, library("numpy").timedelta64))
+    return _pandas().Timedelta(length)
+
+
+def missing(_: Reading, name: str) -> Any:
+    return {"NaT": _pandas().NaT, "NA": _pandas().NA}[name]
+
+
+def _column(reading: Reading, described: Any) -> Any:
+    _check(type(described) is tuple and bool(described))
+    kind, *parts = described
+    reading.budget.spend(_COLUMN_BYTES)
+    return _COLUMNS[kind](reading, *parts)
+
+
+def _numpy(reading: Reading, array: Any) -> Any:
+    _check(isinstance(array, library("numpy").ndarray) and array.ndim == 1)
+    _check(array.dtype.kind in "biufcmM")
+    reading.budget.spend(_copied(array))
+    return array
+
+
+def _copied(array: Any) -> int:
+    """pandas converts dates that are not in its units."""
+    return int(array.nbytes) * 2 if array.dtype.kind in "mM" else 0
+
+
+def _zoned(reading: Reading, array: Any, zone: Any) -> Any:
+    _check(_numpy(reading, array).dtype.kind == "M")
+    reading.budget.spend(array.nbytes)
+    dates = _pandas().DatetimeIndex(array).tz_localize("UTC")
+    return dates.tz_convert(_zone(zone)).array
+
+
+def _zone(zone: object) -> object:
+    _check(type(zone) in (ZoneInfo, datetime.timezone))
+    return zone
+
+
+def _text(reading: Reading, values: list[Any], storage: str, nan: bool) -> Any:
+    pd = _pandas()
+    _check_texts(reading, values)
+    if storage == "pyarrow":
+        try:
+            library("pyarrow")
+        except NotPlain:
+            storage = "python"  # the same values, in more memory
+    missing = float("nan") if nan else pd.NA
+    return pd.array(values, dtype=pd.StringDtype(storage, na_value=missing))
+
+
+def _objects(reading: Reading, values: list[Any]) -> Any:
+    _check_texts(reading, values)
+    array = library("numpy").empty(len(values), object)
+    array[:] = values
+    return _pandas().Index(array, dtype=object)  # of anything else it makes texts
+
+
+def _check_texts(reading: Reading, values: list[Any]) -> None:
+    _check(type(values) is list and all(type(each) in _MISSING for each in values))
+    texts = sum(len(each) for each in values if type(each) is str)
+    reading.budget.spend(32 * len(values) + 4 * texts)
+
+
+def _categorical(reading: Reading, codes: Any, categories: Any, ordered: bool) -> Any:
+    pd = _pandas()
+    _check(_numpy(reading, codes).dtype.kind == "i" and isinstance(categories, pd.Index))
+    reading.budget.spend(2 * codes.nbytes + _HASHED_BYTES * len(categories))
+    return pd.Categorical.from_codes(codes, categories=categories, ordered=ordered)
+
+
+def _period(reading: Reading, ordinals: Any, frequency: str) -> Any:
+    _check(_numpy(reading, ordinals).dtype.str == "<i8" and bool(_FREQUENCY.fullmatch(frequency)))
+    reading.budget.spend(2 * ordinals.nbytes)
+    return _pandas().PeriodIndex.from_ordinals(ordinals, freq=frequency).array
+
+
+def _masked(reading: Reading, data: Any, mask: Any) -> Any:
+    arrays = _pandas().arrays
+    _check(_numpy(reading, mask).dtype.kind == "b" and len(data) == len(mask))
+    kinds = {"b": arrays.BooleanArray, "f": arrays.FloatingArray}
+    return kinds.get(_numpy(reading, data).dtype.kind, arrays.IntegerArray)(data, mask)
+
+
+def _arrow(_: Reading, array: Any) -> Any:
+    pa = library("pyarrow")
+    _check(isinstance(array, pa.Array | pa.ChunkedArray))
+    return _pandas().arrays.ArrowExtensionArray(array)
+
+
+_COLUMNS: Final[MappingProxyType[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "arrow": _arrow,
+        "categorical": _categorical,
+        "masked": _masked,
+        "numpy": _numpy,
+        "objects": _objects,
+        "period": _period,
+        "text": _text,
+        "zoned": _zoned,
+    }
+)
+
+
+def _pandas() -> Any:
+    return library("pandas")
+
+
+def _check(holds: bool) -> None:
+    if not holds:
+        raise NotPlain("a result holds a table whose parts do not fit; do not trust its worker")
+
+
+# Polars
+
+_NAMED: Final = frozenset(
+    {
+        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32"),
+        *("Float64", "Boolean", "String", "Binary", "Date", "Time", "Categorical", "Null"),
+    }
+)
+_UNITS: Final = ("ms", "us", "ns")
+_MAX_DEPTH: Final = 16
+
+
+def polars_frame(reading: Reading, columns: list[Any]) -> Any:
+    made = [polars_series(reading, *each) for each in columns]
+    return _panics(library("polars").DataFrame, made)
+
+
+def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: Any) -> Any:
+    pl, numpy = library("polars"), library("numpy")
+    dtype = _polars_type(kind, 0)
+    _check(type(name) is str)
+    reading.budget.spend(_COLUMN_BYTES)
+    if not isinstance(values, numpy.ndarray):
+        _check(type(values) is list and valid is None)
+        _weigh(reading, values, 0)
+        return _panics(pl.Series, name, values, dtype=dtype, strict=True)
+    _check(values.ndim == 1 and values.dtype.kind in "biuf")
+    # It copies them, and converts and masks the copy.
+    reading.budget.spend(3 * values.nbytes)
+    made = _panics(pl.Series, name, values)
+    if made.dtype != dtype:
+        made = _panics(made.cast, dtype, strict=True)
+    if valid is not None:
+        _check(isinstance(valid, numpy.ndarray) and valid.dtype.kind == "b")
+        _check(valid.shape == values.shape)
+        both = pl.DataFrame({"values": made, "valid": valid})
+        masked = pl.when(pl.col("valid")).then(pl.col("values"))
+        made = _panics(both.select, masked).to_series().rename(name)
+    return made
+
+
+def _polars_type(kind: Any, depth: int) -> Any:
+    pl = library("polars")
+    _check(type(kind) is tuple and bool(kind) and depth < _MAX_DEPTH)
+    name, *parts = kind
+    if name in ("Datetime", "Duration"):
+        _check(parts[0] in _UNITS)
+        if name == "Duration":
+            return pl.Duration(*parts)
+        _check(parts[1] is None or ZONE.fullmatch(parts[1]) is not None)
+        return pl.Datetime(*parts)
+    if name == "Decimal":
+        return pl.Decimal(*parts)
+    if name == "Enum":
+        (categories,) = parts
+        _check(all(type(each) is str for each in categories))
+        return pl.Enum(categories)
+    if name == "List":
+        return pl.List(_polars_type(parts[0], depth + 1))
+    if name == "Array":
+        inner, size = parts
+        _check(type(size) is int and size > 0)
+        return pl.Array(_polars_type(inner, depth + 1), size)
+    if name == "Struct":
+        names, *inners = parts
+        fields = zip(names, (_polars_type(each, depth + 1) for each in inners), strict=True)
+        return pl.Struct(dict(fields))
+    _check(name in _NAMED and not parts)
+    return getattr(pl, name)
+
+
+def _weigh(reading: Reading, values: Any, depth: int) -> None:
+    """Spend what the values of a column take: one list may be in it any number of times."""
+    _check(depth < _MAX_DEPTH)
+    reading.budget.spend(ITEM_BYTES * len(values))
+    for value in values:
+        if type(value) is str or type(value) is bytes:
+            reading.budget.spend(2 * len(value))
+        elif type(value) is list:
+            _weigh(reading, value, depth + 1)
+        elif type(value) is dict:
+            _weigh(reading, list(value.values()), depth + 1)
+
+
+def _panics(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Its result. What Rust calls a panic is no Exception there."""
+    try:
+        return function(*args, **kwargs)
+    except BaseException as problem:
+        if type(problem).__name__ != "PanicException":
+            raise
+        raise NotPlain(f"a result holds a table that Polars cannot make: {problem}") from None
