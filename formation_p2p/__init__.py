@@ -83,6 +83,7 @@ from formation_p2p.core.refusals import Preempted as Preempted
 from formation_p2p.core.refusals import Refusal as Refusal
 from formation_p2p.core.refusals import Silent as Silent
 from formation_p2p.core.refusals import TooDear as TooDear
+from formation_p2p.core.refusals import Unbuildable as Unbuildable
 from formation_p2p.core.refusals import Unwanted as Unwanted
 from formation_p2p.core.resources.capability import Capability as Capability
 from formation_p2p.core.resources.capability import Capacity as Capacity
@@ -100,6 +101,7 @@ from formation_p2p.core.trust.reputation import Standing as Standing
 from formation_p2p.core.workload.blob import Blob as Blob
 from formation_p2p.core.workload.derive import Stage as Stage
 from formation_p2p.core.workload.derive import derive as derive
+from formation_p2p.core.workload.environment import Env as Env
 from formation_p2p.core.workload.hints import Hints as Hints
 from formation_p2p.core.workload.outcome import Failed as Failed
 from formation_p2p.core.workload.outcome import FailureKind as FailureKind
@@ -122,6 +124,7 @@ from formation_p2p.host.drivers.driver import Execution as Execution
 from formation_p2p.host.drivers.driver import LeaseDriver as LeaseDriver
 from formation_p2p.host.drivers.driver import Report as Report
 from formation_p2p.host.drivers.driver import Turns as Turns
+from formation_p2p.host.environments.settings import EnvironmentSettings as EnvironmentSettings
 from formation_p2p.host.machine.hardware import Hardware as Hardware
 from formation_p2p.host.machine.home import Home as Home
 from formation_p2p.host.policies import parse_policy as parse_policy

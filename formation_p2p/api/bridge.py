@@ -22,7 +22,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, 
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.host.shell import Shell
@@ -67,7 +67,8 @@ class Bridge:
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
     in the thread that submits it. `lifecycle` is the node's. What `packer` made of the arguments of
-    a job is released as its tasks end.
+    a job is released as its tasks end. `with_environment` makes the environment of a job, in a
+    thread of its caller's.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Bridge:
         begun: Callable[[Job], None],
         lifecycle: Lifecycle,
         packer: Packer,
+        with_environment: Callable[[TaskOptions], TaskOptions] = lambda options: options,
     ) -> None:
         self.call = call
+        self.with_environment = with_environment
         self.packer = packer
         self._parcels = HeldParcels(packer)
         self._begun = begun

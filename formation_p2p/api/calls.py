@@ -24,6 +24,7 @@ from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
+from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 from formation_p2p.core.workload.plan import Plan
@@ -118,9 +119,14 @@ def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
     return context_of(pickled(function, python)[0])
 
 
-def context_of(function: bytes, code: Code | None = None) -> bytes:
-    """The encoded CallContext of a pickled function."""
-    return CallContext(own_name(), function, None if code is None else code.blob).encode()
+def context_of(
+    function: bytes, code: Code | None = None, options: TaskOptions | None = None
+) -> bytes:
+    """The encoded CallContext of a pickled function, with the environment of `options`."""
+    env = None if options is None else options.env
+    packages = env.encode() if isinstance(env, Environment) else b""
+    blob = None if code is None else code.blob
+    return CallContext(own_name(), function, blob, packages).encode()
 
 
 def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:

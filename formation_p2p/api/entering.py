@@ -26,7 +26,13 @@ class Enterable(NodeBase):
     def __init__(self, config: NodeConfig) -> None:
         self._lifecycle = lifecycle = Lifecycle()
         self._services = services = NodeServices(config, lifecycle)
-        self._bridge = Bridge(services.call, services.submitted, lifecycle, services.packer)
+        self._bridge = Bridge(
+            services.call,
+            services.submitted,
+            lifecycle,
+            services.packer,
+            services.with_environment,
+        )
         self._code = CallCode(config.code, services.add, services.release)
         self._durable: DurableJobs | None = None
         if config.state is not None:

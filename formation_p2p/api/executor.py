@@ -350,11 +350,16 @@ class _Feeder:
     ) -> None:
         enclosed = parcels_of(functions.values())
         try:
+            options = self._options
+            if options.env is not None:
+                self._options = options = self._jobs.with_environment(options)
             names = (function.modules for function in functions.values())
             sent = self._code.of(reduce(or_, names, self._pickler.modules))
-            contexts = {key: context_of(each.function, sent) for key, each in functions.items()}
+            contexts = {
+                key: context_of(each.function, sent, options) for key, each in functions.items()
+            }
             of_calls = [(contexts[key], arguments) for key, arguments in calls]
-            job, parcels = job_of(of_calls, self._options, name, sent)
+            job, parcels = job_of(of_calls, options, name, sent)
         except FormationError as error:
             self._jobs.packer.release_all([*(each for _, each in calls), *enclosed])
             for future in futures:

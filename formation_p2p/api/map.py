@@ -168,6 +168,9 @@ class Flow:
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
+        if self._options.env is not None:
+            with_environment = self._submitter.with_environment
+            self._options = await asyncio.to_thread(with_environment, self._options)
         python = self._options.needs.python
         packed = packed_function(self._function, self._submitter.packer, python)
         self._pickled, self._modules, self._enclosed = packed
@@ -283,7 +286,7 @@ class Flow:
             if not self._context or modules != self._modules:
                 # An edit of its code does not change a map that runs.
                 self._code, self._modules = self._call_code.of(modules), modules
-                self._context = context_of(self._pickled, self._code)
+                self._context = context_of(self._pickled, self._code, self._options)
             calls = [(self._context, each) for each in arguments]
             job, parcels = job_of(calls, self._options, name_of(self._function), self._code)
         except FormationError:

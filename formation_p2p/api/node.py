@@ -43,12 +43,14 @@ from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.plan import Plan, plan_of, tasks_of
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.machine import Sandboxing
+from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
@@ -96,6 +98,7 @@ class Node(Enterable):
         permissive: bool = False,
         shares: ScopeShares = EVERYTHING,
         pythons: Iterable[str] = (),
+        environments: EnvironmentSettings | None = None,
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 
@@ -105,14 +108,23 @@ class Node(Enterable):
         `permissive` worker logs what the quotas, hours and labels of grants forbid, and allows it
         (docs/quotas.md). `shares` is what each circle may have of the cores (docs/locality.md).
         `pythons` are the versions that calls may use, such as `3.12`, or paths of interpreters:
-        this process's own if none is named.
+        this process's own if none is named. `environments` says what the packages of tasks may
+        take, and where they come from (docs/environments.md).
 
         Can be called once. Raises InvalidInput; LocalError where this machine lacks what a driver
         needs, StateError where the home's record of usage is damaged.
         """
         self._lifecycle.check_loop()
         return await self._services.serve(
-            drivers, sandbox, limits, labels, price_micro, permissive, shares, pythons
+            drivers,
+            sandbox,
+            limits,
+            labels,
+            price_micro,
+            permissive,
+            shares,
+            pythons,
+            environments,
         )
 
     async def submit(
@@ -136,6 +148,9 @@ class Node(Enterable):
         self._lifecycle.check_loop()
         chosen = options_of(kwargs, options)
         plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code)
+        if chosen.env is not None:
+            chosen = await asyncio.to_thread(self._services.with_environment, chosen)
+        environment = chosen.env if isinstance(chosen.env, Environment) else None
         job_id = secrets.token_hex(8)
         if code is not None and self._durable is not None:
             hold = partial(self._services.blobs.hold, job_id, (code.blob.cid,), durable=True)
@@ -146,7 +161,12 @@ class Node(Enterable):
             learnt = self._services.sizes.learnt
             estimates = await asyncio.to_thread(learnt, kinds) if kinds else {}
         tasks, sizes = tasks_of(
-            plan, job_id, chosen.needs, estimates, memory_given=chosen.memory_given
+            plan,
+            job_id,
+            chosen.needs,
+            estimates,
+            environment,
+            memory_given=chosen.memory_given,
         )
         job = Job(job_id, tasks, name, chosen, code)
         if self._durable is not None:

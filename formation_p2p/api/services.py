@@ -20,6 +20,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import sorted_labels
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
@@ -30,6 +31,8 @@ from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Sandboxing
+from formation_p2p.host.environments.prepare import with_environment
+from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.pythons import interpreters
@@ -155,6 +158,10 @@ class NodeServices:
         """In a thread. See `add`."""
         self.blobs.release(holder)
 
+    def with_environment(self, options: TaskOptions) -> TaskOptions:
+        """In a thread. See host/environments/prepare.py."""
+        return with_environment(options, self._config.home.path, self.put)
+
     def submitted(self, job: Job) -> None:
         """A job begins, in this thread: here its trace does."""
         if self._config.tracing is not None:
@@ -170,6 +177,7 @@ class NodeServices:
         permissive: bool,
         shares: ScopeShares,
         pythons: Iterable[str],
+        environments: EnvironmentSettings | None,
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
@@ -183,7 +191,9 @@ class NodeServices:
             makers = (
                 drivers
                 if isinstance(drivers, Mapping)
-                else await asyncio.to_thread(set_up_drivers, drivers, home, sandbox, pythons)
+                else await asyncio.to_thread(
+                    set_up_drivers, drivers, home, sandbox, pythons, environments
+                )
             )
             scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:

@@ -87,7 +87,10 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
         replace(x, after=edges[n], inputs_from=inputs_from[n], handed_on=made.get(n, ()))
         for n, x in enumerate(tasks)
     ]
-    options = options_of(kwargs_of_file(job))
+    kwargs = kwargs_of_file(job)
+    if isinstance(env := kwargs.get("env"), str):
+        kwargs["env"] = folder / env
+    options = options_of(kwargs)
     return JobFile(text("name", job.get("name", "")), options, tuple(tasks))
 
 

@@ -15,9 +15,10 @@ from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named,
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
+from formation_p2p.cli.script import is_script, with_header
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say
-from formation_p2p.core.errors import Unplaceable
+from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.identity import short_id
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
@@ -41,6 +42,8 @@ Examples:
   formation run --needs cpu=4,memory=8GiB -- make -j4
   formation run --in words.txt --out sorted.txt -- sort words.txt -o sorted.txt
   formation run --needs gpu.memory=24GB --timeout 2h --in train.py -- python3 train.py
+  formation run --env requirements.txt --in train.py -- python train.py
+  formation run analyse.py 2026
   formation run --wasm count.wasm --in words.txt -- words.txt
   formation run --image python:3.13-slim --needs network=1 -- python3 -V
 
@@ -48,7 +51,8 @@ Examples:
 {IN_WORDS}"""
 
 
-@takes(*FLAGS, defaults=RUN_OPTIONS)
+# Its own --env sets variables as well.
+@takes(*(name for name in FLAGS if name != "env"), defaults=RUN_OPTIONS)
 def run(
     kwargs: TaskOptionKwargs,
     argv: list[str] | None = argument(
@@ -61,7 +65,10 @@ def run(
         "--out", "FILE", "Fetch this file from the command's folder. Repeatable."
     ),
     env: list[str] | None = option(
-        "--env", "KEY=VALUE", "Set a variable for the command. Repeatable."
+        "--env",
+        "KEY=VALUE|FILE",
+        "Set a variable for the command; or have the packages of a requirements.txt, "
+        "pyproject.toml, uv.lock or pylock.toml installed for it. Repeatable.",
     ),
     stdin: str | None = option(
         "--stdin", "FILE|-", "The command's stdin: this file, or our stdin; else empty."
@@ -78,21 +85,33 @@ def run(
     """Run one command on a worker, and wait for it.
 
     Its output is passed on while it runs, byte for byte. It runs in a new folder with the --in
-    files, which is removed afterwards. Options of formation itself go before the command. With
+    files, which is removed afterwards. Options of formation itself go before the command. A Python
+    file of this machine is sent along, and has the packages that its header names (PEP 723). With
     --json, each event is a line of JSON.
     """
-    small, large = inline(named("in", files_in or ()))
+    sent, argv = files_in or [], argv or []
+    variables = [each for each in env or () if "=" in each]
+    packages = [each for each in env or () if "=" not in each]
+    if len(packages) > 1:
+        raise InvalidInput("env", f"{packages[0]} and {packages[1]} are two; name one file")
+    if packages:
+        kwargs["env"] = packages[0]
+    options = options_of(kwargs, RUN_OPTIONS)
     kind = Kind(wasm, fuel, image)
+    if kind.driver == ProcessSpec.driver and is_script(argv, sent):
+        script = Path(argv[0])
+        options = with_header(script, options)
+        sent, argv = [*sent, script], ["python3", script.name, *argv[1:]]
+    small, large = inline(named("in", sent))
     spec = ProcessSpec(
-        (*kind.program, *(argv or ())),
-        flags.pairs_of("env", env or ()),
+        (*kind.program, *argv),
+        flags.pairs_of("env", variables),
         None if stdin is None else read_stdin(stdin),
         small,
         outputs=tuple(files_out or ()),
     )
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # errors in it come before any worker is asked
-    options = options_of(kwargs, RUN_OPTIONS)
     flags.refuse_local(options.scope)
     place = flags.home_of(home, join)
     flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)

@@ -19,8 +19,9 @@ from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.units import parse_micro
+from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
+from formation_p2p.host.environments.settings import DEFAULT_DISK_BYTES, EnvironmentSettings
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node
@@ -41,6 +42,7 @@ Examples:
   formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
   formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
   formation worker --share commons=0.25 --share federation=0.5
+  formation worker --index-url https://pypi.example.org/simple --env-disk 50GiB
 
 A task of the process or python driver is a program that runs as this user. In bubblewrap it sees
 no home folder and no key, reaches no network that it did not ask for (network=1 among its needs),
@@ -104,6 +106,31 @@ def worker(
     pythons: list[str] | None = option(
         "--python", "VERSION", "Run calls of this Python: 3.12, or a path. Repeatable."
     ),
+    indexes: list[str] | None = option(
+        "--index-url",
+        "URL",
+        "Where the packages of tasks come from, as pip's configuration says by default; further "
+        "ones are those that tasks may name. Repeatable.",
+    ),
+    no_index: bool = option(
+        "--no-index",
+        "",
+        "Use no package index: tasks bring their wheels along.",
+        default=False,
+    ),
+    env_disk: str = option(
+        "--env-disk",
+        "SIZE",
+        "How much the packages of tasks may take in all.",
+        default=format_bytes(DEFAULT_DISK_BYTES),
+    ),
+    env_sources: bool = option(
+        "--env-sources",
+        "",
+        "Build packages that have no wheel also without a sandbox: that runs their code as this "
+        "user.",
+        default=False,
+    ),
     permissive: bool = option(
         "--permissive", "", "Allow what quotas, hours and labels forbid, and log it.", default=False
     ),
@@ -124,6 +151,13 @@ def worker(
     said = flags.pairs_of("label", labels or ())
     asked = flags.parsed("price", price, parse_micro) or 0
     given = ScopeShares.parse(shares or ())
+    if no_index and indexes:
+        raise InvalidInput("no-index", "an --index-url is given as well; leave one of them out")
+    environments = EnvironmentSettings(
+        () if no_index else tuple(indexes) if indexes else None,
+        flags.parsed("env-disk", env_disk, parse_bytes) or DEFAULT_DISK_BYTES,
+        sources=True if env_sources else None,
+    )
     place = flags.home_of(home, join)
     flags.require(place, Right.WORK)
 
@@ -135,7 +169,9 @@ def worker(
         leave = asyncio.Event()
         log = WorkLog()
         chosen = cast("Sandboxing", sandbox)
-        makers = await asyncio.to_thread(set_up_drivers, drivers, place.path, chosen, pythons or ())
+        makers = await asyncio.to_thread(
+            set_up_drivers, drivers, place.path, chosen, pythons or (), environments
+        )
         async with WatchedNode.join(home=place.path, listen=listen, metrics=metrics) as node:
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()

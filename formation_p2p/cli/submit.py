@@ -51,6 +51,7 @@ A job file:
   scope = "commons"
   max_price = "0.05"              # of a core-hour
   learn = true                    # estimate memory from earlier runs
+  env = "requirements.txt"        # packages of the tasks; or a list: ["numpy>=2"]
 \b
   [[task]]                        # as many of these as you like
   name = "small"                  # for later tasks: after = ["small"]
@@ -84,7 +85,7 @@ Examples:
 {IN_WORDS}"""
 
 
-@takes("max_price_micro", "learn")
+@takes("max_price_micro", "learn", "env")
 def submit(
     kwargs: TaskOptionKwargs,
     job_file: Path = argument("JOB.toml", "The job file.", default=...),

@@ -81,12 +81,19 @@ def _needs(field: str, value: Any) -> object:
     return value if isinstance(value, dict) else text(field, value)
 
 
+def _env(field: str, value: Any) -> object:
+    if isinstance(value, list | dict):
+        return value
+    return text(field, value)
+
+
 COUNT: Final = Form(int, _as_written, partial(typed, kind=int, wanted="a whole number"))
 YES_OR_NO: Final = Form(bool, _as_written, partial(typed, kind=bool, wanted="true or false"))
 TEXT: Final = Form(str, _as_written, text)
 TEXTS: Final = Form(list[str], _as_written, _texts)
 NEEDS: Final = Form(str, _as_written, _needs)
 DURATION: Final = Form(str, _duration, _duration)
+ENV: Final = Form(str, _as_written, _env)
 PRICE: Final = Form(str, _price, _price)
 
 FLAGS: Final[Mapping[str, Flag]] = {
@@ -118,6 +125,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
         DURATION,
         "Give up what has not ended this long after the submission: seconds, or 5m, 2h.",
         "TIME",
+    ),
+    "env": Flag(
+        "env",
+        ENV,
+        "The packages that tasks find installed: a requirements.txt, pyproject.toml, uv.lock or "
+        "pylock.toml.",
+        "FILE",
     ),
     "speculate": Flag(
         "speculate",

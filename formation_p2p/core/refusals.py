@@ -92,6 +92,17 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Unbuildable:
+    """The machine could not have the packages that the task needs, a moment ago."""
+
+    environment: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"it cannot have the packages: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class GivingWay:
     """It is taken, by work that ends or gives way to this; ask again in `retry_ms`."""
 
@@ -179,5 +190,5 @@ class Faulty:
         return f"the machine could not run a task: {self.why}"
 
 
-PeerRefusal = Infeasible | Denied | Gone | Busy | Leaving | GivingWay | Preempted
+PeerRefusal = Infeasible | Denied | Gone | Busy | Leaving | Unbuildable | GivingWay | Preempted
 Refusal = PeerRefusal | TooDear | OutOfScope | Distrusted | Unwanted | Silent | Faulty

@@ -48,7 +48,7 @@ from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
-from formation_p2p.host.drivers.driver import Driver, LeaseDriver, UsesBlobs
+from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.lease_run import LeaseRun
@@ -175,6 +175,9 @@ class Shell:
         self.do(Heartbeat.of_this_process().run)
         self._warn()
         self.feed(serve)
+        for driver in drivers.values():
+            if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
+                driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
 
     def do(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run something of the node's own beside the peer. What it raises ends the node."""

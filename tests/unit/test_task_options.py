@@ -138,7 +138,7 @@ def test_the_largest_of_everything_is_accepted() -> None:
 
 def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
     reported = (
-        "deadline_s: map does not take this option; it takes attempts, hints, max_price_micro"
+        "deadline_s: map does not take this option; it takes attempts, env, hints, max_price_micro"
     )
     with pytest.raises(InvalidInput, match=reported):
         options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")

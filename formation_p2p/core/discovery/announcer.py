@@ -77,6 +77,7 @@ class Announcer:
         self._round = 0
         self._last_s = float("-inf")
         self._due_s = float("inf")
+        self._altered = False
         self._changed_s = float("inf")
         self._flush_s = float("inf")
         self._ready: dict[bytes, tuple[Contact, ...]] = {}  # by name: the peers to write to
@@ -99,9 +100,14 @@ class Announcer:
         for membership in self._memberships.values():
             self._ask_shard("look", membership, 0, now)
 
+    def altered(self) -> None:
+        """Something else than the capacity, of which the next `changed` is to tell."""
+        self._altered = True
+
     def changed(self, capacity: Capacity, now: Moment) -> None:
         """Publish soon where the change is worth it, and lasts."""
-        if self._announced is None or not self._matters(capacity, self._announced):
+        announced = self._announced
+        if announced is None or not (self._altered or self._matters(capacity, announced)):
             self._changed_s = float("inf")
         elif self._changed_s == float("inf"):
             self._changed_s = self._not_too_soon(now, self._parameters.settle_s)
@@ -318,6 +324,7 @@ class Announcer:
             self._ready = {name: each.replicas for name, each in self.publications.items()}
             self._announced = self._signed.profile.capacity
             self._last_s = now.mono_s
+            self._altered = False
             self._changed_s = float("inf")
         writes = list(self._writes(kad.Provider(self._own, self._signed.raw)))
         self._ready.clear()

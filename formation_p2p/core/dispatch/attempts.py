@@ -11,12 +11,14 @@ from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.failed_environments import on_one_line
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
 from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStarted
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.refusals import Faulty, Preempted
+from formation_p2p.core.refusals import Faulty, Preempted, Unbuildable
+from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
 
@@ -195,6 +197,11 @@ class Attempts:
         elif outcome.kind is FailureKind.INPUT and run.inputs:
             again = self._jobs.input_lost(run, attempt_id, worker, outcome)
         else:
+            if outcome.kind is FailureKind.ENVIRONMENT:
+                name = packages_of(group.key.needs.environment)
+                refusal = Unbuildable(name, on_one_line(outcome))
+                group.candidates.refused(worker, refusal, now)
+                group.candidates.bar(((worker, refusal),))
             if outcome.kind is FailureKind.DRIVER:
                 group.candidates.refused(worker, Faulty(outcome.message), now)
                 self._experienced(worker, Experience.ERROR, now)

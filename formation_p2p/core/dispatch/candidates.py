@@ -18,7 +18,8 @@ from formation_p2p.core.placement.guarded import home_of
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied, Refusal, Unwanted
+from formation_p2p.core.refusals import Denied, Refusal, Unbuildable, Unwanted
+from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.workload.hints import NO_HINTS
 
 _T = TypeVar("_T")
@@ -106,10 +107,10 @@ class Candidates:
         self._reviewed_s = now.mono_s
 
     @property
-    def are_denied(self) -> bool:
-        """Whether our grant is why each worker that was considered does not run these tasks."""
+    def are_final(self) -> bool:
+        """Whether the reason of each worker that was considered stays for as long as tasks wait."""
         reasons = self.reasons()
-        return bool(reasons) and all(isinstance(refusal, Denied) for _, refusal in reasons)
+        return bool(reasons) and all(isinstance(why, Denied | Unbuildable) for _, why in reasons)
 
     def reasons(self) -> Refusals:
         """Why each worker that was considered does not run these tasks."""
@@ -163,7 +164,7 @@ class Candidates:
         one that keeps most of the files that it reads, or else the one that the policy names. None
         while no worker is known, and where the policy or a hint has tasks wait for the worker that
         ranks highest when it is asked."""
-        if self._key.hints != NO_HINTS:
+        if self._key.hints != NO_HINTS or packages_of(self._key.needs.environment):
             return None
         home = home_of(self._key.policy, run.key, self._near)
         if home is not None and run.near in self.pool and not run.avoids(run.near):

@@ -113,6 +113,8 @@ class Jobs:
                 run.grow()
                 self._ready.append(run)
             return False
+        if failed.kind is FailureKind.ENVIRONMENT:  # a refusal of its worker
+            return self._goes_on(run, job_events.TaskRetried(task.task_id, attempt, counts=False))
         run.record_failure(attempt)
         failures = sum(not each.lost for each in run.attempts)
         # One worker may lack a package that others have. What two lack is sent by none.

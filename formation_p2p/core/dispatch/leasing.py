@@ -99,7 +99,7 @@ class Leasing:
         acquisition, parameters = group.acquisition, self._parameters
         if not group.is_stranded or acquisition.find is not None:
             return False
-        patient = acquisition.is_patient and not group.candidates.are_denied
+        patient = acquisition.is_patient and not group.candidates.are_final
         return acquisition.fruitless >= (parameters.looks_for_lost if patient else parameters.looks)
 
     def _has_aged(self, group: TaskGroup, now: Moment) -> bool:

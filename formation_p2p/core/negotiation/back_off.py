@@ -22,7 +22,7 @@ class Fault(StrEnum):
     SILENT = "silent"  # it could not be reached, or did not answer
     SILENT_TWICE = "silent twice"  # in a row, or more often
     LEAVING = "leaving"  # or just begun, and not yet at work
-    UNWANTED = "unwanted"  # it lacks what a hint says is required, such as data
+    UNWANTED = "unwanted"  # it lacks what a hint says is required, or cannot have the packages
     DENIED = "denied"
 
 
@@ -146,7 +146,7 @@ def _fault(refusal: Refusal, before: Fault | None) -> Fault:
             return Fault.DENIED
         case refusals.Leaving():
             return Fault.LEAVING
-        case refusals.Unwanted():
+        case refusals.Unwanted() | refusals.Unbuildable():
             return Fault.UNWANTED
         case refusals.Faulty():
             return Fault.FAILED

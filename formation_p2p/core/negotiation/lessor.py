@@ -21,6 +21,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.negotiation.failed_environments import FailedEnvironments
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
@@ -33,6 +34,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.mix import Seen
+from formation_p2p.core.workload.outcome import Outcome
 from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 
 LessorEffect = Send | Fence
@@ -70,6 +72,7 @@ class Lessor:
         self._places = places
         self._leases: dict[str, Lease] = {}
         self._wants = Wants(parameters)
+        self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._leaving = False
 
@@ -141,6 +144,12 @@ class Lessor:
         if lease is not None and lease.moved("fenced"):
             self._forget(lease)
 
+    def ended(self, lease_id: str, outcome: Outcome, now: Moment) -> None:
+        """How an execution under a lease has ended."""
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            self._failed_environments.ended(lease.request.needs.environment, outcome, now)
+
     def tick(self, now: Moment) -> list[LessorEffect]:
         effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
@@ -209,6 +218,8 @@ class Lessor:
         )
         if refusal is not None:
             return refusal
+        if (unbuildable := self._failed_environments.refusal(needs.environment, now)) is not None:
+            return unbuildable
         if len(self._leases) >= (limit := self._parameters.max_leases):
             return refusals.Busy("the table of leases", limit)
         offered = [x.owner for x in self._leases.values() if x.state is LeaseState.OFFERED]

@@ -37,6 +37,7 @@ from formation_p2p.core.refusals import (
     Leaving,
     PeerRefusal,
     Preempted,
+    Unbuildable,
 )
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.resources.requirements import Requirements
@@ -153,6 +154,7 @@ _REFUSAL: Final = tagged(
         "gone": (Gone, {"what": _REASON, "why": _REASON}),
         "busy": (Busy, {"what": _REASON, "limit": integer(0, MAX_INT)}),
         "leaving": (Leaving, {}),
+        "unbuildable": (Unbuildable, {"environment": _REASON, "why": custom(_read_reason, _cut)}),
         "giving way": (GivingWay, {"resource": _REASON, "retry_ms": integer(0, MAX_RETRY_MS)}),
         "preempted": (Preempted, {"priority": integer(0, MAX_PRIORITY)}),
     }

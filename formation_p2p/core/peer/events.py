@@ -99,6 +99,13 @@ class BlobsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentsChanged:
+    """The environments that are on this machine by now, the latest used first."""
+
+    warm: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """`next_timeout` has passed."""
 
@@ -113,6 +120,7 @@ PeerEvent = (
     | Leave
     | Measured
     | BlobsChanged
+    | EnvironmentsChanged
     | Tick
     | DhtEvent
     | Received

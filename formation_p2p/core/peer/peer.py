@@ -175,6 +175,9 @@ class Peer:
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():
                 self._blobs.changed(event)
+            case events.EnvironmentsChanged(warm):
+                if self.worker is not None:
+                    self.worker.environments_changed(warm)
             case events.Tick():
                 return self._tick(now)
             case events.Joined(addresses, gates):

@@ -10,7 +10,7 @@ from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.execution.effects import ExecutionEvent
+from formation_p2p.core.execution.effects import ExecutionEvent, ExecutionsEnded
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
@@ -72,6 +72,7 @@ class Worker:
         self._grant = network.grant
         self._serve = serve
         self._sequence = 0
+        self._environments: tuple[str, ...] = ()
         self.executions = Executions(parameters.lease)
         self._admission = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
@@ -134,11 +135,19 @@ class Worker:
                 assert_never(message)
         return self._after(effects, now)
 
+    def environments_changed(self, warm: tuple[str, ...]) -> None:
+        if set(warm) != set(self._environments):
+            self.announcer.altered()
+        self._environments = warm
+
     def handle_report(self, event: ExecutionEvent | Fenced, now: Moment) -> list[WorkerEffect]:
         effects: Sequence[WorkerEffect] = ()
         if isinstance(event, Fenced):
             self.lessor.fenced(event.lease_id)
         else:
+            if isinstance(event, ExecutionsEnded):
+                for ended in event.ended:
+                    self.lessor.ended(event.lease_id, ended.outcome, now)
             effects = self.executions.handle_report(event)
         return self._after(effects, now)
 
@@ -196,5 +205,6 @@ class Worker:
             withdrawn=withdrawn,
             spans=spans,
             mix=self.lessor.seen.mix,
+            environments=self._environments,
         )
         return SignedProfile(profile, seal_profile(self._identity, profile))

@@ -17,6 +17,7 @@ from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Term
 from formation_p2p.core.placement.round_trips import nearness
 from formation_p2p.core.refusals import Unwanted
+from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.hints import Hints, Kind
 
@@ -34,12 +35,17 @@ def unwanted(task: TaskView, candidate: Candidate) -> Unwanted | None:
 
 
 def welcome(task: TaskView, candidate: Candidate) -> tuple[Term, ...]:
-    """How far it meets each hint."""
+    """How far it meets each hint; and whether it has the packages of the task already, which is
+    another one."""
     met = [(kind, _met(kind, task.hints, candidate)) for kind in task.hints.kinds]
-    return tuple(
+    terms = tuple(
         Term(kind, part - 1.0, LAST_RESORT) if kind is Kind.AVOID else Term(kind, part)
         for kind, part in met
     )
+    packages = packages_of(task.needs.environment)
+    if not packages:
+        return terms
+    return *terms, Term("env", float(packages in candidate.profile.environments))
 
 
 def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:

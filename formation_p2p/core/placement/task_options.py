@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from os import PathLike
+from types import UnionType
 from typing import Any, Final, NamedTuple, Self, TypedDict
 
 from formation_p2p.core.errors import InvalidInput
@@ -21,12 +23,13 @@ from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.resources.bounds import check_amount, shown
-from formation_p2p.core.resources.python import parse_python
+from formation_p2p.core.resources.python import parse_python, python_name
 from formation_p2p.core.resources.requirements import (
     Requirements,
     needs_and_memory,
     requirements_from_mapping,
 )
+from formation_p2p.core.workload.environment import Env, Environment, env_of
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
 from formation_p2p.core.workload.work import MAX_PRIORITY
@@ -101,6 +104,9 @@ class CallKwargs(PlacementKwargs, total=False):
     lost does not count."""
     timeout_s: float | None
     """The limit of one attempt."""
+    env: Env | Environment | str | PathLike[str] | Iterable[str] | Mapping[str, Any] | None
+    """The packages that tasks find installed: an Env, a list of requirements, or the path of a
+    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/environments.md)."""
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
@@ -116,7 +122,7 @@ class TaskOptionKwargs(CallKwargs, total=False):
     recorded for later ones (docs/jobs.md)."""
 
 
-def _check_kind(name: str, value: object, kind: type, wanted: str) -> None:
+def _check_kind(name: str, value: object, kind: type | UnionType, wanted: str) -> None:
     if not isinstance(value, kind):
         raise InvalidInput(name, f"{shown(value)} is not valid; write {wanted}")
 
@@ -149,6 +155,7 @@ class TaskOptions:
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
     learn: bool = True
+    env: Env | Environment | None = None
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -161,6 +168,8 @@ class TaskOptions:
         sound(self.policy)
         _check_kind("hints", self.hints, Hints, "Hints, or a text such as 'region=eu'")
         _check_kind("scope", self.scope, Scope, "a Scope, or a text such as 'org'")
+        if self.env is not None:
+            _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
         for name in ("memory_given", "speculate", "learn"):
             _check_kind(name, getattr(self, name), bool, "True or False")
 
@@ -171,8 +180,10 @@ class TaskOptions:
         )
 
     def pack(self) -> list[list[object]]:
-        """For a record of this node's own. A policy is packed as its text."""
+        """For a record of this node's own. A policy is packed as its text, and the environment is
+        left out: the tasks have it."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["env"]
         values["policy"] = str(self.policy)
         return [[name, _CODECS[name][0](v) if name in _CODECS else v] for name, v in values.items()]
 
@@ -231,6 +242,8 @@ def options_of(
         match name, given:
             case "needs", _:
                 changed["needs"], changed["memory_given"] = needs_of(given)
+            case "env", _ if given is not None and not isinstance(given, Environment):
+                changed["env"] = env_of(given)
             case "policy", str():
                 changed["policy"] = parse_policy(given, policies)
             case "hints", str() | Iterable():
@@ -241,6 +254,12 @@ def options_of(
     if "python" in kwargs:
         needs = replace(options.needs, python=parse_python(kwargs["python"]))
         options = replace(options, needs=needs)
+    if isinstance(options.env, Env) and options.env.python:
+        python = python_name(options.env.python)
+        if options.needs.python not in ("", python):
+            problem = f"is for {python}, and the needs ask for {options.needs.python}"
+            raise InvalidInput("env.python", f"{problem}; leave one of them out")
+        options = replace(options, needs=replace(options.needs, python=python))
     return options
 
 

@@ -28,6 +28,11 @@ from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.resources.bounds import MAX_DRIVERS, check_amount, check_name, sorted_labels
 from formation_p2p.core.resources.capability import Capability, Capacity
+from formation_p2p.core.resources.environment import (
+    ENVIRONMENT_CHARS,
+    MAX_WARM,
+    check_environment,
+)
 from formation_p2p.core.workload.mix import EMPTY_MIX, Mix, pack_mix, unpack_mix
 
 # Signed and sealed. Sixteen GPUs, eight labels and a grant take 2.5 KiB; an answer in the DHT
@@ -45,6 +50,8 @@ MAX_SERVICES: Final = 8
 MAX_SPANS: Final = 64
 # As for grants (core/trust/grants.py), which this layer only carries.
 MAX_GRANT_BYTES: Final = 2048
+_ENVIRONMENT_BYTES: Final = ENVIRONMENT_CHARS // 2
+_MAX_WARM_BYTES: Final = MAX_WARM * _ENVIRONMENT_BYTES
 
 _DOMAIN: Final = "formation-profile"
 _PAYLOAD_TYPE: Final = b"/formation/profile/1"
@@ -61,6 +68,7 @@ class Profile:
     worker's last word: it is gone, and what it said before is void. `spans` says how deep the
     shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
     of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
+    `environments` names those that it has, the latest used first.
     """
 
     peer_id: PeerId
@@ -78,6 +86,7 @@ class Profile:
     withdrawn: bool = False
     spans: tuple[Span, ...] = ()
     mix: Mix = EMPTY_MIX
+    environments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_amount("sequence", self.sequence, 0, MAX_INT)
@@ -98,6 +107,10 @@ class Profile:
             raise InvalidInput("grant", f"{len(self.grant)} bytes, more than {MAX_GRANT_BYTES}")
         if len(self.spans) > MAX_SPANS:
             raise InvalidInput("span", f"there are more than {MAX_SPANS}; leave some out")
+        if len(self.environments) > MAX_WARM:
+            raise InvalidInput("environment", f"there are more than {MAX_WARM}; leave some out")
+        for name in self.environments:
+            check_environment(name)
         for low, high in self.spans:
             check_amount("span", low, 0, MAX_DEPTH)
             check_amount("span", high, low, MAX_DEPTH)
@@ -175,13 +188,14 @@ def _pack(profile: Profile) -> dict[str, object]:
         "withdrawn": int(profile.withdrawn),
         "span": [depth for span in profile.spans for depth in span],
         "mix": pack_mix(profile.mix),
+        "environment": b"".join(map(bytes.fromhex, profile.environments)),
     }
 
 
 def _unpack(fields: object, signer: PeerId) -> Profile:
-    row = resources.take_row(fields, 15, "profile", "is not a list of fifteen fields")
+    row = resources.take_row(fields, 16, "profile", "is not a list of sixteen fields")
     author, sequence, issued, expires, capability, capacity, labels, *others = row
-    drivers, services, price, reached_at, grant, withdrawn, spans, mix = others
+    drivers, services, price, reached_at, grant, withdrawn, spans, mix, warm = others
     if resources.take_peer_id(author, "author") != signer:
         raise ForgedRecord(f"a profile of {peer_id_from_bytes(author)}, signed by {signer}")
     capable = resources.unpack_capability(capability)
@@ -205,7 +219,15 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
         withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
         spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
         mix=resources.checked(unpack_mix, mix),
+        environments=_read_environments(codec.take_bytes(warm, "environment", _MAX_WARM_BYTES)),
     )
+
+
+def _read_environments(names: bytes) -> tuple[str, ...]:
+    if len(names) % _ENVIRONMENT_BYTES:
+        raise Malformed("environment", "a name is cut off")
+    ends = range(0, len(names), _ENVIRONMENT_BYTES)
+    return tuple(names[end : end + _ENVIRONMENT_BYTES].hex() for end in ends)
 
 
 def _read_spans(depths: list[Any]) -> tuple[Span, ...]:

@@ -17,6 +17,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources import bounds
+from formation_p2p.core.resources.environment import check_prepared
 from formation_p2p.core.resources.gpu import (
     MAX_COMPUTE_CAPABILITY,
     WHOLE_GPU_MILLI,
@@ -46,7 +47,8 @@ class Requirements:
     0 the same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
     in megabits (10**6) a second. `driver` runs the task, which sets it. `python` is the version
     that a call is for, as in `cpython-3.11`, or `any`; `cloudpickle` is the major version that
-    wrote it. Empty and 0 are for tasks that are not calls.
+    wrote it. Empty and 0 are for tasks that are not calls. `environment` names what the task is
+    prepared with (core/resources/environment.py), which sets it.
 
     Raises InvalidInput for a field out of its range, or for GPU fields without a GPU.
     """
@@ -64,6 +66,7 @@ class Requirements:
     driver: str = ""
     python: str = ""
     cloudpickle: int = 0
+    environment: str = ""
 
     def __post_init__(self) -> None:
         # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.
@@ -87,6 +90,7 @@ class Requirements:
             bounds.check_name("driver", self.driver)
         check_python(self.python)
         bounds.check_amount("cloudpickle", self.cloudpickle, 0, MAX_CLOUDPICKLE)
+        check_prepared(self.environment)
         for field, asked in (
             ("gpu.memory", self.gpu_memory_bytes > 0),
             ("gpu.cc", self.gpu_compute_capability > 0),

@@ -17,34 +17,39 @@ from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, decode_fields, e
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """`function` is a pickle that the Python named `python` has written (`cpython-3.11`). `code` is
-    the bundle of the modules that go along with it (code_bundle.py). Raises InvalidInput."""
+    the bundle of the modules that go along with it (code_bundle.py), `environment` the packages
+    that it imports, encoded (environment.py); empty for those of the worker. Raises InvalidInput.
+    """
 
     python: str
     function: bytes
     code: Blob | None = None
+    environment: bytes = b""
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
             raise InvalidInput("python", f"{self.python!r} is not a name such as cpython-3.11")
-        if type(self.function) is not bytes:
-            raise InvalidInput("function", "is not bytes")
+        if type(self.function) is not bytes or type(self.environment) is not bytes:
+            raise InvalidInput("function", "is not bytes, or what it needs is not")
 
     @property
     def needs(self) -> tuple[object, ...]:
         """What an interpreter was prepared for: calls that differ in it do not share one."""
-        return (None if self.code is None else self.code.cid,)
+        return None if self.code is None else self.code.cid, self.environment
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
         fields: dict[str, object] = {"python": self.python, "function": self.function}
         if self.code is not None:
             fields["code"] = self.code.pack()
+        if self.environment:
+            fields["environment"] = self.environment
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, shared: bytes) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
-        required, optional = ("python", "function"), ("code",)
+        required, optional = ("python", "function"), ("code", "environment")
         fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, required, optional)
         code = Blob.unpack(fields["code"]) if "code" in fields else None
-        return cls(fields["python"], fields["function"], code)
+        return cls(fields["python"], fields["function"], code, fields.get("environment", b""))

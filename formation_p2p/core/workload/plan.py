@@ -15,6 +15,8 @@ from formation_p2p.core.resources.requirements import (
     driven_by,
 )
 from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.inputs_from import reading
 from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,
@@ -106,10 +108,11 @@ def tasks_of(
     job_id: str,
     needs: Requirements,
     estimates: Mapping[str, MemoryEstimate] | None,
+    environment: Environment | None = None,
     *,
     memory_given: bool,
 ) -> tuple[tuple[Task, ...], tuple[MemoryEstimate, ...]]:
-    """The tasks, and the estimates that they use. Raises InvalidInput.
+    """The tasks, in this environment, and the estimates that they use. Raises InvalidInput.
 
     `needs` are those of tasks without their own. `estimates` are by kind; None where what the tasks
     use is not to be recorded either.
@@ -117,6 +120,7 @@ def tasks_of(
     ids = [task_id(job_id, place) for place in range(len(plan.tasks))]
     used: dict[str, MemoryEstimate] = {}
     known: dict[tuple[object, ...], tuple[Requirements, str, int]] = {}
+    in_environment: dict[bytes, bytes] = {}
     tasks: list[Task] = []
     for place, each in enumerate(plan.tasks):
         work = each.work
@@ -130,6 +134,10 @@ def tasks_of(
             if asked.driver not in ("", work.driver):
                 raise InvalidInput("driver", f"{asked.driver} does not run a {type(work).__name__}")
             driven = driven_by(asked, work.driver, *versions)
+            if environment is not None:
+                python = driven.python or needs.python
+                name = environment.name(python)
+                driven = replace(driven, python=python, environment=name)
             estimate = None if given else (estimates or {}).get(kind)
             known[key] = driven, kind, 0
             if estimate is not None:
@@ -139,12 +147,27 @@ def tasks_of(
         # Not only equal, but the same for all: a hundred thousand tasks may have them.
         sized, kind, more_bytes = known[key]
         shared: bytes = getattr(work, "shared", b"")
+        if environment is not None:
+            if shared not in in_environment:
+                in_environment[shared] = shared_in(environment, work.driver, shared)
+            shared = in_environment[shared]
         after = tuple(ids[before] for before in each.after)
         files = tuple(InputFrom(name, ids[x], output) for name, x, output in each.inputs_from)
         payload = work.encode()
         task = Task(ids[place], sized, payload, each.label, shared, after, kind, more_bytes, files)
         tasks.append(task)
     return tuple(tasks), tuple(used.values())
+
+
+def shared_in(environment: Environment, driver: str, shared: bytes) -> bytes:
+    """What pieces of work have in common, with the packages that they need. Raises InvalidInput."""
+    match driver:
+        case "process":
+            return environment.encode()
+        case "python":
+            return replace(CallContext.decode(shared), environment=environment.encode()).encode()
+        case _:
+            raise InvalidInput("env", f"{driver} tasks bring their packages themselves")
 
 
 # -- memory that was not asked for -----------------------------------------------------------------

@@ -72,10 +72,16 @@ class Bubblewrap:
         )
 
     def command(
-        self, folder: Path, *, network: bool, gpus: bool, shown: Iterable[Path] = ()
+        self,
+        folder: Path,
+        *,
+        network: bool,
+        gpus: bool,
+        shown: Iterable[Path] = (),
+        writable: Iterable[Path] = (),
     ) -> tuple[str, ...]:
-        """What goes in front of the supervisor's argv. `folder` is what the task may write to,
-        `shown` are more folders that it may read, also in the node's home."""
+        """What goes in front of the supervisor's argv. `folder` and `writable` are what the task
+        may write to, `shown` are more folders that it may read, also in the node's home."""
         hidden = _folders((*_HIDDEN, str(Path.home())))
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
@@ -96,7 +102,7 @@ class Bubblewrap:
             *(word for path in shown for word in ("--ro-bind", str(path), str(path))),
             *("--tmpfs", _SHARED_MEMORY),
             *(word for path in devices for word in ("--dev-bind", path, path)),
-            *("--bind", str(folder), str(folder)),
+            *(word for path in (folder, *writable) for word in ("--bind", str(path), str(path))),
             *_each("--remount-ro", (*hidden, *own, "/dev")),
             "--",
         )

@@ -32,6 +32,7 @@ from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.environments.cache import EnvironmentCache
 
 Stream = Literal["stdout", "stderr"]
 
@@ -93,9 +94,11 @@ class Output:
     """One execution's output, passed on to `report`. `full` once the bound is passed; the stream
     has one notice of it."""
 
-    def __init__(self, report: Callable[[Stream, bytes], None]) -> None:
+    def __init__(
+        self, report: Callable[[Stream, bytes], None], max_bytes: int = MAX_OUTPUT_BYTES
+    ) -> None:
         self._report = report
-        self._left_bytes = MAX_OUTPUT_BYTES
+        self._max_bytes = self._left_bytes = max_bytes
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self.full = False
 
@@ -113,7 +116,7 @@ class Output:
         self._left_bytes -= len(passed)
         if len(passed) < len(data):
             self.full = True
-            bound = format_bytes(MAX_OUTPUT_BYTES)
+            bound = format_bytes(self._max_bytes)
             notice = f"\n[output past {bound} is not passed on; write to a file instead]\n"
             self._report(stream, notice.encode())
 
@@ -253,6 +256,14 @@ class UsesBlobs(Protocol):
     """A driver that is given the node's blobs before it runs anything."""
 
     blobs: BlobAccess | None
+
+
+@runtime_checkable
+class KeepsEnvironments(Protocol):
+    """A driver that builds environments, which the node announces; None where it cannot."""
+
+    @property
+    def environments(self) -> EnvironmentCache | None: ...
 
 
 # What a driver's `set_up(machine)` returns (installed.py). It is called on the node's thread, again

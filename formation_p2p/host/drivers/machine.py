@@ -12,6 +12,8 @@ from typing import Final, Literal, Self
 
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.groups import Groups
+from formation_p2p.host.environments.cache import EnvironmentCache
+from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.home import default_path
 from formation_p2p.host.machine.pythons import Interpreter, interpreters
 
@@ -48,13 +50,20 @@ class Cores:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the drivers of one node share out between their tasks, and the sandbox of those. `home`
-    is the node's home folder; `pythons` are the interpreters of calls, by their names."""
+    is the node's home folder; `pythons` are the interpreters of calls, by their names;
+    `environments` are those of tasks that bring packages, None where none can be kept."""
 
     cores: Cores
     groups: Groups | None
     sandbox: Bubblewrap | None = None
     home: Path = field(default_factory=default_path)
     pythons: Mapping[str, Interpreter] = field(default_factory=interpreters)
+    environments: EnvironmentCache | None = None
+
+    def interpreter(self, *wanted: str) -> Interpreter:
+        """Of the first version of these that there is; of any, where there is none."""
+        found = (self.pythons[each] for each in wanted if each in self.pythons)
+        return next(found, None) or next(iter(self.pythons.values()))
 
     @classmethod
     def found(
@@ -62,6 +71,7 @@ class Machine:
         home: Path | None = None,
         sandbox: Sandboxing = "auto",
         pythons: Mapping[str, Interpreter] | None = None,
+        environments: EnvironmentSettings | None = None,
     ) -> Self:
         """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
 
@@ -78,7 +88,12 @@ class Machine:
                 _log.warning(
                     "tasks run without a sandbox, and can read what this user can: %s", why
                 )
-        return cls(Cores.of_this_process(), Groups.found(), around, place, pythons)
+        cache = None
+        try:
+            cache = EnvironmentCache.open(place, environments or EnvironmentSettings())
+        except OSError as why:
+            _log.warning("tasks that bring packages are refused: %s", why)
+        return cls(Cores.of_this_process(), Groups.found(), around, place, pythons, cache)
 
 
 def base_environment(home: Path) -> dict[str, str]:

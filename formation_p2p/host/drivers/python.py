@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import Failed, FailureKind
 from formation_p2p.host.drivers.call_data import Contexts
 from formation_p2p.host.drivers.code_cache import CodeCache
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Turns
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.preparing import unless_killed
 from formation_p2p.host.drivers.python_process import (
     INTERPRETER,
     CallSetup,
@@ -39,8 +39,9 @@ from formation_p2p.host.drivers.python_process import (
 )
 from formation_p2p.host.drivers.python_session import CANCELLED, CallSession, refuse
 from formation_p2p.host.drivers.scratch import remove_folder
-
-T = TypeVar("T")
+from formation_p2p.host.environments.build import environment_for
+from formation_p2p.host.environments.cache import EnvironmentCache
+from formation_p2p.host.environments.uv import EnvironmentFailed
 
 
 def set_up(machine: Machine) -> DriverMaker:
@@ -57,6 +58,10 @@ class PythonDriver:
         self._program = program
         self._code = CodeCache(machine.home / "code")
         self.blobs: BlobAccess | None = None
+
+    @property
+    def environments(self) -> EnvironmentCache | None:
+        return self._machine.environments
 
     async def serve(self, turns: Turns) -> None:
         home: Path | None = None
@@ -77,8 +82,8 @@ class PythonDriver:
                     # may kill it.
                     turns.begin(execution.execution_id)
                     try:
-                        prepare = partial(self._prepared, execution, context, held)
-                        setup = await _unless_killed(turns, prepare)
+                        prepare = partial(self._prepared, turns, execution, context, held)
+                        setup = await unless_killed(turns, prepare)
                         if setup is None:
                             refuse(turns, execution, CANCELLED)
                             continue
@@ -88,6 +93,9 @@ class PythonDriver:
                         )
                     except InvalidInput as problem:
                         refuse(turns, execution, Failed(FailureKind.INVALID, str(problem)))
+                        continue
+                    except EnvironmentFailed as problem:
+                        refuse(turns, execution, Failed(FailureKind.ENVIRONMENT, str(problem)))
                         continue
                     except (FormationError, OSError) as problem:
                         cannot = f"cannot start an interpreter: {problem}"
@@ -104,44 +112,24 @@ class PythonDriver:
                 await remove_folder(home)
 
     async def _prepared(
-        self, execution: Execution, context: CallContext, held: AsyncExitStack
+        self, turns: Turns, execution: Execution, context: CallContext, held: AsyncExitStack
     ) -> CallSetup:
         """What an interpreter for calls with this context is started with. What it uses is kept
         until `held` is left. Raises InvalidInput, LocalError, RemoteError, OSError."""
-        setup = setup_for(self._machine, execution, context)
+        built = None
+        if context.environment:
+            environment = Environment.decode(context.environment)
+            log = partial(turns.output, execution.execution_id)
+            built = await held.enter_async_context(
+                environment_for(self._machine, environment, execution.python, self.blobs, log)
+            )
+        setup = setup_for(self._machine, execution, context, built)
         if context.code is None:
             return setup
         if self.blobs is None:
             raise LocalError("this driver was given no blobs to fetch code with")
         folder = await held.enter_async_context(self._code.held(context.code, self.blobs))
         return replace(setup, first=(str(folder), *setup.first), shown=(folder, *setup.shown))
-
-
-async def _unless_killed(turns: Turns, prepare: Callable[[], Awaitable[T]]) -> T | None:
-    """What `prepare` returns or raises; None where the call that it is for is killed meanwhile."""
-    done, results, problems = trio.Event(), list[T](), list[Exception]()
-
-    async def run() -> None:
-        try:
-            results.append(await prepare())
-        except Exception as problem:  # noqa: BLE001 - raised below, for a nursery puts it in a group
-            problems.append(problem)
-        finally:
-            done.set()
-
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run)
-            while not done.is_set() and not turns.is_killed:
-                with trio.CancelScope() as scope:
-                    turns.watch(scope)
-                    await done.wait()
-            nursery.cancel_scope.cancel()
-    finally:
-        turns.watch(None)
-    if problems:
-        raise problems[0]
-    return results[0] if results else None
 
 
 async def _close(warm: WarmInterpreter) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -34,6 +34,7 @@ from formation_p2p.host.drivers.call_data import CallData, Handed
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
 from formation_p2p.host.drivers.supervised import Called, Supervised
+from formation_p2p.host.environments.build import BuiltEnvironment
 from formation_p2p.host.machine.pythons import own_name
 
 INTERPRETER: Final = Path(python_child.__file__)
@@ -53,7 +54,7 @@ _FAILURES: Final = {
 class CallSetup:
     """What an interpreter is started with, for calls with these `needs`: `python`, the folder of
     its `cloudpickle` where it has none itself, the paths that modules are looked for in `first`
-    and `last`, and the folders that are `shown` to it in a sandbox."""
+    and `last`, and the folders that are `shown` to it in a sandbox, and environment `variables`."""
 
     needs: tuple[object, ...]
     python: Path
@@ -61,17 +62,30 @@ class CallSetup:
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     shown: tuple[Path, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def setup_for(machine: Machine, execution: Execution, context: CallContext) -> CallSetup:
-    pythons = machine.pythons
-    wanted = (execution.python, context.python)  # the first may be any of them
-    name = next((each for each in wanted if each in pythons), next(iter(pythons)))
-    python = pythons[name].path
-    if name == own_name():
-        return CallSetup(context.needs, python, last=tuple(filter(None, sys.path)))
+def setup_for(
+    machine: Machine,
+    execution: Execution,
+    context: CallContext,
+    built: BuiltEnvironment | None = None,
+) -> CallSetup:
+    """`built` is what has the packages of the calls; the node's own are not found then."""
+    if built is not None:
+        return CallSetup(
+            context.needs,
+            built.python,
+            cloudpickle=_CLOUDPICKLE,
+            shown=(built.folder,),
+            variables=built.variables,
+        )
+    # The first may be any of them.
+    interpreter = machine.interpreter(execution.python, context.python)
+    if interpreter.python.name == own_name():
+        return CallSetup(context.needs, interpreter.path, last=tuple(filter(None, sys.path)))
     # The packages of this process are compiled for its own version.
-    return CallSetup(context.needs, python, cloudpickle=_CLOUDPICKLE)
+    return CallSetup(context.needs, interpreter.path, cloudpickle=_CLOUDPICKLE)
 
 
 class Reply(NamedTuple):
@@ -118,7 +132,7 @@ class WarmInterpreter(Called):
                     arguments,
                     home,
                     execution.limits,
-                    device_environment(execution.device_ids),
+                    {**setup.variables, **device_environment(execution.device_ids)},
                     str(setup.python),
                     setup.shown,
                     fds,

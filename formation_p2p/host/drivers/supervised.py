@@ -76,7 +76,8 @@ _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
-    `shown` the folders that it may read in a sandbox beside what all tasks may."""
+    `shown` the folders that it may read in a sandbox beside what all tasks may, `writable` those
+    that it may write to beside its own."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -85,6 +86,7 @@ class Launch:
     stdin: bytes = b""
     passed_fds: tuple[int, ...] = ()
     shown: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class Supervised:
                         network=launch.limits.network,
                         gpus=gpus,
                         shown=launch.shown,
+                        writable=launch.writable,
                     )
                     fds["node"] = its(os.pidfd_open(os.getpid()))
                 order = its(_written("order", _order(machine, launch, cores, group, fds)))

@@ -1,0 +1,36 @@
+"""`formation run script.py`: a script of this machine, with the packages that its header names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.workload.environment import Env
+from formation_p2p.host.environments.requirements import python_for, script_env
+
+
+def is_script(argv: Sequence[str], sent: Sequence[Path]) -> bool:
+    """Whether the command is a Python file from here, which nothing else sends along."""
+    if not argv or not argv[0].endswith(".py"):
+        return False
+    path = Path(argv[0])
+    return path not in sent and path.is_file()
+
+
+def with_header(script: Path, options: TaskOptions) -> TaskOptions:
+    """With what the script's header asks for, if it has one, and nothing was said otherwise. Raises
+    InvalidInput, LocalError."""
+    try:
+        read = script_env(script.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidInput("script", f"{script} is not UTF-8 text") from None
+    except OSError as problem:
+        raise LocalError(f"{script} cannot be read: {problem.strerror}") from problem
+    if read is None or options.env is not None:
+        return options
+    needs = options.needs
+    needs = replace(needs, python=python_for(read.python, needs.python))
+    return replace(options, env=Env(read.lines), needs=needs)

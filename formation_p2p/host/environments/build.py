@@ -1,0 +1,227 @@
+"""Environments, built by uv.
+
+Packages are installed from wheels, without running anything of them. Where one has no wheel, it is
+built from its sources, which runs foreign code: that has a cache of its own, so that it changes
+nothing of what others get. Both run in the sandbox, with the network, and see nothing of the node.
+
+docs/environments.md says what comes from where.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.units import GIB, KIB, format_bytes
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
+from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
+from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
+from formation_p2p.host.environments.cache import EnvironmentCache, key_of, remove, size_of
+from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
+from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
+
+# Resolving takes 200 MB; compilers take the rest.
+_CPU_MILLI: Final = 2000
+_MEMORY_BYTES: Final = 4 * GIB
+# What uv and build backends print: hundreds of lines of a compiler.
+_MAX_LOG_BYTES: Final = 256 * KIB
+# Of the end of it, in the message of a failure, where uv says what went wrong.
+_TAIL_BYTES: Final = 2 * KIB
+# uv's own words, where all but a wheel was found.
+_NEEDS_SOURCES: Final = b"building from source is disabled"
+
+# A shell, so that one sandbox is started for both. $1 is uv, $2 the interpreter, $3 the folder; the
+# rest is for `uv pip install`.
+_SCRIPT: Final = """
+uv=$1 python=$2 venv=$3
+shift 3
+"$uv" venv --quiet --python "$python" "$venv" && exec "$uv" pip install --python "$venv" "$@"
+"""
+
+Log = Callable[[Stream, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEnvironment:
+    """`python` is its interpreter, `folder` is what a task may read of it."""
+
+    folder: Path
+    python: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For a process: its programs come first."""
+        path = base_environment(self.folder)["PATH"]
+        return {"PATH": f"{self.python.parent}:{path}", "VIRTUAL_ENV": str(self.folder)}
+
+
+@asynccontextmanager
+async def environment_for(
+    machine: Machine, environment: Environment, python: str, blobs: BlobAccess | None, log: Log
+) -> AsyncIterator[BuiltEnvironment]:
+    """An environment for a task that asks for `python`, built if it is not here yet; it stays while
+    the block runs. One task at a time builds it, to whose `log` goes what uv prints, and the others
+    wait. Raises EnvironmentFailed."""
+    cache = machine.environments
+    if cache is None:
+        raise EnvironmentFailed("this machine has no place for environments; choose another")
+    interpreter = machine.interpreter(python)
+    key = key_of(environment, python, interpreter)
+    with cache.in_use(key), cache.lock(key) as lock:
+        async with lock:
+            if not cache.find(key):
+                if (why := cache.failure(key)) is not None:
+                    raise EnvironmentFailed(why)
+                async with cache.builds:
+                    build = _Build(machine, cache, key, environment, interpreter.path, blobs, log)
+                    await build.run()
+        folder = cache.folder(key) / "venv"
+        yield BuiltEnvironment(folder, folder / "bin" / "python")
+
+
+@dataclass(slots=True)
+class _Build:
+    machine: Machine
+    cache: EnvironmentCache
+    key: str
+    environment: Environment
+    python: Path
+    blobs: BlobAccess | None
+    log: Log
+
+    async def run(self) -> None:
+        """Raises EnvironmentFailed; nothing is left then, nor where it is cancelled."""
+        uv = uv_program()
+        folder = self.cache.folder(self.key)
+        try:
+            await self._build(uv, folder)
+            size_bytes = await trio.to_thread.run_sync(size_of, folder)
+            download_bytes = await trio.to_thread.run_sync(size_of, self.cache.downloads)
+            gone = self.cache.add(self.key, size_bytes, download_bytes)
+        except BaseException as error:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(remove, folder)
+            if not isinstance(error, OSError | FormationError):
+                raise
+            why = str(error)
+            if not isinstance(error, EnvironmentFailed):
+                why = f"the environment could not be made here: {error}"
+            self.cache.failed(self.key, why)
+            raise EnvironmentFailed(why) from error
+        for path in gone:
+            await trio.to_thread.run_sync(remove, path)
+
+    async def _build(self, uv: str, folder: Path) -> None:
+        settings = self.cache.settings
+        self._note(f"building environment {self.key.partition('-')[0]}\n")
+        await trio.to_thread.run_sync(remove, folder)
+        work = folder / "build"
+        work.mkdir(mode=0o700, parents=True)
+        lines = "".join(f"{line}\n" for line in self.environment.requirements)
+        (work / "requirements.txt").write_text(lines)
+        source = await self._source(settings, work)
+        sources = bool(not self.environment.wheels) and settings.builds_sources(
+            sandboxed=self.machine.sandbox is not None
+        )
+        with trio.move_on_after(settings.build_s) as time:
+            output, ending = await self._uv(uv, folder, source, sources=False)
+            if sources and _NEEDS_SOURCES in output.tail("stderr"):
+                self._note("a package has no wheel: building it from its sources\n")
+                await trio.to_thread.run_sync(remove, folder / "venv")
+                output, ending = await self._uv(uv, folder, source, sources=True)
+        if time.cancelled_caught:
+            raise EnvironmentFailed(f"uv was stopped after {settings.build_s:g} s; ask for less")
+        if ending.how != "exit" or ending.number:
+            raise EnvironmentFailed(_why(ending, output, settings))
+        await trio.to_thread.run_sync(remove, work)
+
+    async def _source(self, settings: EnvironmentSettings, work: Path) -> tuple[str, ...]:
+        """Where packages come from, as options of uv. Raises EnvironmentFailed, LocalError,
+        RemoteError."""
+        if self.environment.wheels:
+            if self.blobs is None:
+                raise EnvironmentFailed("this machine keeps no data, and so gets no wheels")
+            wheels = work / "wheels"
+            wheels.mkdir(mode=0o700)
+            with trio.move_on_after(settings.build_s) as time:
+                await self.blobs.copies((wheels / n, blob) for n, blob in self.environment.wheels)
+            if time.cancelled_caught:
+                raise EnvironmentFailed(f"the wheels did not come within {settings.build_s:g} s")
+            return "--offline", "--no-index", "--find-links", str(wheels)
+        allowed = settings.own_indexes
+        if not allowed:
+            raise EnvironmentFailed('this machine uses no package index; use wheels="ship"')
+        for url in self.environment.indexes:
+            if url not in allowed:
+                raise EnvironmentFailed(f"this machine does not allow the package index {url}")
+        named = (word for url in self.environment.indexes for word in ("--index", url))
+        return *named, "--default-index", allowed[0]
+
+    async def _uv(
+        self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool
+    ) -> tuple[Output, Ending]:
+        output = Output(self.log, _MAX_LOG_BYTES)
+        launch = self._launch(uv, folder, source, sources=sources)
+        task = await Supervised.start(self.machine, launch)
+        try:
+            return output, await task.run_to_end(output, None)
+        finally:
+            await task.close()
+
+    def _launch(self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool) -> Launch:
+        work = folder / "build"
+        # Build backends are foreign code: what they leave in a cache is for this environment alone.
+        downloads = work / "cache" if sources else self.cache.downloads
+        script = ("/bin/sh", "-c", _SCRIPT, "sh", uv, str(self.python), str(folder / "venv"))
+        return Launch(
+            argv=(
+                *script,
+                *("--requirement", str(work / "requirements.txt")),
+                *(() if sources else ("--no-build",)),
+                *source,
+            ),
+            environment={
+                **base_environment(work),
+                **interpreter_environment(),
+                **network_variables(),
+                "UV_CACHE_DIR": str(downloads),
+                "UV_NO_CONFIG": "1",
+                "UV_NO_PROGRESS": "1",
+                "UV_PYTHON_DOWNLOADS": "never",
+                # A task may change what it has without a sandbox, but not what others get.
+                "UV_LINK_MODE": "copy",
+                "NO_COLOR": "1",
+            },
+            folder=folder,
+            limits=TaskLimits(
+                _CPU_MILLI, _MEMORY_BYTES, self.cache.settings.disk_bytes, network=True
+            ),
+            shown=(Path(uv).resolve().parent,),
+            writable=() if sources else (downloads,),
+        )
+
+    def _note(self, text: str) -> None:
+        self.log("stderr", f"formation: {text}".encode())
+
+
+def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:
+    words = output.tail("stderr")[-_TAIL_BYTES:].decode(errors="replace").strip()
+    # A single file of more than that is stopped by the kernel.
+    too_large = ending.how == "signal" and ending.number == signal.SIGXFSZ
+    match "storage" if too_large else ending.how:
+        case "storage":
+            most = format_bytes(settings.disk_bytes)
+            return f"uv was stopped at {most}, which this machine gives to environments"
+        case "memory":
+            return f"uv was stopped at {format_bytes(_MEMORY_BYTES)} of memory"
+        case _:
+            return f"uv could not make the environment: {words or ending.problem or ending.how}"

@@ -1,0 +1,235 @@
+"""The environments that are on this machine: a cache with a bound, the least lately used of which
+make room.
+
+| in the folder | what it holds |
+| ------------- | ------------- |
+| `NAME-KEY/` | an environment: NAME is that of its content, KEY of the interpreter below it |
+| `NAME-KEY/venv/` | what tasks see of it, to be read only |
+| `NAME-KEY/ready` | its size: it is whole since this was written. Touched when it is used |
+| `downloads/` | what uv has downloaded |
+| `gone-N/` | what is being removed |
+
+An environment without `ready` is what a crash left, and is removed. One node uses the folder at a
+time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import shutil
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.core.resources.environment import MAX_WARM
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.machine.file_lock import lock_file
+from formation_p2p.host.machine.pythons import Interpreter
+
+_log = logging.getLogger(__name__)
+
+# More than a machine has users in a week; each is a folder of thousands of files.
+MAX_ENVIRONMENTS: Final = 128
+# What failed is not tried again for as long; an index may be back by then.
+FAILED_S: Final = 60.0
+MAX_FAILED: Final = 256
+# Downloads and copies take the disk and the line, which tasks use too.
+MAX_BUILDS: Final = 2
+# As many nodes as run from one home (host/machine/home.py).
+_MAX_FOLDERS: Final = 16
+
+_READY: Final = "ready"
+_DOWNLOADS: Final = "downloads"
+
+Changed = Callable[[tuple[str, ...]], None]
+
+
+@dataclass(slots=True)
+class _Kept:
+    size_bytes: int
+    used_s: float
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class EnvironmentCache:
+    """`open` it in a thread; the other methods are for the node's thread, and take a moment."""
+
+    root: Path
+    settings: EnvironmentSettings
+    builds: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_BUILDS))
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _in_use: Counter[str] = field(default_factory=Counter)
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _locks: dict[str, tuple[trio.Lock, int]] = field(default_factory=dict)
+    _changed: Changed = lambda names: None
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @classmethod
+    def open(cls, home: Path, settings: EnvironmentSettings) -> EnvironmentCache:
+        """The first below the node's home that no other node uses, with what is on it. Raises
+        OSError."""
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for index in range(_MAX_FOLDERS):
+            claim = lock_file(home / f"environments-{index}.lock")
+            if claim is not None:
+                cache = cls(home / f"environments-{index}", settings)
+                weakref.finalize(cache, os.close, claim)
+                cache._load()
+                return cache
+        raise OSError(f"{_MAX_FOLDERS} nodes keep environments in {home}; end one")
+
+    def _load(self) -> None:
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        for folder in self.root.iterdir():
+            try:
+                if folder.name != _DOWNLOADS:
+                    size_bytes = int((folder / _READY).read_text())
+                    used_s = (folder / _READY).stat().st_mtime
+                    self._kept[folder.name] = _Kept(size_bytes, used_s)
+            except (OSError, ValueError):
+                remove(folder)
+        for folder in self._make_room(size_of(self.downloads)):
+            remove(folder)
+
+    @property
+    def downloads(self) -> Path:
+        """Of uv's downloads. Only what runs no foreign code may write to it."""
+        folder = self.root / _DOWNLOADS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def warm(self) -> tuple[str, ...]:
+        """The names of those that are here, the latest used first."""
+        kept = sorted(self._kept.items(), key=lambda each: -each[1].used_s)
+        names = dict.fromkeys(key.partition("-")[0] for key, _ in kept)
+        return tuple(names)[:MAX_WARM]
+
+    def watch(self, changed: Changed) -> None:
+        """Have it told the warm ones: now, and when one comes or goes."""
+        self._changed = changed
+        changed(self.warm())
+
+    def folder(self, key: str) -> Path:
+        return self.root / key
+
+    def find(self, key: str) -> bool:
+        """Whether an environment is here. It counts as used now."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return False
+        kept.used_s = time.time()
+        with suppress(OSError):
+            os.utime(self.root / key / _READY)
+        return True
+
+    @contextmanager
+    def in_use(self, key: str) -> Iterator[None]:
+        """It is not removed meanwhile."""
+        self._in_use[key] += 1
+        try:
+            yield
+        finally:
+            self._in_use[key] -= 1
+            if not self._in_use[key]:
+                del self._in_use[key]
+
+    def add(self, key: str, size_bytes: int, download_bytes: int) -> tuple[Path, ...]:
+        """One that is whole. Returns what to `remove` in a thread, to make room. Raises OSError
+        where it does not fit."""
+        if size_bytes > (most := self.settings.disk_bytes):
+            problem = f"it takes {format_bytes(size_bytes)} of {format_bytes(most)} for all"
+            raise OSError(f"{problem}; give environments more (--env-disk)")
+        (self.root / key / _READY).write_text(str(size_bytes))
+        self._kept[key] = _Kept(size_bytes, time.time())
+        self._failed.pop(key, None)
+        with self.in_use(key):
+            gone = self._make_room(download_bytes)
+        self._changed(self.warm())
+        return gone
+
+    def failed(self, key: str, why: str) -> None:
+        if len(self._failed) >= MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+        self._failed[key] = (time.monotonic() + FAILED_S, why)
+
+    def failure(self, key: str) -> str | None:
+        """Why the last build failed, where that was a moment ago."""
+        until_s, why = self._failed.get(key, (0.0, ""))
+        return why if time.monotonic() < until_s else None
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[trio.Lock]:
+        """The same for all that want one environment at once."""
+        lock, count = self._locks.get(key, (trio.Lock(), 0))
+        self._locks[key] = lock, count + 1
+        try:
+            yield lock
+        finally:
+            lock, count = self._locks.pop(key)
+            if count > 1:
+                self._locks[key] = lock, count - 1
+
+    def _make_room(self, download_bytes: int) -> tuple[Path, ...]:
+        """Take away the least lately used, and what uv can download again."""
+        gone: list[Path] = []
+        limit_bytes = self.settings.disk_bytes
+        if download_bytes > limit_bytes // 2 and self.builds.value >= MAX_BUILDS - 1:
+            gone += self._taken_away(_DOWNLOADS)
+            download_bytes = 0
+        used_bytes = download_bytes + sum(kept.size_bytes for kept in self._kept.values())
+        for key, kept in sorted(self._kept.items(), key=lambda each: each[1].used_s):
+            if used_bytes <= limit_bytes and len(self._kept) <= MAX_ENVIRONMENTS:
+                break
+            if key not in self._in_use:
+                del self._kept[key]
+                gone += self._taken_away(key)
+                used_bytes -= kept.size_bytes
+        return tuple(gone)
+
+    def _taken_away(self, name: str) -> Iterator[Path]:
+        """Under a name that is not used again, so that it may be made anew meanwhile."""
+        path = self.root / f"gone-{next(self._numbers)}"
+        with suppress(OSError):
+            (self.root / name).rename(path)
+            yield path
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _log.warning("could not remove all of %s; remove it by hand", folder)
+
+
+def key_of(environment: Environment, python: str, interpreter: Interpreter) -> str:
+    """The name of its folder, for tasks that ask for `python`, and get this interpreter."""
+    below = f"{interpreter.python}\n{interpreter.path}".encode()
+    return f"{environment.name(python)}-{hashlib.sha256(below).hexdigest()[:8]}"
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of the disk that are below it."""
+    used_bytes = 0
+    seen: set[int] = set()
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if status.st_ino not in seen:
+                    seen.add(status.st_ino)
+                    used_bytes += status.st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return used_bytes

@@ -1,0 +1,33 @@
+"""The environment of a job, made of what a person asked for, on the submitter's machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.resources.python import ANY_PYTHON
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.environment import Env, Environment
+from formation_p2p.host.environments.requirements import python_for, read_env
+from formation_p2p.host.environments.ship import wheels_for
+
+
+def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blob]) -> TaskOptions:
+    """With an Environment in the place of an Env, and what its tasks need of a worker. Wheels that
+    are to be shipped are downloaded below `home`, and offered to workers with `put`. Takes a
+    moment, and for wheels as long as they do. Raises InvalidInput, LocalError."""
+    if not isinstance(options.env, Env):
+        return options
+    env, needs = options.env, options.needs
+    read = read_env(env)
+    asked = "" if needs.python == ANY_PYTHON else needs.python
+    python = python_for(read.python, asked) or needs.python
+    environment = Environment(read.lines, (*env.indexes, *read.indexes))
+    if env.wheels == "ship":
+        lines, wheels = wheels_for(environment, asked, home / "wheels")
+        shipped = tuple((path.name, put(path)) for path in wheels)
+        environment = Environment(lines, wheels=shipped)
+    named = environment.name(python)
+    return replace(options, env=environment, needs=replace(needs, python=python, environment=named))

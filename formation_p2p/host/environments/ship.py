@@ -1,0 +1,85 @@
+"""Wheels that travel from the submitter, for workers without a package index.
+
+pip resolves and downloads them, by its own configuration; what has no wheel is built here, as pip
+does. They are for machines like this one: of the same operating system and processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.workload.environment import MAX_WHEELS, Environment
+from formation_p2p.host.machine.command import printed_by
+from formation_p2p.host.machine.pythons import own_name
+
+# PyTorch over a slow line.
+_DOWNLOAD_S: Final = 1800.0
+# Folders of wheels that are kept for workers to fetch, the latest used.
+_MAX_FOLDERS: Final = 32
+_MADE: Final = "requirements.txt"
+
+
+def wheels_for(
+    environment: Environment, python: str, root: Path
+) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Requirements of exactly these wheels, with their hashes; and the wheels, in a folder below
+    `root` in which they stay. Raises LocalError, InvalidInput."""
+    folder = root / environment.name(python or own_name())
+    try:
+        if not (folder / _MADE).exists():
+            _download(environment, python or own_name(), folder)
+        os.utime(folder)
+        wheels = tuple(sorted(folder.glob("*.whl")))
+        _remove_old(root)
+        if len(wheels) > MAX_WHEELS:
+            raise InvalidInput("env", f"it takes {len(wheels)} wheels, of at most {MAX_WHEELS}")
+        return tuple(map(_requirement, wheels)), wheels
+    except OSError as problem:
+        raise LocalError(f"env: the wheels cannot be kept in {folder}: {problem}") from problem
+
+
+def _download(environment: Environment, python: str, folder: Path) -> None:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
+    try:
+        listed = made / _MADE
+        listed.write_text("".join(f"{line}\n" for line in environment.requirements))
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+        command: tuple[str, ...] = ("wheel", "--wheel-dir", str(made))
+        if python != own_name():
+            version = python.partition("-")[2]
+            options = ("--only-binary", ":all:", "--python-version", version, "--dest", str(made))
+            command = ("download", *options)
+        indexes = (word for url in environment.indexes for word in ("--extra-index-url", url))
+        try:
+            printed_by(
+                (*pip, *command, *indexes, "--requirement", str(listed)), _DOWNLOAD_S, os.environ
+            )
+        except LocalError as problem:
+            hint = "see that this Python has pip, and that pip has an index"
+            raise LocalError(f"env: pip cannot get the wheels ({problem}); {hint}") from problem
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _requirement(wheel: Path) -> str:
+    name, version, *_ = wheel.name.split("-")
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{name}=={version} --hash=sha256:{digest}"
+
+
+def _remove_old(root: Path) -> None:
+    folders = sorted(root.iterdir(), key=lambda each: -each.stat().st_mtime)
+    for folder in folders[_MAX_FOLDERS:]:
+        shutil.rmtree(folder, ignore_errors=True)

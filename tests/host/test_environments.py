@@ -1,0 +1,345 @@
+"""Environments are built by uv, in the sandbox, from an index on the loopback interface."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import trio
+
+from formation_p2p.core.resources.environment import MAX_WARM
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
+from formation_p2p.host.environments.cache import EnvironmentCache
+from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.environments.uv import EnvironmentFailed
+from tests.support.drivers_world import within
+from tests.support.packages import Index, an_index, holds, source, wheel
+
+GREET = wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n", "greet_data.txt": "x" * 4096})
+SECRET = "what the node keeps for itself"
+
+
+@pytest.fixture(scope="module")
+def found() -> Machine:
+    """With a sandbox: what this module is about."""
+    machine = Machine.found(sandbox="required")
+    assert machine.sandbox is not None
+    return machine
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with an_index() as index:
+        index.add(GREET)
+        yield index
+
+
+@dataclass
+class Builder:
+    """A node's machine, and what its builds have printed."""
+
+    machine: Machine
+    cache: EnvironmentCache
+    log: list[bytes] = field(default_factory=list)
+
+    @property
+    def printed(self) -> str:
+        return b"".join(self.log).decode()
+
+    @property
+    def left(self) -> set[str]:
+        return {path.name for path in self.cache.root.iterdir()} - {"downloads"}
+
+    async def make(self, *lines: str) -> None:
+        await self.use(*lines)
+
+    async def use(
+        self, *lines: str, then: Callable[[BuiltEnvironment], Awaitable[str]] | None = None
+    ) -> str:
+        async with environment_for(
+            self.machine, Environment(lines), "", None, lambda stream, data: self.log.append(data)
+        ) as built:
+            return "" if then is None else await then(built)
+
+    async def refused(self, *lines: str) -> str:
+        with pytest.raises(EnvironmentFailed) as caught:
+            await self.use(*lines)
+        return str(caught.value)
+
+
+@pytest.fixture
+def build(found: Machine, index: Index, tmp_path: Path) -> Builder:
+    return builder(found, tmp_path / "home", EnvironmentSettings((index.url,)))
+
+
+def builder(found: Machine, home: Path, settings: EnvironmentSettings) -> Builder:
+    cache = EnvironmentCache.open(home, settings)
+    around = None if found.sandbox is None else replace(found.sandbox, home=home)
+    return Builder(replace(found, home=home, sandbox=around, environments=cache), cache)
+
+
+async def says(built: BuiltEnvironment, program: str = "import greet; print(greet.HELLO)") -> str:
+    done = await trio.run_process(
+        [str(built.python), "-I", "-c", program], capture_stdout=True, capture_stderr=True
+    )
+    return str(done.stdout.decode().strip())
+
+
+def test_an_environment_is_built_once_and_has_what_was_asked_for(
+    build: Builder, index: Index
+) -> None:
+    told: list[tuple[str, ...]] = []
+    build.cache.watch(told.append)
+
+    async def story() -> None:
+        assert await build.use("greet==1.0", then=says) == "hello"
+        assert "Installed 1 package" in build.printed
+        asked = len(index.asked)
+        assert await build.use("greet==1.0", then=says) == "hello"
+        assert len(index.asked) == asked
+
+    within(60, story)
+    (name,) = build.cache.warm()
+    assert told == [(), (name,)]
+    assert not any(build.cache.root.glob("*/build"))
+
+
+def test_many_that_want_one_at_once_have_it_built_once(build: Builder) -> None:
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(partial(build.use, "greet", then=says))
+
+    within(60, story)
+    assert build.printed.count("building environment") == 1
+
+
+def test_what_was_built_is_there_for_the_next_incarnation(
+    build: Builder, found: Machine, index: Index
+) -> None:
+    within(60, partial(build.make, "greet"))
+    name = build.cache.warm()
+    half = build.cache.root / "0123456789ab-01234567"
+    half.mkdir()
+    home = build.cache.root.parent
+    del build.cache, build.machine
+    again = builder(found, home, EnvironmentSettings((index.url,)))
+    assert again.cache.warm() == name
+    assert not half.exists()
+    within(60, partial(again.make, "greet"))
+    assert again.printed == ""
+
+
+def test_a_wheel_that_lies_about_its_hash_is_refused(build: Builder, index: Index) -> None:
+    index.lies[GREET[0]] = wheel("greet", "1.0", {"greet.py": "HELLO = 'boo'\n"})[1]
+    assert "Hash mismatch" in trio.run(build.refused, "greet")
+    wrong = f"greet==1.0 --hash=sha256:{'0' * 64}"
+    index.lies.clear()
+    assert "Hash mismatch" in trio.run(build.refused, wrong)
+    assert build.left == set()
+
+
+def test_what_cannot_be_resolved_says_so_and_is_not_tried_again_for_a_while(
+    build: Builder, index: Index
+) -> None:
+    why = trio.run(build.refused, "greet==2.0")
+    assert "there is no version of greet==2.0" in why
+    asked = len(index.asked)
+    assert trio.run(build.refused, "greet==2.0") == why
+    assert len(index.asked) == asked
+    assert build.left == set()
+
+
+def test_one_that_is_never_resolved_is_stopped(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    index.hangs.add("greet")
+    build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,), build_s=1.5))
+    began_s = time.monotonic()
+    assert "uv was stopped after 1.5 s" in trio.run(build.refused, "greet")
+    assert time.monotonic() - began_s < 20
+    assert build.left == set()
+
+
+def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) -> None:
+    index.hangs.add("greet")
+
+    async def story() -> None:
+        with trio.move_on_after(1):
+            await build.use("greet")
+        index.hangs.clear()
+        index.stopped.set()
+        assert build.left == set()
+        assert await build.use("greet", then=says) == "hello"
+
+    within(60, story)
+
+
+def test_one_that_is_too_large_is_refused(found: Machine, index: Index, tmp_path: Path) -> None:
+    index.add(wheel("heavy", "1.0", {"heavy.py": "#" * (24 * MIB)}))
+    build = builder(
+        found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
+    )
+    why = trio.run(build.refused, "heavy")
+    assert "16" in why
+    assert "environments" in why or "--env-disk" in why
+    assert build.left == set()
+    within(60, partial(build.make, "greet"))
+
+
+def test_the_least_lately_used_make_room_but_not_those_in_use(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        index.add(wheel(name, "1.0", {f"{name}.bin": name * 2 * MIB}))
+    build = builder(
+        found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
+    )
+
+    async def story() -> None:
+        await build.use("one")
+        await build.use("two")
+        assert len(build.cache.warm()) == 2
+
+        async def meanwhile(built: BuiltEnvironment) -> str:
+            await build.use("three")
+            return ""
+
+        await build.use("one", then=meanwhile)
+
+    within(60, story)
+    kept = {key.partition("-")[0] for key in build.left}
+    names = {word: Environment((word,)).name("") for word in ("one", "two", "three")}
+    assert names["one"] in kept
+    assert names["two"] not in kept
+    assert len(kept) <= MAX_WARM
+
+
+SNOOPS = """
+    import os, pathlib, zipfile
+
+    def tried(do):
+        try:
+            return do()
+        except OSError as error:
+            return type(error).__name__
+
+    def planted(path):
+        pathlib.Path(path, "planted").write_text("planted")
+        return "written"
+
+    def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+        seen = [tried(pathlib.Path(path).read_text) for path in {paths!r}]
+        seen += [tried(lambda: planted(path)) for path in {written!r}]
+        name, info = "snoop-1.0-py3-none-any.whl", "snoop-1.0.dist-info/"
+        with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as archive:
+            archive.writestr("snoop.py", "SEEN = " + repr(seen))
+            about = "Metadata-Version: 2.1\\nName: snoop\\nVersion: 1.0\\n"
+            archive.writestr(info + "METADATA", about)
+            kind = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+            archive.writestr(info + "WHEEL", kind)
+            archive.writestr(info + "RECORD", "")
+        return name
+"""
+
+
+def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index: Index) -> None:
+    home = build.cache.root.parent
+    (home / "identity.key").write_text(SECRET)
+    within(60, partial(build.make, "greet"))
+    (other,) = build.left
+    written = [str(build.cache.downloads), str(build.cache.root / other / "venv"), str(home)]
+    snoops = dedent(SNOOPS).format(paths=[str(home / "identity.key")], written=written)
+    index.add(source("snoop", "1.0", snoops))
+
+    async def story() -> None:
+        saw = await build.use(
+            "snoop", then=partial(says, program="import snoop; print(snoop.SEEN)")
+        )
+        assert "written" not in saw
+        assert SECRET not in saw
+        assert saw.count("Error") == 4
+
+    within(60, story)
+    assert "a package has no wheel" in build.printed
+    assert not any(home.rglob("planted"))
+    assert not holds(build.cache.downloads, "SEEN")
+
+
+def test_without_a_sandbox_no_code_of_packages_runs(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    index.add(source("snoop", "1.0", f"open({str(ran)!r}, 'w')\n"))
+    bare = replace(found, sandbox=None)
+    build = builder(bare, tmp_path / "home", EnvironmentSettings((index.url,)))
+    assert "no usable wheels" in trio.run(build.refused, "snoop")
+    assert not ran.exists()
+    within(60, partial(build.make, "greet"))
+    willing = EnvironmentSettings((index.url,), sources=True)
+    build = builder(bare, tmp_path / "other", willing)
+    trio.run(build.refused, "snoop")
+    assert ran.exists()
+
+
+def test_an_index_that_is_not_allowed_is_not_asked(build: Builder, index: Index) -> None:
+    async def story() -> None:
+        with pytest.raises(EnvironmentFailed, match="does not allow"):
+            async with environment_for(
+                build.machine,
+                Environment(("greet",), indexes=("https://elsewhere.test/simple",)),
+                "",
+                None,
+                lambda stream, data: None,
+            ):
+                pass
+
+    within(30, story)
+    assert index.asked == []
+
+
+def test_a_worker_without_an_index_says_how_to_have_wheels(found: Machine, tmp_path: Path) -> None:
+    build = builder(found, tmp_path / "home", EnvironmentSettings(()))
+    assert 'wheels="ship"' in trio.run(build.refused, "greet")
+
+
+def test_a_machine_without_uv_says_how_to_install_it(
+    build: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "pip install 'formation_p2p[environments]'" in trio.run(build.refused, "greet")
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    """On a file system of 20 MiB."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(("mount", "-t", "tmpfs", "-o", "size=20m", "none", str(small))).returncode:
+        pytest.skip("only root may mount")
+    try:
+        index.add(wheel("heavy", "1.0", {"heavy.bin": "#" * (24 * MIB)}))
+        build = builder(found, small / "home", EnvironmentSettings((index.url,)))
+        why = trio.run(build.refused, "heavy")
+        assert "No space left on device" in why
+        assert build.left == set()
+        within(60, partial(build.make, "greet"))
+    finally:
+        subprocess.run(("umount", "-l", str(small)), check=True)
+
+
+def test_each_of_two_nodes_of_a_home_has_a_folder(tmp_path: Path) -> None:
+    caches = [EnvironmentCache.open(tmp_path, EnvironmentSettings()) for _ in range(2)]
+    assert {cache.root.name for cache in caches} == {"environments-0", "environments-1"}
+    assert caches[0].root.stat().st_mode & 0o077 == 0

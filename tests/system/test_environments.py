@@ -1,0 +1,151 @@
+"""Tasks bring the packages that they need."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import (
+    Env,
+    EnvironmentSettings,
+    ProcessResult,
+    ProcessSpec,
+    TaskPrinted,
+    TaskRetried,
+    Unbuildable,
+    Unplaceable,
+)
+from tests.support.network import SmallNetwork, small_network
+from tests.support.packages import Index, an_index, source, wheel
+from tests.support.waiting import until
+
+NEEDS = "cpu=0.5,memory=256MiB"
+GREET = wheel(
+    "greet",
+    "1.0",
+    {
+        "greet.py": "def hello(): return 'hello'\ndef main(): print('said', hello())\n",
+        "greet-1.0.dist-info/entry_points.txt": "[console_scripts]\ngreet = greet:main\n",
+    },
+)
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with an_index() as index:
+        index.add(GREET)
+        yield index
+
+
+@pytest.fixture
+async def network(tmp_path: Path, index: Index) -> AsyncIterator[SmallNetwork]:
+    settings = EnvironmentSettings((index.url,))
+    async with small_network(tmp_path, environments=settings) as network:
+        yield network
+
+
+def _greeter() -> Callable[[str], str]:
+    """Which goes by value: this module needs packages that the environments here lack."""
+
+    def call(name: str) -> str:
+        import greet  # type: ignore[import-not-found]  # it is made here
+
+        return f"{greet.hello()}, {name}"
+
+    return call
+
+
+greet = _greeter()
+
+
+async def test_functions_find_their_packages_and_so_does_an_executor(
+    network: SmallNetwork, index: Index
+) -> None:
+    env = Env(requirements=["greet"])
+    said = await network.bob.map(greet, ["ann", "ben"], env=env, needs=NEEDS)
+    assert said == ["hello, ann", "hello, ben"]
+    asked = len(index.asked)
+    with network.bob.executor(env=["greet"], needs=NEEDS) as executor:
+        assert executor.submit(greet, "cat").result() == "hello, cat"
+    assert len(index.asked) == asked
+
+    async def announced() -> bool:
+        (worker,) = await network.bob.workers()
+        return len(worker.environments) == 1
+
+    await until(announced)
+
+
+async def test_processes_find_their_programs_first(network: SmallNetwork, tmp_path: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("# what it needs\ngreet >= 1.0  # and no more\n")
+    done = await network.bob.run(["greet"], env=str(listed), needs=NEEDS)
+    assert done.stdout_tail == b"said hello\n"
+    spec = ProcessSpec(("python", "-c", "import greet, sys; print(greet.hello(), sys.prefix)"))
+    job = await network.bob.submit([spec, spec], env=["greet"], needs=NEEDS)
+    results = [ProcessResult.decode(each.result).stdout_tail for each in await job]
+    assert results[0] == results[1]
+    assert results[0].startswith(b"hello ")
+
+
+async def test_what_uv_prints_reaches_the_submitter(network: SmallNetwork) -> None:
+    job = await network.bob.submit(ProcessSpec(("greet",)), env=["greet"], needs=NEEDS)
+    printed = b"".join(
+        [event.data async for event in job.events() if isinstance(event, TaskPrinted)]
+    )
+    assert b"building environment" in printed
+    assert b"+ greet==1.0" in printed
+
+
+async def test_a_failed_build_is_a_refusal_and_costs_one_attempt(network: SmallNetwork) -> None:
+    spec = ProcessSpec(("greet",))
+    job = await network.bob.submit([spec] * 50, env=["greet==2.0"], needs=NEEDS)
+    retried = [event async for event in job.events() if isinstance(event, TaskRetried)]
+    assert 1 <= len(retried) <= 8  # in flight, on four leases
+    assert not any(event.counts for event in retried)
+    results = await job
+    assert {each.status for each in results} == {"unplaceable"}
+    ((worker, refusal),) = results[0].refusals
+    assert worker == network.alice.peer_id
+    assert isinstance(refusal, Unbuildable)
+    assert "there is no version of greet==2.0" in refusal.why
+    # The worker remembers, and is not asked for a lease again.
+    with pytest.raises(Unplaceable, match=r"there is no version of greet==2\.0"):
+        await network.bob.run(["greet"], env=["greet==2.0"], needs=NEEDS)
+
+
+async def test_wheels_travel_to_a_worker_without_an_index(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    async with small_network(tmp_path, environments=EnvironmentSettings(())) as network:
+        env = Env(["greet"], wheels="ship")
+        assert await network.bob.map(greet, ["ann"], env=env, needs=NEEDS) == ["hello, ann"]
+        with pytest.raises(Unplaceable, match='wheels="ship"'):
+            await network.bob.map(greet, ["ann"], env=["greet"], needs=NEEDS)
+
+
+async def test_a_job_that_is_cancelled_while_it_builds_ends(
+    network: SmallNetwork, index: Index
+) -> None:
+    index.hangs.add("greet")
+    job = await network.bob.submit(ProcessSpec(("greet",)), env=["greet"], needs=NEEDS)
+    async for event in job.events():
+        if isinstance(event, TaskPrinted):
+            job.cancel()
+    assert [each.status for each in await job] == ["cancelled"]
+    index.hangs.clear()
+    calls = network.bob.map(greet, ["ann"], env=["greet"], needs=NEEDS)
+    assert await calls == ["hello, ann"]
+
+
+async def test_what_has_no_wheel_is_built_in_the_sandbox(
+    network: SmallNetwork, index: Index
+) -> None:
+    backend = "def build_wheel(*args): raise SystemExit('no such compiler')\n"
+    index.add(source("broken", "1.0", backend))
+    with pytest.raises(Unplaceable, match="no such compiler"):
+        await network.bob.run(["true"], env=["broken"], needs=NEEDS)
