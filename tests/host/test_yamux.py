@@ -58,6 +58,7 @@ class Pipe:
         self._stream = stream
         self.is_initiator = is_initiator
         self._buffer = bytearray()
+        self.held_unsent: list[int] = []
 
     async def read(self, n: int | None = None) -> bytes:
         while len(self._buffer) < (n or 1):
@@ -79,8 +80,12 @@ class Pipe:
         self._unsent = b"".join(messages)
         return False
 
-    async def flush(self) -> None:
+    async def flush(self) -> bool:
         await self.write(self._unsent)
+        return True
+
+    def hold_unsent(self, size: int) -> None:
+        self.held_unsent.append(size)
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)

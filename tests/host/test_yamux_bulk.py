@@ -11,7 +11,13 @@ from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, MuxedStream
-from formation_p2p.host.net.transport.writer import WRITTEN_MESSAGES
+from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, UNSENT_BYTES
+from formation_p2p.host.net.transport.writer import (
+    FAST_WRITES,
+    FAST_WRITTEN_MESSAGES,
+    SLOW_S,
+    WRITTEN_MESSAGES,
+)
 from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, Muxer
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 from tests.support.waiting import until
@@ -69,11 +75,85 @@ def test_a_small_frame_overtakes_the_data_that_waits() -> None:
             bulk.send_much()
             nursery.start_soon(bulk.write, bytes(WINDOW_BYTES))
             await wait_all_tasks_blocked()
-            assert alice.writer.bulk_bytes >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
+            assert len(bulk._unsent) >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
             await other.write(b"renew my lease")
             first, second = alice.writer.next_messages()
             assert first.endswith(b"renew my lease")
             assert len(second) > 32 * KIB
+            nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_a_link_is_handed_more_at_once_for_as_long_as_it_is_fast() -> None:
+    async def story() -> None:
+        here, there = pipes()
+        alice, bob = Muxer(here, PEER), Muxer(there, PEER)  # type: ignore[arg-type]
+        pause_s = 0.0
+        flush, writes = here.flush, []
+
+        async def counted() -> bool:
+            writes.append(len(here._unsent))
+            await trio.sleep(pause_s)
+            return await flush()
+
+        here.flush = counted  # type: ignore[method-assign]
+
+        async def send(size: int) -> None:
+            async with trio.open_nursery() as sending:
+                sending.start_soon(sent.write, bytes(size))
+                await taken.read_into(memoryview(bytearray(size)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alice.start)
+            nursery.start_soon(bob.start)
+            sent, taken = await a_stream(alice, bob)
+            sent.send_much()
+            taken.take_much()
+            await send(FAST_WRITES * WRITTEN_MESSAGES * 64 * KIB + MIB)
+            assert here.held_unsent == [FAST_UNSENT_BYTES]
+            assert max(writes) > (FAST_WRITTEN_MESSAGES - 1) * 64 * KIB
+            pause_s = 2 * SLOW_S
+            await send(MIB)
+            assert here.held_unsent == [FAST_UNSENT_BYTES, UNSENT_BYTES]
+            writes.clear()
+            await send(MIB)
+            assert max(writes) <= WRITTEN_MESSAGES * 64 * KIB
+            nursery.cancel_scope.cancel()
+
+    run(story, mock=True)
+
+
+def test_nothing_more_is_taken_of_a_write_that_was_cancelled() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            here.send_much()
+            with trio.move_on_after(0.1) as scope:
+                await here.write(b"a" * (WINDOW_BYTES + 1))
+            assert scope.cancelled_caught
+            assert await read_all(there, WINDOW_BYTES) == b"a" * WINDOW_BYTES
+            await here.write(b"b")
+            assert await there.read() == b"b"
+
+    run(story)
+
+
+def test_streams_that_carry_much_have_their_turns() -> None:
+    async def story() -> None:
+        here, _ = pipes(lockstep_stream_pair)
+        alice = Muxer(here, PEER)  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alice.start)
+            streams = [alice.open() for _ in range(2)]
+            for stream in streams:
+                stream.send_much()
+                nursery.start_soon(stream.write, bytes(WINDOW_BYTES))
+            await wait_all_tasks_blocked()
+            left = [len(stream._unsent) for stream in streams]
+            assert max(left) - min(left) <= 64 * KIB * WRITTEN_MESSAGES
+            first, second = alice.writer.next_messages()
+            assert first[4:8] != second[4:8]  # the ids of their streams
             nursery.cancel_scope.cancel()
 
     run(story)

@@ -51,6 +51,7 @@ class MuxedStream(ReadWriteCloser):
         self.unread = bytearray()
         self._into: memoryview | None = None  # where what arrives goes first
         self._bulk = False
+        self._unsent = memoryview(b"")  # of a stream that carries much
         self._window_bytes = WINDOW_BYTES
         self.allowed = WINDOW_BYTES  # what the peer may still send
         self._ungranted = 0  # read here and not yet told to the peer
@@ -111,17 +112,45 @@ class MuxedStream(ReadWriteCloser):
     async def write(self, data: bytes | memoryview) -> None:
         """All of `data`. Raises StreamReset, StreamStalled, StreamClosed."""
         view = memoryview(data)
+        if self._bulk:
+            await self._write_bulk(view)
+            return
         while view:
             if self._window == 0:
                 await self._wait_for_window()
-            await self._writer.room(bulk=self._bulk)
+            await self._writer.room()
             self._check_writable()
-            size = min(len(view), self._window, BULK_DATA_BYTES if self._bulk else DATA_BYTES)
+            size = min(len(view), self._window, DATA_BYTES)
             if size == 0:
                 continue  # the window went while there was no room
             self._window -= size
-            self.carrier.send_data(self.stream_id, view[:size], bulk=self._bulk)
+            self.carrier.send_data(self.stream_id, view[:size])
             view = view[size:]
+
+    async def _write_bulk(self, view: memoryview) -> None:
+        """Let the writer take it, which it does in one turn of the loop where it can."""
+        self._unsent = view
+        try:
+            while self._unsent:
+                if self._window == 0:
+                    await self._wait_for_window()
+                self._check_writable()
+                self._writer.put_bulk(self)
+                await self._credits.park()
+        finally:
+            self._unsent = memoryview(b"")
+
+    def next_frame(self) -> list[bytes | memoryview]:
+        """What the writer takes of a stream that carries much. See BulkSource."""
+        size = min(len(self._unsent), self._window, BULK_DATA_BYTES)
+        if size == 0 or self.broken is not None:
+            return []
+        frame = self._unsent[:size]
+        self._unsent = self._unsent[size:]
+        self._window -= size
+        if not (self._unsent and self._window):
+            self._credits.unpark_all()
+        return [self.carrier.data_header(self.stream_id, size), frame]
 
     def write_now(self, data: bytes) -> bool:
         """Write all of a short message, or nothing of it: False where `write` would have to wait.
@@ -129,10 +158,10 @@ class MuxedStream(ReadWriteCloser):
         Raises StreamReset, StreamClosed.
         """
         self._check_writable()
-        if len(data) > min(self._window, DATA_BYTES) or not self._writer.has_room(bulk=self._bulk):
+        if len(data) > min(self._window, DATA_BYTES) or not self._writer.has_room:
             return False
         self._window -= len(data)
-        self.carrier.send_data(self.stream_id, memoryview(data), bulk=self._bulk)
+        self.carrier.send_data(self.stream_id, memoryview(data))
         return True
 
     async def close(self) -> None:
@@ -140,7 +169,7 @@ class MuxedStream(ReadWriteCloser):
         await trio.lowlevel.checkpoint()
         if self.broken is None and not self._finished_here:
             self._finished_here = True
-            self.carrier.update(self.stream_id, FIN, bulk=self._bulk)
+            self.carrier.update(self.stream_id, FIN)
             self._forget_if_done()
 
     def get_remote_address(self) -> tuple[str, int] | None:
@@ -164,7 +193,7 @@ class MuxedStream(ReadWriteCloser):
         """Reset: both directions end at once, and the peer is told."""
         if self.broken is None:
             if not (self._finished_here and self.is_finished_there):
-                self.carrier.update(self.stream_id, RST, bulk=self._bulk)
+                self.carrier.update(self.stream_id, RST)
             self.end(reason)
 
     def _forget_if_done(self) -> None:

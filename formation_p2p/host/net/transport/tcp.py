@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.transport.accepting import next_client
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,10 @@ MAX_READ_BYTES: Final = 64 * KIB + 1
 READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
 # Names looked up at once. Addresses with one are few; most are numbers.
 MAX_RESOLVING: Final = 16
-# How much may lie in the kernel unsent: more would hold a small frame back behind a large one.
+# How much may lie in the kernel unsent: more would hold a small frame back behind a large one. On a
+# link that is fast for as long as it is, more is as soon gone, and costs fewer turns of the loop.
 UNSENT_BYTES: Final = 128 * KIB
+FAST_UNSENT_BYTES: Final = 512 * KIB
 # Sent and not acknowledged for so long: the peer's machine is gone.
 UNACKNOWLEDGED_MS: Final = 30_000
 # Silence before the kernel probes, between probes, and how many go unanswered: 10 + 4 x 5 s.
@@ -60,7 +63,8 @@ class TcpStream(ReadWriteCloser):
         self._stream = stream
         self._buffer = memoryview(b"")  # arrived, and not taken yet
         self._more = False  # whether the last read left something in the kernel
-        self._unsent = memoryview(b"")
+        self._much = False  # whether it brought the most that a message has
+        self._unsent: list[bytes | memoryview] = []
         self._torn = False
         self._remote: tuple[str, int] | None = None
         try:
@@ -98,12 +102,11 @@ class TcpStream(ReadWriteCloser):
 
         trio's own `receive_some` and `send_all` take 30 us more each, for every small message.
         """
-        size = MAX_READ_BYTES
+        # So that it ends where a message of the largest size does.
+        size = READ_AHEAD_BYTES - len(self._buffer) if self._much else MAX_READ_BYTES
         try:
             if self._more:
                 await trio.lowlevel.checkpoint()
-                # So that it ends where a message of the largest size does.
-                size = READ_AHEAD_BYTES - len(self._buffer)
             else:
                 await trio.lowlevel.wait_readable(self._stream.socket.fileno())
             data = os.read(self._stream.socket.fileno(), size)
@@ -115,6 +118,7 @@ class TcpStream(ReadWriteCloser):
         if not data:
             raise ConnectionClosedError("connection closed by the peer")
         self._more = len(data) == size
+        self._much = len(data) >= MAX_READ_BYTES
         self._buffer = memoryview(bytes(self._buffer) + data if self._buffer else data)
 
     def take_prefixed(self, size: int) -> memoryview | None:
@@ -129,11 +133,12 @@ class TcpStream(ReadWriteCloser):
 
     async def write(self, data: bytes) -> None:
         """Raises ConnectionClosedError; also for every write after one that was cancelled."""
-        if not self.write_now(data):
-            await self.flush()
+        taken = self.write_now(data)
+        while not taken:
+            taken = await self.flush()
 
     def write_now(self, *parts: bytes) -> bool:
-        """Whether the kernel took all of it. If not, `flush` before the next write.
+        """Whether the kernel took all of them. If not, `flush` before the next write.
 
         Raises ConnectionClosedError.
         """
@@ -146,24 +151,28 @@ class TcpStream(ReadWriteCloser):
         except OSError as error:
             self._torn = True
             raise ConnectionClosedError(f"connection lost: {error}") from error
-        if sent == sum(map(len, parts)):
-            return True
-        self._unsent = memoryview(b"".join(parts))[sent:]
-        return False
+        self._unsent = _rest(parts, sent)
+        return not self._unsent
 
-    async def flush(self) -> None:
-        """Write what `write_now` left over. Raises ConnectionClosedError."""
+    async def flush(self) -> bool:
+        """Wait until the kernel takes more of what `write_now` left over. Returns whether that is
+        all of it. Raises ConnectionClosedError."""
         self._torn = True
-        while self._unsent:
-            try:
-                await trio.lowlevel.wait_writable(self._stream.socket.fileno())
-                sent = os.write(self._stream.socket.fileno(), self._unsent)
-            except BlockingIOError:
-                continue
-            except (OSError, ValueError, trio.ClosedResourceError) as error:
-                raise ConnectionClosedError(f"connection lost: {error}") from error
-            self._unsent = self._unsent[sent:]
+        try:
+            await trio.lowlevel.wait_writable(self._stream.socket.fileno())
+            sent = os.writev(self._stream.socket.fileno(), self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"connection lost: {error}") from error
+        self._unsent = _rest(self._unsent, sent)
         self._torn = False
+        return not self._unsent
+
+    def hold_unsent(self, size: int) -> None:
+        """Let the kernel take so much ahead of what the link carries."""
+        with suppress(OSError):  # gone: the next write says so
+            self._stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
     async def close(self) -> None:
         """At once, even when cancelled."""
@@ -171,6 +180,14 @@ class TcpStream(ReadWriteCloser):
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self._remote
+
+
+def _rest(parts: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    for index, part in enumerate(parts):
+        if sent < len(part):
+            return [memoryview(part)[sent:], *parts[index + 1 :]]
+        sent -= len(part)
+    return []
 
 
 async def bind(address: TcpAddress) -> trio.socket.SocketType:

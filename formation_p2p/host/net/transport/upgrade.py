@@ -83,8 +83,9 @@ class NoiseStream(SecureSession):
 
     async def write(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
-            if not self.write_now(data[start : start + MAX_PLAINTEXT_LENGTH]):
-                await self.flush()
+            taken = self.write_now(data[start : start + MAX_PLAINTEXT_LENGTH])
+            while not taken:
+                taken = await self.flush()
 
     def write_now(self, *messages: bytes) -> bool:
         """Hand short messages to the kernel, if it takes all of them at once. False where it
@@ -98,9 +99,14 @@ class NoiseStream(SecureSession):
         message: bytes = self._encrypt(None, data)
         return len(message).to_bytes(_LENGTH_BYTES, "big"), message
 
-    async def flush(self) -> None:
-        """Write what `write_now` left over. Raises ConnectionClosedError."""
-        await self._tcp.flush()
+    async def flush(self) -> bool:
+        """Wait until the kernel takes more of what `write_now` left over. Returns whether that is
+        all of it. Raises ConnectionClosedError."""
+        return await self._tcp.flush()
+
+    def hold_unsent(self, size: int) -> None:
+        """See TcpStream."""
+        self._tcp.hold_unsent(size)
 
 
 class _Proposing(RawConnection):

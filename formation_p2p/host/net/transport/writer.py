@@ -1,7 +1,8 @@
 """What a muxed connection has to write, in which order, and the one task that writes it.
 
-Frames of streams that carry much wait behind all others. Only the writer touches the socket and
-nothing cancels it but the end of the connection, so nothing is ever written by halves.
+Frames wait here. Streams that carry much keep theirs, and are asked for one at a time when no frame
+waits. Only the writer touches the socket and nothing cancels it but the end of the connection, so
+nothing is ever written by halves.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
 from formation_p2p.core.units import KIB
+from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, UNSENT_BYTES
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.transport.upgrade import NoiseStream
@@ -23,16 +25,27 @@ log = logging.getLogger(__name__)
 
 # What may wait for the socket before writers wait too: a few Noise messages.
 OUTBOX_BYTES: Final = 128 * KIB
-# The same of streams that carry much, which nothing else waits for. Each time that it is filled
-# costs two turns of the loop.
-BULK_OUTBOX_BYTES: Final = 512 * KIB
 # Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
 WRITTEN_MESSAGES: Final = 2
+# The same on a link that has shown that it is fast: each time costs a turn of the loop.
+FAST_WRITTEN_MESSAGES: Final = 8
+# The kernel takes longer to take them: the link is slow. One of 1 Gbit/s is fast.
+SLOW_S: Final = 0.005
+# So often in a row it took less: more than the kernel has room for, so that the link carried it.
+FAST_WRITES: Final = 16
 # One Noise message holds 65,519 bytes.
 BATCH_BYTES: Final = 65_519
 # A frame up to here goes out at once where nothing waits before it: a request must not wait for
 # a task to be scheduled. Larger ones are worth to be put together.
 NOW_BYTES: Final = 4 * KIB
+
+
+class BulkSource(Protocol):
+    """A stream that carries much."""
+
+    def next_frame(self) -> list[bytes | memoryview]:
+        """Its next frame, in pieces that stay as they are until the caller waits for something;
+        empty where there is none now. It fits into one Noise message."""
 
 
 class Writer:
@@ -43,29 +56,27 @@ class Writer:
         self, connection: NoiseStream, stall_s: float, stalled: Callable[[], None]
     ) -> None:
         self.queued_bytes = 0
-        self.bulk_bytes = 0
         self._connection = connection
         self._stall_s = stall_s
         self._stalled = stalled
         self._closed = False
         self._queue: deque[bytes] = deque()
-        self._bulk: deque[bytes] = deque()  # of streams that carry much
+        self._bulk: deque[BulkSource] = deque()  # in turn
+        self._fast_writes = 0  # in a row
         self._writing = False
         self._owes_rest = False  # of a frame that was written at once, and not taken whole
         self._filled = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
-        self._bulk_emptied = trio.lowlevel.ParkingLot()
         self._flushed = trio.lowlevel.ParkingLot()
 
-    async def room(self, *, bulk: bool) -> None:
+    async def room(self) -> None:
         """Wait until another frame may be put. The stall of the peer bounds the wait."""
-        while not self.has_room(bulk=bulk):
-            await (self._bulk_emptied if bulk else self._emptied).park()
+        while not self.has_room:
+            await self._emptied.park()
 
-    def has_room(self, *, bulk: bool) -> bool:
+    @property
+    def has_room(self) -> bool:
         """Whether `room` would return at once."""
-        if bulk:
-            return self.bulk_bytes < BULK_OUTBOX_BYTES or self._closed
         return self.queued_bytes < OUTBOX_BYTES or self._closed
 
     def send(self, frame: bytes) -> None:
@@ -83,14 +94,16 @@ class Writer:
         if self._owes_rest:
             self._filled.unpark()
 
-    def put(self, frame: bytes, *, bulk: bool = False) -> None:
-        if bulk:
-            self._bulk.append(frame)
-            self.bulk_bytes += len(frame)
-        else:
-            self._queue.append(frame)
-            self.queued_bytes += len(frame)
+    def put(self, frame: bytes) -> None:
+        self._queue.append(frame)
+        self.queued_bytes += len(frame)
         self._filled.unpark()
+
+    def put_bulk(self, source: BulkSource) -> None:
+        """Ask it for frames until it has none."""
+        if source not in self._bulk:
+            self._bulk.append(source)
+            self._filled.unpark()
 
     async def flushed(self) -> None:
         """Wait until what is not bulk is written, or the connection over."""
@@ -101,7 +114,7 @@ class Writer:
         self._closed = True
         self._queue.clear()
         self._bulk.clear()
-        for lot in (self._emptied, self._bulk_emptied, self._flushed):
+        for lot in (self._emptied, self._flushed):
             lot.unpark_all()
 
     @property
@@ -115,34 +128,57 @@ class Writer:
                 await self._filled.park()
                 continue
             self._writing = True
-            with trio.move_on_after(self._stall_s) as deadline:
-                if self._owes_rest or not self._connection.write_now(*self.next_messages()):
-                    await self._connection.flush()
-                self._owes_rest = False
-            if deadline.cancelled_caught:
-                self._stalled()
-                return
+            messages = [] if self._owes_rest else self.next_messages()
+            began_s = trio.current_time()
+            taken = not self._owes_rest and self._connection.write_now(*messages)
+            while not taken:
+                with trio.move_on_after(self._stall_s) as deadline:
+                    taken = await self._connection.flush()
+                if deadline.cancelled_caught:
+                    self._stalled()
+                    return
+            self._took(len(messages), trio.current_time() - began_s)
+            self._owes_rest = False
             self._writing = False
             if not self._queue:
                 self._flushed.unpark_all()
-            if self.queued_bytes < OUTBOX_BYTES:
+            if self.has_room:
                 self._emptied.unpark_all()
-            if self.bulk_bytes < BULK_OUTBOX_BYTES // 4:
-                self._bulk_emptied.unpark_all()
+            if self._bulk:
+                # It may be taken as fast as it comes, and others have their turn.
+                await trio.lowlevel.checkpoint()
+
+    @property
+    def _at_once(self) -> int:
+        return FAST_WRITTEN_MESSAGES if self._fast_writes >= FAST_WRITES else WRITTEN_MESSAGES
+
+    def _took(self, messages: int, took_s: float) -> None:
+        """The kernel took so many, in so long."""
+        before = self._at_once
+        if took_s > SLOW_S:
+            self._fast_writes = 0
+        elif messages >= WRITTEN_MESSAGES:
+            self._fast_writes += 1
+        if self._at_once != before:
+            fast = self._at_once == FAST_WRITTEN_MESSAGES
+            self._connection.hold_unsent(FAST_UNSENT_BYTES if fast else UNSENT_BYTES)
 
     def next_messages(self) -> list[bytes]:
         """What is written next, in pieces that each fit into one Noise message."""
         messages: list[bytes] = []
-        for queue in (self._queue, self._bulk):
-            while queue and len(messages) < WRITTEN_MESSAGES:
-                batch = [queue.popleft()]
-                size = len(batch[0])
-                while queue and size + len(queue[0]) <= BATCH_BYTES:
-                    size += len(queue[0])
-                    batch.append(queue.popleft())
-                messages.append(b"".join(batch))
-                if queue is self._queue:
-                    self.queued_bytes -= size
-                else:
-                    self.bulk_bytes -= size
+        at_once = self._at_once
+        while self._queue and len(messages) < at_once:
+            batch = [self._queue.popleft()]
+            size = len(batch[0])
+            while self._queue and size + len(self._queue[0]) <= BATCH_BYTES:
+                size += len(self._queue[0])
+                batch.append(self._queue.popleft())
+            messages.append(b"".join(batch))
+            self.queued_bytes -= size
+        while self._bulk and len(messages) < at_once:
+            if frame := self._bulk[0].next_frame():
+                messages.append(b"".join(frame))
+                self._bulk.rotate(-1)
+            else:
+                self._bulk.popleft()
         return messages

@@ -188,30 +188,27 @@ class Muxer:
         except trio.TooSlowError as error:
             raise Unreachable(f"no answer to {PROTOCOL} within {CONFIRM_S:.0f} s") from error
 
-    def send_data(self, stream_id: int, data: memoryview, *, bulk: bool) -> None:
+    def send_data(self, stream_id: int, data: memoryview) -> None:
         if self.broken is None:
-            self.active_at = trio.current_time()
-            frame = _HEADER.pack(0, _DATA, 0, stream_id, len(data)) + data
-            if bulk:
-                self.writer.put(frame, bulk=True)
-            else:
-                self.writer.send(frame)
+            self.writer.send(self.data_header(stream_id, len(data)) + data)
 
-    def update(self, stream_id: int, flags: int, credit: int = 0, *, bulk: bool = False) -> None:
+    def data_header(self, stream_id: int, size: int) -> bytes:
+        """Of a frame that is written now."""
+        self.active_at = trio.current_time()
+        return _HEADER.pack(0, _DATA, 0, stream_id, size)
+
+    def update(self, stream_id: int, flags: int, credit: int = 0) -> None:
         """Give the peer more of a stream's window, or tell it how the stream begins or ends."""
-        self._control(_WINDOW_UPDATE, flags, stream_id, credit, bulk=bulk)
+        self._control(_WINDOW_UPDATE, flags, stream_id, credit)
 
-    def _control(
-        self, kind: int, flags: int, stream_id: int, value: int, *, bulk: bool = False
-    ) -> None:
-        """A frame without data: never waits, so that the reader never does. `bulk` for one that
-        comes after the data of a stream that carries much."""
+    def _control(self, kind: int, flags: int, stream_id: int, value: int) -> None:
+        """A frame without data: never waits, so that the reader never does."""
         if self.broken is not None:
             return
         if self.writer.queued_bytes > MAX_OUTBOX_BYTES:
             self.abort("the peer does not read the answers that it asks for")
             return
-        self.writer.put(_HEADER.pack(0, kind, flags, stream_id, value), bulk=bulk)
+        self.writer.put(_HEADER.pack(0, kind, flags, stream_id, value))
 
     def was_read(self, size: int) -> None:
         """So many bytes that had arrived are held no longer."""
