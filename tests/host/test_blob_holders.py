@@ -31,8 +31,7 @@ def read(store: BlobStore, blob: Blob) -> bytes:
     assert found is not None
     buffer = memoryview(bytearray(MIB))
     with found:
-        chunks = (found.read(index, buffer) for index in range(blob.chunks))
-        return b"".join(bytes(chunk) for chunk in chunks if chunk is not None)
+        return b"".join(bytes(found.read(index, buffer)) for index in range(blob.chunks))
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 3 * MIB + 7])

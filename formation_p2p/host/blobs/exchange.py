@@ -10,13 +10,12 @@ All methods are for the trio thread.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.io.exceptions import IOException
@@ -26,7 +25,7 @@ from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import BlobRefused, Have
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.network import Membership, Network
@@ -36,6 +35,7 @@ from formation_p2p.host.blobs.files import Part, part_beside
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.store import BlobStore, Changed
+from formation_p2p.host.clock import moment
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ MAX_HELD: Final = 1024
 KEEP_OUTPUTS_S: Final = 3600.0
 
 Progress = Callable[[int, int], None]
-
-_run_in_thread: Any = trio.to_thread.run_sync
 
 
 class Exchange:
@@ -93,8 +91,7 @@ class Exchange:
         return await self.private.lend(blob)
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
-        now = Moment(time.monotonic(), time.time())
-        denied = self._membership.denies_membership(grant, peer.peer_id, now)
+        denied = self._membership.denies_membership(grant, peer.peer_id, moment())
         return None if denied is None else str(denied)
 
     def who_has(self, cid: Cid) -> tuple[Contact, ...]:
@@ -154,25 +151,25 @@ class Exchange:
         for path, blob in inputs:
             with self._store.pinned(blob.cid):
                 await self.fetch(blob)
-                await _run_in_thread(self._store.copy, blob.cid, path)
+                await trio.to_thread.run_sync(self._store.copy, blob.cid, path)
 
     async def keep(self, file: int, path: Path) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
-        blob: Blob = await _run_in_thread(self._store.adopt, file, path, KEEP_OUTPUTS_S)
+        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEEP_OUTPUTS_S)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def add(self, content: Buffer, holder: str) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
-        blob: Blob = await _run_in_thread(self._store.add, content, holder)
+        blob = await trio.to_thread.run_sync(self._store.add, content, holder)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
         """See `BlobStore.hold`. Raises LocalError, InvalidInput."""
-        await _run_in_thread(self._store.hold, holder, tuple(cids))
+        await trio.to_thread.run_sync(self._store.hold, holder, tuple(cids))
 
     async def release(self, holder: str) -> None:
         """See `BlobStore.release`. Raises LocalError."""
-        await _run_in_thread(self._store.release, holder)
+        await trio.to_thread.run_sync(self._store.release, holder)
 
 
 class Download:
@@ -267,7 +264,7 @@ class _Run:
     async def _finish(self) -> None:
         assert self._part is not None
         try:
-            await _run_in_thread(self._part.finish)
+            await trio.to_thread.run_sync(self._part.finish)
         except OSError as error:
             self._fail(_disk(error))
 
@@ -296,8 +293,8 @@ class _Run:
 
     async def _inspect(self, manifest: Manifest) -> None:
         try:
-            part = self._part = await _run_in_thread(self._make_part, manifest)
-            self._feed(fetching.Inspected(await _run_in_thread(part.inspect)))
+            part = self._part = await trio.to_thread.run_sync(self._make_part, manifest)
+            self._feed(fetching.Inspected(await trio.to_thread.run_sync(part.inspect)))
             await self._store_all(part)
         except (OSError, errors.LocalError) as error:
             self._fail(_disk(error) if isinstance(error, OSError) else error)
@@ -310,7 +307,8 @@ class _Run:
             self._arrival = trio.Event()
             batch = list(self._arrived)
             self._arrived.clear()
-            right = await _run_in_thread(part.store, [(each.index, each.chunk) for each in batch])
+            chunks = [(each.index, each.chunk) for each in batch]
+            right = await trio.to_thread.run_sync(part.store, chunks)
             for each in batch:
                 self._buffers.append(each.buffer)
                 each.stored(each.index, each.index in right)

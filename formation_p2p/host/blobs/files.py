@@ -54,25 +54,31 @@ class Content:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def read(self, index: int, buffer: memoryview, *, wait: bool = True) -> memoryview | None:
-        """One chunk, in front of `buffer`; None where it would have to `wait` for the disk.
-
-        Raises LocalError where it cannot be read, or is what it was no longer.
-        """
-        chunk = buffer[: self.blob.chunk_bytes(index)]
+    def read(self, index: int, buffer: memoryview) -> memoryview:
+        """One chunk, in front of `buffer`. Raises LocalError where it cannot be read, or is what
+        it was no longer."""
         try:
-            read = os.preadv(self._file, [chunk], index * CHUNK_BYTES, 0 if wait else os.RWF_NOWAIT)
-            if self._put is not None and Put.of(self._put.path, os.fstat(self._file)) != self._put:
-                raise LocalError(f"{self._put.path} was changed after it was put; put it again")
+            chunk = self._read(index, buffer, 0)
         except OSError as error:
-            if not wait:
-                return None  # not in memory, or on a file system that cannot tell
             raise LocalError(f"{self.blob.cid} cannot be read: {error.strerror}") from error
-        if read == len(chunk):
-            return chunk
-        if wait:
+        if chunk is None:
             raise LocalError(f"{self.blob.cid} is cut short on the disk")
-        return None
+        return chunk
+
+    def read_now(self, index: int, buffer: memoryview) -> memoryview | None:
+        """As `read`, of what is in memory; None where it would have to wait for the disk."""
+        try:
+            return self._read(index, buffer, os.RWF_NOWAIT)
+        except OSError:
+            return None  # not in memory, or on a file system that cannot tell: `read` will say
+
+    def _read(self, index: int, buffer: memoryview, flags: int) -> memoryview | None:
+        """None where the file has less. Raises OSError, LocalError."""
+        chunk = buffer[: self.blob.chunk_bytes(index)]
+        read = os.preadv(self._file, [chunk], index * CHUNK_BYTES, flags)
+        if self._put is not None and Put.of(self._put.path, os.fstat(self._file)) != self._put:
+            raise LocalError(f"{self._put.path} was changed after it was put; put it again")
+        return chunk if read == len(chunk) else None
 
 
 class Part:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from libp2p.io.exceptions import IOException
@@ -38,9 +38,6 @@ PROTOCOL: Final = "/formation/data/1.0.0"
 CHUNK_S: Final = 120.0
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
-
-# In trio-typing's stubs, which come with py-libp2p, it still has its old name.
-_run_in_thread: Any = trio.to_thread.run_sync
 
 
 @dataclass(eq=False)
@@ -75,7 +72,7 @@ class DataServer:
                     await self._places.acquire()
                 try:
                     with trio.fail_after(self.parameters.data_open_s):
-                        content = await _run_in_thread(self.content, opening.cid)
+                        content = await trio.to_thread.run_sync(self.content, opening.cid)
                     if content is None:
                         raise _Refused("does not have it")
                     with content:
@@ -128,10 +125,12 @@ class DataServer:
         buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
         try:
             with trio.fail_after(CHUNK_S):
-                chunk = content.read(index, memoryview(buffer), wait=False)
+                chunk = content.read_now(index, memoryview(buffer))
                 if chunk is None:
-                    chunk = await _run_in_thread(content.read, index, memoryview(buffer))
-                await stream.write(_framed(Chunk(index, len(chunk))))
+                    chunk = await trio.to_thread.run_sync(content.read, index, memoryview(buffer))
+                header = _framed(Chunk(index, len(chunk)))
+                if not stream.write_now(header):
+                    await stream.write(header)
                 await stream.write(chunk)
             self.sent_bytes += len(chunk)
         except LocalError as error:
@@ -179,8 +178,11 @@ class DataStream:
         """Write what is wanted, until cancelled. An end of the stream is for `next` to tell."""
         while True:
             while self._unsaid:
+                wanted = b"".join(self._unsaid)
+                self._unsaid.clear()
                 try:
-                    await self.stream.write(self._unsaid.popleft())
+                    if not self.stream.write_now(wanted):
+                        await self.stream.write(wanted)
                 except IOException as error:
                     log.debug("nothing more can be wanted: %s", error)
                     return
