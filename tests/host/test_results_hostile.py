@@ -352,6 +352,10 @@ FALSE_TABLES = {
     "width": Call("polars_series", "x", ("Int8",), array(b"\xff" * 16), None),
     "validity": Call("polars_series", "x", ("Float64",), array(), array(b"\1", "|b1", (1,))),
     "shape": Call("polars_series", "x", ("Float64",), array(shape=(2, 1)), None),
+    "no moment": Call(
+        "polars_series", "x", ("Datetime", "ms", None), array(b"\x7f" * 16, "<i8"), None
+    ),
+    "no time": Call("polars_series", "x", ("Time",), array(b"\xff" * 16, "<i8"), None),
     "polars zone": Call("polars_series", "x", ("Datetime", "us", "../x"), array(spec="<i8"), None),
     "heights": Call(
         "polars_frame",

@@ -236,6 +236,9 @@ def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: An
         _weigh(reading, values, 0)
         return _panics(pl.Series, name, values, dtype=dtype, strict=True)
     _check(values.ndim == 1 and values.dtype.kind in "biuf")
+    if kind[0] in ("Date", "Datetime", "Time") and values.size:
+        low, high = _moments(*kind)
+        _check(values.dtype.kind == "i" and low <= values.min() and values.max() <= high)
     # It copies them, and converts and masks the copy.
     reading.budget.spend(3 * values.nbytes)
     made = _panics(pl.Series, name, values)
@@ -248,6 +251,15 @@ def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: An
         masked = pl.when(pl.col("valid")).then(pl.col("values"))
         made = _panics(both.select, masked).to_series().rename(name)
     return made
+
+
+def _moments(name: str, unit: str = "", _: object = None) -> tuple[int, int]:
+    """Between which Polars can print them: of others it panics."""
+    if name == "Time":
+        return 0, 24 * 3600 * 10**9 - 1
+    days = 95_000_000  # some 260,000 years
+    most = days * {"": 1, "ms": 86_400_000, "us": 86_400_000_000, "ns": 10**12}[unit]
+    return -most, most
 
 
 def _polars_type(kind: Any, depth: int) -> Any:
