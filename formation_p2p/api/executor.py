@@ -350,14 +350,12 @@ class _Feeder:
     ) -> None:
         enclosed = parcels_of(functions.values())
         try:
-            options = self._options
-            if options.env is not None:
-                self._options = options = self._jobs.with_environment(options)
+            if self._options.env is not None:
+                self._options = self._jobs.with_environment(self._options)
             names = (function.modules for function in functions.values())
             sent = self._code.of(reduce(or_, names, self._pickler.modules))
-            contexts = {
-                key: context_of(each.function, sent, options) for key, each in functions.items()
-            }
+            options = self._options
+            contexts = {k: context_of(x.function, sent, options) for k, x in functions.items()}
             of_calls = [(contexts[key], arguments) for key, arguments in calls]
             job, parcels = job_of(of_calls, options, name, sent)
         except FormationError as error:

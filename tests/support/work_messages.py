@@ -42,6 +42,7 @@ from formation_p2p.core.refusals import (
     Leaving,
     PeerRefusal,
     Preempted,
+    Unbuildable,
 )
 from formation_p2p.core.resources.bounds import (
     MAX_CPU_MILLI,
@@ -94,6 +95,7 @@ refusals: st.SearchStrategy[PeerRefusal] = (
     | st.builds(Gone, shown, shown)
     | st.builds(Busy, shown, counts)
     | st.just(Leaving())
+    | st.builds(Unbuildable, shown, shown)
     | st.builds(GivingWay, shown, st.integers(0, MAX_RETRY_MS))
     | st.builds(Preempted, st.integers(0, MAX_PRIORITY))
 )

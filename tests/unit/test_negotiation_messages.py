@@ -62,6 +62,7 @@ from formation_p2p.core.refusals import (
     Leaving,
     PeerRefusal,
     Preempted,
+    Unbuildable,
 )
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.core.resources.requirements import Requirements
@@ -140,6 +141,7 @@ def test_no_field_of_another_kind_breaks_the_parser(
         Gone("lease 7", "it expired"),
         Busy("the ledger", 5),
         Leaving(),
+        Unbuildable("4f1c0a9b7d2e", "there is no version of numpy==99"),
         GivingWay("cpu", 5167),
         Preempted(5),
     ],

@@ -57,6 +57,7 @@ PROFILE = Profile(
     addresses=("/ip4/192.0.2.1/tcp/4001",),
     grant=b"a grant",
     spans=(Span(0, 0), Span(3, 4)),
+    environments=("4f1c0a9b7d2e", "0123456789ab"),
 )
 
 
@@ -263,6 +264,9 @@ BAD_FIELDS = {
     "nine addresses": {"f10": [b"\x04\x01\x02\x03\x04"] * 9},
     "grant": {"f11": bytes(2049)},
     "withdrawn": {"f12": 2},
+    "environments are a list": {"f15": []},
+    "an environment that is cut off": {"f15": b"12345"},
+    "too many environments": {"f15": bytes(6 * 33)},
     "spans are text": {"f13": "0011"},
     "a span with one end": {"f13": [0, 0, 3]},
     "a span upside down": {"f13": [4, 3]},
@@ -368,3 +372,12 @@ def test_a_profile_prints_without_its_bytes() -> None:
 def test_the_author_on_the_wire_is_the_binary_peer_id() -> None:
     payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)[1]
     assert peer_id_to_bytes(ALICE.peer_id) in payload
+
+
+def test_a_profile_names_a_bounded_number_of_environments() -> None:
+    names = tuple(f"{number:012x}" for number in range(33))
+    assert replace(PROFILE, environments=names[:32]).environments == names[:32]
+    with pytest.raises(InvalidInput, match="more than 32"):
+        replace(PROFILE, environments=names)
+    with pytest.raises(InvalidInput, match="is not 12 hexadecimal digits"):
+        replace(PROFILE, environments=("x",))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.job_events import TaskBegan, TaskPlaced, TaskPrinted, WorkerLost
+from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, WorkerLost
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
@@ -21,6 +22,9 @@ from formation_p2p.core.refusals import Faulty, Preempted, Unbuildable
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
+
+# Workers that lack the same thing, while others have it, are rarely so many.
+_TELLING: Final = 2
 
 
 class Attempts:
@@ -133,7 +137,7 @@ class Attempts:
         if run is None or not run.is_wanted:
             return False
         active.started(message.attempt_id, now)
-        self._jobs.notify(run.job, TaskBegan(run.task.task_id, active.worker))
+        self._jobs.began(run, active.worker)
         return True
 
     def printed(self, active: ActiveLease, message: TaskOutput) -> None:
@@ -206,5 +210,16 @@ class Attempts:
                 group.candidates.refused(worker, Faulty(outcome.message), now)
                 self._experienced(worker, Experience.ERROR, now)
             again = self._jobs.failed(run, attempt_id, worker, outcome)
+            if not again and self._fails_anywhere(group, run):
+                for waiting in group.queues.drain(run.job):
+                    self._jobs.not_tried(waiting, run)
         if again:
             group.queues.wait(run, first=True)
+
+    def _fails_anywhere(self, group: TaskGroup, run: TaskRun) -> bool:
+        """Whether a task that has failed says how the others of its job will: no code of any has
+        run, and this one was tried on all workers, or on as many as make chance unlikely."""
+        if run.job.has_run or run.state is not TaskState.FAILED or not run.attempts:
+            return False
+        workers = {each.worker for each in run.attempts}
+        return len(workers) >= _TELLING or workers.issuperset(group.candidates.pool)

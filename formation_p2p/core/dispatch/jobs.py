@@ -11,7 +11,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.workload.outcome import UNMEASURED, Failed, FailureKind, Usage
+from formation_p2p.core.workload.outcome import UNMEASURED, UNSTARTED, Failed, FailureKind, Usage
 
 
 class Outbox:
@@ -88,9 +88,15 @@ class Jobs:
     def notify(self, job: JobRun, event: JobEvent) -> None:
         self._outbox.notify(job.job.job_id, event)
 
+    def began(self, run: TaskRun, worker: PeerId) -> None:
+        """It has run for longer than a moment."""
+        run.job.ran()
+        self.notify(run.job, job_events.TaskBegan(run.task.task_id, worker))
+
     def succeeded(
         self, run: TaskRun, worker: PeerId, result: bytes, ran_ms: int, used: Usage = UNMEASURED
     ) -> None:
+        run.job.ran()
         self._end(
             run, "success", job_events.TaskSucceeded(run.task.task_id, worker, result, ran_ms, used)
         )
@@ -106,6 +112,8 @@ class Jobs:
         had less memory than it takes may ask for more, and that does not count."""
         before = run.last_failure
         run.failed(failed)
+        if failed.kind not in UNSTARTED:
+            run.job.ran()
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         task = run.task
         if failed.kind is FailureKind.MEMORY and task.more_memory_bytes > task.needs.memory_bytes:
@@ -123,6 +131,15 @@ class Jobs:
         hopeless = failed.kind is FailureKind.INVALID or again_missing
         final = hopeless or failures >= run.job.job.options.attempts
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
+
+    def not_tried(self, run: TaskRun, failed: TaskRun) -> None:
+        """Another task of its job has `failed` wherever it could, before its own code ran, and so
+        have all that were tried."""
+        last = failed.attempts[-1]
+        why = f"not tried, since each attempt of its job failed before its own code ran: {last.why}"
+        run.record_failure(Attempt("", last.worker, why, lost=False))
+        kind = None if failed.last_failure is None else failed.last_failure.kind
+        self._give_up(run, kind, b"")
 
     def input_lost(self, run: TaskRun, attempt_id: str, worker: PeerId, failed: Failed) -> bool:
         """Its worker could not have a file of another task: that one is run again where the file

@@ -221,6 +221,7 @@ class JobRun:
     blocked: Blocked = field(default_factory=Blocked)
     ended: Counter[TaskState] = field(default_factory=Counter)
     outputs: Outputs = field(init=False)
+    has_run: bool = False  # whether the code of some task of it has, anywhere
 
     def __post_init__(self) -> None:
         self.outputs = Outputs(self.job.tasks)
@@ -238,6 +239,9 @@ class JobRun:
     def move(self, event: str) -> None:
         """Follow the table; the state stays where it has no such way out."""
         self.state = JOB_TRANSITIONS.get(self.state, {}).get(event, self.state)
+
+    def ran(self) -> None:
+        self.has_run = True
 
     def is_due(self, now: Moment) -> bool:
         """Whether its deadline has passed. It is so once."""

@@ -27,6 +27,10 @@ class FailureKind(StrEnum):
     DRIVER = "driver"  # the machine could not run it: no such program, no disk, …
 
 
+# It ended before the task's own code ran: another task of the same kind ends alike there.
+UNSTARTED: Final = frozenset({FailureKind.DRIVER, FailureKind.MODULE, FailureKind.ENVIRONMENT})
+
+
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """`result` is the driver's own encoding (see `workload/`)."""

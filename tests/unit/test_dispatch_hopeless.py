@@ -1,0 +1,81 @@
+"""A job of which no attempt gets as far as its own code is not tried task by task."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskPlaced, TaskSucceeded
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.world import World
+from tests.support.stories import ends, is_idle, job, only, town, where
+
+MISSING = Failed(FailureKind.DRIVER, "could not start: sotr: No such file or directory")
+NO_MODULE = Failed(FailureKind.MODULE, "No module named sotr")
+EXIT = Failed(FailureKind.EXIT, "exit code 1")
+WORKERS = ("alice", "carol", "dave")
+
+
+def town_where(outcomes: dict[str, Outcome], seconds: float = 0.01, **workers: int) -> World:
+    world: World
+
+    def run(each: Running) -> tuple[float, Outcome]:
+        outcome = outcomes.get(where(world, each).name, Succeeded(each.work.payload))
+        return (seconds if isinstance(outcome, Succeeded) else 0.001), outcome
+
+    world = town(3, run, **workers)
+    return world
+
+
+@pytest.mark.parametrize("failure", [MISSING, NO_MODULE])
+def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
+    failure: Failed,
+) -> None:
+    world = town_where(dict.fromkeys(WORKERS, failure), alice=1, carol=1, dave=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(500))
+    world.elapse(40)
+    gave_up = only(ends(bob).values(), TaskGaveUp)
+    assert len(gave_up) == 500
+    assert {each.kind for each in gave_up} == {failure.kind}
+    assert len(only(bob.reported, TaskPlaced)) < 100
+    not_tried = [each for each in gave_up if each.attempts[-1].attempt_id == ""]
+    assert len(not_tried) > 400
+    assert all(failure.message in each.attempts[-1].why for each in not_tried)
+    assert all(is_idle(world.nodes[name]) for name in WORKERS)
+
+
+def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
+    world = town_where({"alice": MISSING}, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(200))
+    world.elapse(60)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 200
+
+
+def test_nor_while_another_one_is_busy_with_the_first_task() -> None:
+    world = town_where({"alice": MISSING}, seconds=5.0, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(10))
+    world.elapse(120)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 10
+
+
+def test_tasks_whose_own_code_fails_are_each_tried() -> None:
+    world = town_where(dict.fromkeys(WORKERS, EXIT), alice=1, carol=1, dave=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(50))
+    world.elapse(60)
+    gave_up = only(ends(bob).values(), TaskGaveUp)
+    assert len(gave_up) == 50
+    assert all(len(each.attempts) == 3 for each in gave_up)
+
+
+def test_a_task_that_is_cancelled_says_nothing_of_the_others() -> None:
+    world = town_where(dict.fromkeys(WORKERS, MISSING), alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(20))
+    world.elapse(0.15)
+    bob.cancel("job")
+    world.elapse(20)
+    assert len(ends(bob)) == 20
