@@ -121,12 +121,16 @@ class Runtime:
         # package starts no node.
         from formation_p2p.host.blobs.exchange import Exchange
         from formation_p2p.host.blobs.private import PrivateExchange
+        from formation_p2p.host.blobs.remote import RemoteBlobs
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
         # After a crash, at the port that others know.
         stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
-        private = PrivateExchange(config.private, config.identity, local=config.shares_memory)
+        remote = RemoteBlobs(stack, config.network.grant)
+        private = PrivateExchange(
+            config.private, config.identity, remote, local=config.shares_memory
+        )
         own = config.identity.peer_id
         exchange = Exchange(config.blobs, stack, own, config.network, private=private)
         shell = Shell(config, stack, exchange, self._notify)

@@ -24,7 +24,9 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.local import LocalBlobs, NotLocal
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.blobs.private import PrivateExchange
+from formation_p2p.host.blobs.remote import RemoteBlobs
 from tests.support.drivers_world import open_descriptors, within
+from tests.support.stacks import Node
 from tests.support.waiting import wait_until
 
 DATA = secrets.token_bytes(300 * KIB)
@@ -194,7 +196,8 @@ class Owner:
     def __init__(self) -> None:
         self.identity = Identity.from_seed(secrets.token_bytes(32))
         self.blobs = PrivateBlobs()
-        self.exchange = PrivateExchange(self.blobs, self.identity)
+        node = Node(())  # whose network does not run
+        self.exchange = PrivateExchange(self.blobs, self.identity, RemoteBlobs(node.stack, b""))
 
     def put(self, data: bytes) -> PrivateBlob:
         name, size = self.blobs.put(pieces(data))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from formation_p2p.core.data.fetch import STALL_S
+from formation_p2p.core.data.fetch import PATIENCE_S, STALL_S
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
@@ -16,6 +16,9 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.exchange import Exchange
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.host.blobs.private import PrivateExchange
+from formation_p2p.host.blobs.remote import RemoteBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
@@ -41,6 +44,7 @@ class Holder(Node):
         grant: bytes | None = None,
         parameters: NetParameters = DEFAULTS,
         stall_s: float = STALL_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(listen, parameters=parameters)
         self.folder = folder
@@ -49,7 +53,13 @@ class Holder(Node):
         self.network = Network(root.public_key, (), granted)
         self.store = BlobStore(folder / "blobs", limit_bytes)
         self.store.load()
-        self.exchange = Exchange(self.store, self.stack, self.peer_id, self.network, stall_s)
+        self.private = PrivateBlobs()
+        self.private.open(folder / "blobs")
+        remote = RemoteBlobs(self.stack, granted, patience_s=patience_s)
+        self.others = PrivateExchange(self.private, self.identity, remote, local=False)
+        self.exchange = Exchange(
+            self.store, self.stack, self.peer_id, self.network, stall_s, self.others
+        )
 
     def put(self, content: bytes, name: str = "content") -> Blob:
         path = self.folder / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from formation_p2p.core.units import KIB, MIB
 from tests.support.drivers_world import open_descriptors
-from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
+from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 NEEDS = "cpu=0.5,memory=256MiB"
@@ -51,6 +54,22 @@ async def test_arrays_go_in_by_the_memory_of_this_machine(world: SmallNetwork) -
             entry = lambda n: int(big[n])  # noqa: E731
             futures = [executor.submit(entry, number) for number in range(20)]
             assert [await asyncio.wrap_future(future) for future in futures] == entries
+
+
+async def test_arrays_go_over_the_network_to_other_machines(tmp_path: Path) -> None:
+    async with gate_at(tmp_path) as invitation:
+        joining = OpenNode.join(invitation(), home=tmp_path / "bob", listen=())
+        apart = replace(joining.config, shares_memory=False)  # as on a machine of his own
+        async with OpenNode.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
+            await alice.worker(limits=MACHINE)
+            async with asyncio.timeout(DEADLINE_S), OpenNode(apart) as bob:
+                await sees(bob, 1)
+                arrays = [np.full(MIB, number) for number in range(3)]
+                sums = await bob.map(total, arrays, needs=NEEDS)
+                assert sums == [float(MIB * number) for number in range(3)]
+                table = np.arange(MIB)
+                assert await bob.map(lambda n: int(table[n]), [5, 6], needs=NEEDS) == [5, 6]
+                await until(lambda: len(bob.services.packer.blobs) == 0)
 
 
 async def test_an_item_that_cannot_be_pickled_leaves_nothing_behind(world: SmallNetwork) -> None:

@@ -17,6 +17,7 @@ from formation_p2p.core.data.messages import (
     Have,
     Open,
     Opened,
+    OpenPrivate,
     Reply,
     Request,
     Want,
@@ -40,6 +41,7 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
     "message",
     [
         Open(b"grant", CID),
+        OpenPrivate(b"grant", b"n" * 16),
         Open(bytes(MAX_GRANT_BYTES), CID, manifest=False),
         Want(0),
         Want(MAX_CHUNKS - 1),

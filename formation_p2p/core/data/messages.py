@@ -1,8 +1,8 @@
 """The data protocol, `/formation/data/1.0.0`: its messages, each declared once.
 
-A stream is for one blob. The peer that opens it says `Open`, with its grant, and is answered
-`Opened` or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes, and they come
-in that order: a `Chunk`, and after that frame its bytes. `Have` at the end tells the other that we
+A stream is for one blob. The peer that opens it says `Open`, or `OpenPrivate`, with its grant, and
+is answered `Opened` or `BlobRefused`. Then it says `Want` for chunks, several ahead if it likes,
+and they come in that order: a `Chunk`, and after that frame its bytes. `Have` at the end: we now
 hold all of it now. A frame is a CBOR array: the message's number, then its fields in order.
 """
 
@@ -18,6 +18,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.workload import blob
 from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.private_blob import NAME_BYTES
 
 # The largest is an Open with its grant: what a stranger can make us hold.
 MAX_REQUEST_BYTES: Final = 4096
@@ -90,7 +91,16 @@ class BlobRefused:
     why: Annotated[str, _WHY]
 
 
-Request = Open | Want | Have
+@_REQUESTS.message(7)
+@dataclass(frozen=True, slots=True)
+class OpenPrivate:
+    """As Open, of content that you told me the name of. Its manifest is not told."""
+
+    grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
+    name: Annotated[bytes, schema.octets(NAME_BYTES)]
+
+
+Request = Open | OpenPrivate | Want | Have
 Reply = Opened | Chunk | BlobRefused
 
 pack_request = _REQUESTS.pack

@@ -83,6 +83,8 @@ class Exchange:
         self.server = DataServer(
             self._admit, store.content, self.who_has, self._has, stack.parameters
         )
+        if private is not None:
+            self.server.private = private.content
         stack.serve(PROTOCOL, self.server.serve)
 
     async def lend(self, blob: PrivateBlob) -> Lent:

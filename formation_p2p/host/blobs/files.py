@@ -54,6 +54,10 @@ class Content:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
+    @property
+    def chunks(self) -> int:
+        return self.blob.chunks
+
     def read(self, index: int, buffer: memoryview) -> memoryview:
         """One chunk, in front of `buffer`. Raises LocalError where it cannot be read, or is what
         it was no longer."""

@@ -71,8 +71,13 @@ class Segment:
             for at, piece, size in zip(places_of(sizes), pieces, sizes, strict=False):
                 into[at : at + size] = piece
 
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self._map)
+
     def close(self) -> None:
-        self._map.close()
+        with suppress(BufferError):  # a fetch that failed may name a part of it still
+            self._map.close()
         os.close(self.file)
 
 
@@ -139,6 +144,19 @@ class PrivateBlobs:
                 self._drop(segment)
             raise
         return self._add(_Held(size, segment)), size
+
+    def room(self, size_bytes: int) -> Room:
+        """Room for a blob that comes from elsewhere. Raises LocalError."""
+        segment = self._segment(size_bytes)
+        if segment is not None:
+            return Room(self, size_bytes, segment)
+        return Room(self, size_bytes, None, self._written((), size_bytes))
+
+    def _kept(self, room: Room) -> bytes:
+        return self._add(_Held(room.size_bytes, room.segment, path=room.path))
+
+    def _given_back(self, room: Room) -> None:
+        self._forget(_Held(room.size_bytes, room.segment, path=room.path))
 
     def adopt(self, file: int, size_bytes: int) -> bytes:
         """Keep memory that another process has filled, whose descriptor is given away. Its name.
@@ -316,6 +334,45 @@ class PrivateBlobs:
             elif each.path is not None:
                 each.path.unlink(missing_ok=True)
         self.trim(all_of_it=True)
+
+
+class Room:
+    """Where a blob is written that comes from elsewhere: `view`. Call `keep` or `give_back`."""
+
+    def __init__(
+        self,
+        blobs: PrivateBlobs,
+        size_bytes: int,
+        segment: Segment | None,
+        path: Path | None = None,
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.segment = segment
+        self.path = path
+        self._blobs = blobs
+        self._map: mmap.mmap | None = None
+        if segment is not None:
+            self.view = segment.view[:size_bytes]
+        else:
+            assert path is not None
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), size_bytes)
+            self.view = memoryview(self._map)
+
+    def keep(self) -> bytes:
+        """All of it is there: the name under which it is held. Raises LocalError."""
+        self._end()
+        return self._blobs._kept(self)
+
+    def give_back(self) -> None:
+        self._end()
+        self._blobs._given_back(self)
+
+    def _end(self) -> None:
+        self.view.release()
+        if self._map is not None:
+            with suppress(BufferError):  # as above
+                self._map.close()
 
 
 class Lent:

@@ -17,17 +17,27 @@ import trio
 from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.data import messages
-from formation_p2p.core.data.messages import BlobRefused, Chunk, Have, Open, Opened, Want
+from formation_p2p.core.data.messages import (
+    BlobRefused,
+    Chunk,
+    Have,
+    Open,
+    Opened,
+    OpenPrivate,
+    Want,
+)
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.files import Content
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
 
 if TYPE_CHECKING:
     from formation_p2p.core.workload.blob import Blob
-    from formation_p2p.host.blobs.files import Content
+    from formation_p2p.host.blobs.remote import PrivateContent
     from formation_p2p.host.net.limits import PeerLimits
     from formation_p2p.host.net.transport.stream import MuxedStream
 
@@ -43,13 +53,15 @@ MAX_SERVING: Final = 16
 @dataclass(eq=False)
 class DataServer:
     """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` are those
-    that have a blob, as far as is known; `has` is told of one more."""
+    that have a blob, as far as is known; `has` is told of one more. `private` has private
+    blobs."""
 
     admit: Callable[[Contact, bytes], str | None]
     content: Callable[[Cid], Content | None]
     holders: Callable[[Cid], tuple[Contact, ...]]
     has: Callable[[Cid, Contact], None]
     parameters: NetParameters
+    private: Callable[[bytes], PrivateContent | None] = lambda name: None
 
     def __post_init__(self) -> None:
         self.serving = trio.CapacityLimiter(MAX_SERVING)
@@ -66,13 +78,13 @@ class DataServer:
             try:
                 with trio.fail_after(self.parameters.data_open_s):
                     opening = _parsed(await frames.next())
-                    if not isinstance(opening, Open):
+                    if not isinstance(opening, Open | OpenPrivate):
                         raise ProtocolViolation("a data stream that does not begin with Open")
                     self._judge(peer, opening)
                     await self._places.acquire()
                 try:
                     with trio.fail_after(self.parameters.data_open_s):
-                        content = await trio.to_thread.run_sync(self.content, opening.cid)
+                        content = await self._content(opening)
                     if content is None:
                         raise _Refused("does not have it")
                     with content:
@@ -84,7 +96,12 @@ class DataServer:
                 with trio.fail_after(self.parameters.data_open_s):
                     await stream.write(_framed(BlobRefused(str(refused))))
 
-    def _judge(self, peer: Contact, opening: Open) -> None:
+    async def _content(self, opening: Open | OpenPrivate) -> Content | PrivateContent | None:
+        if isinstance(opening, OpenPrivate):
+            return self.private(opening.name)
+        return await trio.to_thread.run_sync(self.content, opening.cid)
+
+    def _judge(self, peer: Contact, opening: Open | OpenPrivate) -> None:
         why = self.admit(peer, opening.grant)
         if why is not None:
             raise _Refused(why)
@@ -95,13 +112,16 @@ class DataServer:
         peer: Contact,
         limits: PeerLimits,
         frames: FrameReader,
-        content: Content,
-        opening: Open,
+        content: Content | PrivateContent,
+        opening: Open | OpenPrivate,
     ) -> None:
-        holders = tuple(c for c in self.holders(opening.cid) if c.peer_id != peer.peer_id)
-        block = content.manifest.encode() if opening.manifest else b""
+        opened = Opened()
+        if isinstance(opening, Open):
+            assert isinstance(content, Content)
+            holders = tuple(c for c in self.holders(opening.cid) if c.peer_id != peer.peer_id)
+            opened = Opened(content.manifest.encode() if opening.manifest else b"", holders)
         with trio.fail_after(self.parameters.data_open_s):
-            await stream.write(_framed(Opened(block, holders)))
+            await stream.write(_framed(opened))
         admitted_s = trio.current_time()
         while True:
             with trio.fail_after(self.parameters.data_idle_s):
@@ -112,16 +132,19 @@ class DataServer:
             match request:
                 case None:
                     return
-                case Want(index) if index < content.blob.chunks:
+                case Want(index) if index < content.chunks:
                     await limits.data_bucket.wait()
                     async with self.serving:
                         await self._send(stream, content, index)
                 case Have():
-                    self.has(opening.cid, Contact(peer.peer_id, request.addresses))
+                    if isinstance(opening, Open):  # else it serves it to no other
+                        self.has(opening.cid, Contact(peer.peer_id, request.addresses))
                 case _:
                     raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 
-    async def _send(self, stream: MuxedStream, content: Content, index: int) -> None:
+    async def _send(
+        self, stream: MuxedStream, content: Content | PrivateContent, index: int
+    ) -> None:
         buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
         try:
             with trio.fail_after(CHUNK_S):
@@ -150,7 +173,7 @@ class DataStream:
     and take them with `next` in the order asked for; `close` at the end."""
 
     stream: MuxedStream
-    blob: Blob
+    blob: Blob | PrivateBlob
     open_s: float = DEFAULTS.data_open_s
 
     def __post_init__(self) -> None:
@@ -162,8 +185,12 @@ class DataStream:
         """Raises RemoteError, IOException, TooSlowError."""
         with trio.fail_after(self.open_s):
             self.stream.take_much()
-            opening = messages.pack_request(Open(grant, self.blob.cid, manifest))
-            await self.stream.write(encode_frame(opening))
+            opening = (
+                OpenPrivate(grant, self.blob.name)
+                if isinstance(self.blob, PrivateBlob)
+                else Open(grant, self.blob.cid, manifest)
+            )
+            await self.stream.write(encode_frame(messages.pack_request(opening)))
             reply = await self._reply()
         if isinstance(reply, Chunk):
             raise ProtocolViolation("a chunk that was not asked for")

@@ -1,0 +1,147 @@
+"""Private blobs of other machines, over the data protocol.
+
+They have one source, their owner, and what comes over the connection to it is what it has sent
+(Noise): nothing is hashed, and each chunk is read into its place. A connection that breaks is made
+again, and what has come stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final, Self
+
+import trio
+from libp2p.io.exceptions import IOException
+
+from formation_p2p.core.data.fetch import FIRST_RETRY_S, LAST_RETRY_S, PATIENCE_S, STALL_S
+from formation_p2p.core.data.messages import BlobRefused, Have
+from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError, Unreachable
+from formation_p2p.core.workload.blob import CHUNK_BYTES
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.stack import Stack
+
+log = logging.getLogger(__name__)
+
+# At once; the others wait. Each is of a call that waits for it.
+MAX_FETCHES: Final = 8
+# Asked for and not here yet: as much as hides a round trip of 60 ms at 2 Gbit/s.
+_WINDOW_CHUNKS: Final = 16
+_DIAL_S: Final = 20.0
+_GOODBYE_S: Final = 2.0
+
+
+class RemoteBlobs:
+    """For the trio thread. `grant` shows that this node belongs to the network."""
+
+    def __init__(self, stack: Stack, grant: bytes, patience_s: float = PATIENCE_S) -> None:
+        self._stack = stack
+        self._grant = grant
+        self._patience_s = patience_s
+        self._places = trio.CapacityLimiter(MAX_FETCHES)
+
+    async def fetch(self, blob: PrivateBlob, into: memoryview) -> None:
+        """Raises Unreachable, NodeClosed; RemoteError where its owner does not have it."""
+        async with self._places:
+            fetch = _Fetch(blob, into)
+            retry_s = FIRST_RETRY_S
+            progress_s, done = trio.current_time(), 0
+            while fetch.done < blob.chunks:
+                try:
+                    await self._read(fetch)
+                except (_Refused, ProtocolViolation):
+                    raise
+                except (RemoteError, IOException, trio.TooSlowError) as error:
+                    why = str(error) or "it did not answer in time"
+                    log.debug("%s as the source of a call's data: %s", blob.owner.peer_id, why)
+                    if fetch.done > done:
+                        progress_s, done, retry_s = trio.current_time(), fetch.done, FIRST_RETRY_S
+                    if trio.current_time() + retry_s > progress_s + self._patience_s:
+                        raise Unreachable(f"{blob.owner.peer_id} cannot be read: {why}") from error
+                    await trio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _read(self, fetch: _Fetch) -> None:
+        """The rest, as far as it goes. Raises RemoteError, IOException, TooSlowError."""
+        blob = fetch.blob
+        opened = await self._stack.open(blob.owner, PROTOCOL, timeout_s=_DIAL_S)
+        finished = False
+        try:
+            stream = DataStream(opened, blob, self._stack.parameters.data_open_s)
+            reply = await stream.begin(self._grant, manifest=False)
+            if isinstance(reply, BlobRefused):
+                raise _Refused(f"{blob.owner.peer_id} {reply.why}")
+            problem: Exception | None = None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.write_all)
+                try:
+                    await fetch.take(stream)
+                except (RemoteError, IOException, trio.TooSlowError) as error:
+                    problem = error  # from inside the nursery it would come out in a group
+                nursery.cancel_scope.cancel()
+            if problem is not None:
+                raise problem
+            with trio.move_on_after(_GOODBYE_S):
+                await stream.close(Have())
+                finished = True
+        finally:
+            if not finished:
+                opened.abort("no longer a source")
+
+
+class _Refused(RemoteError):
+    """The owner does not serve it any more."""
+
+
+class _Fetch:
+    """What has come of one blob: `done` chunks, in their order."""
+
+    def __init__(self, blob: PrivateBlob, into: memoryview) -> None:
+        self.blob = blob
+        self.done = 0
+        self._into = into
+
+    async def take(self, stream: DataStream) -> None:
+        """Raises RemoteError, IOException, TooSlowError."""
+        wanted = min(self.done + _WINDOW_CHUNKS, self.blob.chunks)
+        for index in range(self.done, wanted):
+            stream.want(index)
+        while self.done < self.blob.chunks:
+            at = self.done * CHUNK_BYTES
+            with trio.fail_after(STALL_S):
+                reply = await stream.next(self._into[at : at + self.blob.chunk_bytes(self.done)])
+            if isinstance(reply, BlobRefused):
+                raise _Refused(f"{self.blob.owner.peer_id} {reply.why}")
+            self.done += 1
+            if wanted < self.blob.chunks:
+                stream.want(wanted)
+                wanted += 1
+
+
+class PrivateContent:
+    """A private blob of this node, to be served chunk by chunk. A context manager."""
+
+    def __init__(self, lent: Lent) -> None:
+        self._lent = lent
+        self.chunks = -(-lent.size_bytes // CHUNK_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lent.done(clean=True)
+
+    def read_now(self, index: int, buffer: memoryview) -> memoryview:
+        """As `Content.read_now`. It is in memory, as a rule."""
+        return self.read(index, buffer)
+
+    def read(self, index: int, buffer: memoryview) -> memoryview:
+        at = index * CHUNK_BYTES
+        chunk = buffer[: min(CHUNK_BYTES, self._lent.size_bytes - at)]
+        if os.preadv(self._lent.file, [chunk], at) != len(chunk):
+            raise LocalError("a private blob is cut short")
+        return chunk

@@ -1,0 +1,116 @@
+"""Private blobs over the data protocol, between real stacks on loopback."""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from tests.support.data_world import Holder
+from tests.support.stacks import run, running
+
+DATA = secrets.token_bytes(20 * MIB + 300 * KIB)
+
+
+def story(
+    root: Path, scenario: Callable[[Holder, Holder], Awaitable[None]], patience_s: float = 90.0
+) -> None:
+    """`alice` owns what `bob` reads."""
+
+    async def bounded() -> None:
+        alice = Holder(root / "alice")
+        bob = Holder(root / "bob", listen=(), patience_s=patience_s)
+        async with running(alice, bob):
+            await scenario(alice, bob)
+        alice.private.close()
+        bob.private.close()
+
+    run(bounded, within_s=60)
+
+
+def put(owner: Holder, data: bytes = DATA) -> PrivateBlob:
+    name, size = owner.private.put([memoryview(data)])
+    return PrivateBlob(name, size, owner.contact)
+
+
+async def read(reader: Holder, blob: PrivateBlob) -> bytes:
+    lent = await reader.exchange.lend(blob)
+    try:
+        with mmap.mmap(lent.file, blob.size_bytes, prot=mmap.PROT_READ) as view:
+            return view[:]
+    finally:
+        lent.done(clean=True)
+
+
+def test_a_private_blob_comes_from_its_owner_and_is_not_kept(tmp_path: Path) -> None:
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        blob = put(alice)
+        assert (await read(bob, blob))[: len(DATA)] == DATA
+        assert len(bob.private) == 0
+        bob.private.trim(all_of_it=True)
+        assert bob.private.memory_bytes == 0
+        # What does not fit into memory is a file for as long as it is read.
+        bob.private = bob.others.blobs = PrivateBlobs(limit_bytes=0)
+        bob.private.open(tmp_path / "files")
+        assert (await read(bob, blob))[: len(DATA)] == DATA
+        assert list((tmp_path / "files").iterdir()) == []
+
+    story(tmp_path, scenario)
+
+
+def test_what_its_owner_has_no_more_is_not_waited_for(tmp_path: Path) -> None:
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        blob = put(alice)
+        alice.private.release(blob.name)
+        with pytest.raises(RemoteError, match="does not have it"):
+            await read(bob, blob)
+        assert len(bob.private) == 0
+
+    story(tmp_path, scenario)
+
+
+def test_a_blob_that_is_shorter_than_it_was_told_costs_the_call(tmp_path: Path) -> None:
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        blob = put(alice, DATA[: 2 * MIB])
+        with pytest.raises((RemoteError, LocalError)):
+            await read(bob, replace(blob, size_bytes=4 * MIB))
+        assert await read(bob, blob) == DATA[: 2 * MIB]
+
+    story(tmp_path, scenario, patience_s=1.0)
+
+
+def test_an_owner_that_is_gone_is_given_up_in_the_end(tmp_path: Path) -> None:
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        blob = replace(put(alice), owner=Contact(alice.peer_id, ("/ip4/127.0.0.1/tcp/1",)))
+        with pytest.raises(Unreachable, match="cannot be read"):
+            await read(bob, blob)
+
+    story(tmp_path, scenario, patience_s=0.5)
+
+
+def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        blob = put(alice)
+        found: list[bytes] = []
+
+        async def get() -> None:
+            found.append(await read(bob, blob))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(get)
+            while alice.exchange.server.sent_bytes < MIB:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            bob.stack.drop(alice.peer_id, "a test breaks it")
+        assert found[0][: len(DATA)] == DATA
+
+    story(tmp_path, scenario)
