@@ -160,6 +160,8 @@ def _what(event: Json) -> str:
         case {"event": "unplaceable", "refusals": refusals}:
             found = "; ".join(f"{short_id(each['worker'])}: {each['why']}" for each in refusals)
             return f"no worker can run it: {found or 'no worker was found'}"
+        case {"event": "code_sent", "names": names, "files": files, "cid": cid}:
+            return f"code goes along: {', '.join(names)} ({files} files, {cid})"
         case {"event": "worker_lost", "worker": worker, "why": why}:
             return f"worker {short_id(worker)} is lost: {why}"
         case {"event": "ended", **counts}:

@@ -354,6 +354,7 @@ PROGRAMS: Final = {
     "progress=progress": Around(
         lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
     ),
+    "function=slow": Around(lambda: {"slow": slow}, needs_node=True),
     "loop.run_in_executor(": Around(
         lambda: {"asyncio": asyncio, "slow": slow},
         needs_node=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tarfile
 import threading
@@ -119,6 +120,20 @@ def test_files_go_from_the_first_stage_to_the_second_and_the_total_comes_back(
     assert int((results / "total" / "total.txt").read_text()) == words
 
 
-@pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py"])
+def test_a_package_of_ones_own_runs_on_a_worker_that_does_not_have_it(
+    paste: str, home: Path
+) -> None:
+    submitted = python(example("own_package/main.py"), FORMATION_HOME=str(home))
+    assert submitted.process.returncode == 0, submitted.output
+    first, *others = submitted.output.splitlines()
+    assert re.fullmatch(r"goes along: thesaurus \(3 files, 706B, baf\w+\)", first)
+    assert others == [
+        "Ada: {'quick': ['fast', 'brisk'], 'hard': ['difficult', 'solid']}",
+        "Bob: {'small': ['little', 'minor'], 'quick': ['fast', 'brisk']}",
+        "Cyd: {'hard': ['difficult', 'solid'], 'small': ['little', 'minor']}",
+    ]
+
+
+@pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py", "own_package/main.py"])
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60

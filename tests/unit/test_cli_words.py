@@ -36,6 +36,7 @@ from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    CodeSent,
     JobEnded,
     TaskBegan,
     TaskCancelled,
@@ -65,6 +66,8 @@ from formation_p2p.core.refusals import Denied, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import (
     MAX_TAIL_BYTES,
@@ -77,6 +80,7 @@ from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id
+CODE = Code(Blob(Cid(RAW, digest_of(b"")), 0), ("shop",), 2, 100, ("shop/.env",))
 
 
 # -- what people write ---------------------------------------------------------------------------
@@ -358,6 +362,7 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
         lines.line(TaskRecalled("j/0", "j/0#2")),
         lines.line(TaskGaveUp("j/0", (attempt,), None, b"", "j/0")),
         lines.line(TaskCancelled("j/0")),
+        lines.line(CodeSent(CODE)),
         lines.line(WorkerLost(BOB, "gone")),
     ] == [
         {"event": "placed", **x, "attempt": "j/0#1", "worker": BOB, "nearest": True},
@@ -375,6 +380,14 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
             "files": {},
         },
         {"event": "cancelled", **x},
+        {
+            "event": "code_sent",
+            "files": 2,
+            "size_bytes": 100,
+            "cid": str(CODE.blob.cid),
+            "names": ["shop"],
+            "left_out": ["shop/.env"],
+        },
         {"event": "worker_lost", "worker": BOB, "why": "gone"},
     ]
 

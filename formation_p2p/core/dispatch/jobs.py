@@ -65,6 +65,8 @@ class Jobs:
         deadline_s = job.options.deadline_s
         due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
         run = self.runs[job.job_id] = JobRun(job, due_s, incarnation)
+        if job.code is not None:
+            self.notify(run, job_events.CodeSent(job.code))
         return run
 
     def overdue(self, now: Moment) -> list[JobRun]:

@@ -18,7 +18,7 @@ from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import CodeSent, SchedulerEffect
+from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import NAMED, Leasing, Note, SearchEnded
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
@@ -87,8 +87,6 @@ class Scheduler:
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
         run = self._jobs.begin(job, now)
-        if job.code is not None:
-            self._jobs.notify(run, CodeSent(job.code))
         ready: list[TaskRun] = []
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)

@@ -82,8 +82,9 @@ def event_in_json(event: job_events.JobEvent) -> Json:
             refusals = [{"worker": worker, "why": str(why)} for worker, why in reasons]
             return {**named, "refusals": refusals}
         case job_events.CodeSent(code):
-            sent = {"names": code.names, "files": code.files, "size_bytes": code.size_bytes}
-            return {**named, **sent, "cid": str(code.blob.cid), "left_out": code.left_out}
+            size = {"files": code.files, "size_bytes": code.size_bytes}
+            lists = {"names": list(code.names), "left_out": list(code.left_out)}
+            return {**named, **size, "cid": str(code.blob.cid), **lists}
         case _:
             plain = {field.name: getattr(event, field.name) for field in fields(event)}
             return {**named, **{k: v for k, v in plain.items() if k not in ("task_id", "result")}}
