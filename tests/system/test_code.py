@@ -159,7 +159,7 @@ async def test_a_module_that_does_not_go_along_is_named_with_the_cure(project: P
                 print(node.map(lambda n: -n, [1], needs=NEEDS))
                 try:
                     node.map(price, [Item("apple")], needs=NEEDS)
-                except FormationError as error:
+                except ModuleNotFoundError as error:
                     print(error)
             with join(code=["later.py"]) as node:
                 print(node.map(lambda n: __import__("later").doubled(n), [4], needs=NEEDS))
