@@ -103,6 +103,7 @@ def test_an_environment_is_built_once_and_has_what_was_asked_for(
     async def story() -> None:
         assert await build.use("greet==1.0", then=says) == "hello"
         assert "Installed 1 package" in build.printed
+        assert list(build.cache.root.glob("*/venv/lib/*/site-packages/__pycache__/greet.*.pyc"))
         asked = len(index.asked)
         assert await build.use("greet==1.0", then=says) == "hello"
         assert len(index.asked) == asked
