@@ -18,7 +18,13 @@ from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.api.parcels import Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
-from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteTraceback, TaskRaised
+from formation_p2p.core.errors import (
+    InvalidInput,
+    LocalError,
+    NotPlain,
+    RemoteTraceback,
+    TaskRaised,
+)
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import driven_by
 from formation_p2p.core.units import MIB
@@ -27,7 +33,7 @@ from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
-from formation_p2p.core.workload.plan import Plan
+from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
@@ -149,6 +155,24 @@ def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:
         for each in plan.tasks
     )
     return Plan(tuple(tasks)), sent
+
+
+def with_parcels(plan: Plan, job_id: str, packer: Packer) -> tuple[Plan, dict[str, Parcel]]:
+    """The plan with the large arguments of its calls put into private blobs; and the parcels, by
+    task. Raises LocalError."""
+    parcels: dict[str, Parcel] = {}
+    tasks: list[PlannedTask] = []
+    try:
+        for place, each in enumerate(plan.tasks):
+            work = each.work
+            if isinstance(work, PythonCall) and len(work.arguments) > LARGE_BYTES:
+                parcel = parcels[task_id(job_id, place)] = packer.pack(work.arguments)
+                each = replace(each, work=replace(work, arguments=parcel.encode()))
+            tasks.append(each)
+    except LocalError:
+        packer.release_all(parcels.values())
+        raise
+    return (Plan(tuple(tasks)) if parcels else plan), parcels
 
 
 class PackedFunction(NamedTuple):

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, with_code
+from formation_p2p.api.calls import call_options, with_code, with_parcels
 from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
+from formation_p2p.api.parcels import NO_PARCELS
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.services import Makers
 from formation_p2p.core.dispatch.job import Job
@@ -160,20 +161,20 @@ class Node(Enterable):
             kinds = plan.kinds(memory_given=chosen.memory_given)
             learnt = self._services.sizes.learnt
             estimates = await asyncio.to_thread(learnt, kinds) if kinds else {}
-        tasks, sizes = tasks_of(
-            plan,
-            job_id,
-            chosen.needs,
-            estimates,
-            environment,
-            memory_given=chosen.memory_given,
-        )
-        job = Job(job_id, tasks, name, chosen, code)
+        packer, parcels = self._bridge.packer, NO_PARCELS
+        if self._durable is None:  # what a state keeps is in its own file
+            plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
+        with packer.releasing(parcels):
+            given = chosen.memory_given
+            tasks, sizes = tasks_of(
+                plan, job_id, chosen.needs, estimates, environment, memory_given=given
+            )
+            job = Job(job_id, tasks, name, chosen, code)
         if self._durable is not None:
             self._services.submitted(job)
             return await self._durable.begin(job, sizes, show_output=_is_shown(show_output))
         handle = JobHandle(job, self._bridge, sizes=sizes, show_output=_is_shown(show_output))
-        self._bridge.begin(job, handle)
+        self._bridge.begin(job, handle, parcels)
         return handle
 
     def jobs(self) -> tuple[JobHandle, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskEnd
@@ -46,6 +47,15 @@ class Packer:
         for each in arguments:
             if isinstance(each, Parcel):
                 self.release(each)
+
+    @contextmanager
+    def releasing(self, parcels: Mapping[str, Parcel]) -> Iterator[None]:
+        """They are released where the block raises."""
+        try:
+            yield
+        except BaseException:
+            self.release_all(parcels.values())
+            raise
 
     def release(self, parcel: Parcel) -> None:
         for blob in parcel.blobs:

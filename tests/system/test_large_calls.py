@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from formation_p2p import python_calls, value_of
 from formation_p2p.core.units import KIB, MIB
 from tests.support.drivers_world import open_descriptors
 from tests.support.loopback import LISTEN
@@ -34,10 +35,10 @@ def total(array: Any) -> float:
 
 
 async def test_arrays_go_in_by_the_memory_of_this_machine(world: SmallNetwork) -> None:
-    arrays = [np.full(MIB, number) for number in range(4)]
+    arrays = [np.full(64 * KIB, number) for number in range(4)]
     async with asyncio.timeout(DEADLINE_S):
         sums = await world.bob.map(total, arrays, needs=NEEDS)
-        assert sums == [float(MIB * number) for number in range(4)]
+        assert sums == [float(64 * KIB * number) for number in range(4)]
 
         async def coming() -> AsyncIterator[Any]:
             for array in arrays:
@@ -47,7 +48,9 @@ async def test_arrays_go_in_by_the_memory_of_this_machine(world: SmallNetwork) -
         with world.bob.executor(needs=NEEDS) as executor:
             futures = [executor.submit(total, array) for array in arrays]
             assert [await asyncio.wrap_future(future) for future in futures] == sums
-        big = np.arange(MIB)
+        job = await world.bob.submit(python_calls(total, arrays), needs=NEEDS)
+        assert [value_of(result) for result in await job] == sums
+        big = np.arange(64 * KIB)
         entries = await world.bob.map(lambda n: int(big[n]), range(20), needs=NEEDS)
         assert entries == list(range(20))
         with world.bob.executor(needs=NEEDS) as executor:
@@ -64,17 +67,17 @@ async def test_arrays_go_over_the_network_to_other_machines(tmp_path: Path) -> N
             await alice.worker(limits=MACHINE)
             async with asyncio.timeout(DEADLINE_S), OpenNode(apart) as bob:
                 await sees(bob, 1)
-                arrays = [np.full(MIB, number) for number in range(3)]
+                arrays = [np.full(64 * KIB, number) for number in range(3)]
                 sums = await bob.map(total, arrays, needs=NEEDS)
-                assert sums == [float(MIB * number) for number in range(3)]
-                table = np.arange(MIB)
+                assert sums == [float(64 * KIB * number) for number in range(3)]
+                table = np.arange(64 * KIB)
                 assert await bob.map(lambda n: int(table[n]), [5, 6], needs=NEEDS) == [5, 6]
                 await until(lambda: len(bob.services.packer.blobs) == 0)
 
 
 async def test_an_item_that_cannot_be_pickled_leaves_nothing_behind(world: SmallNetwork) -> None:
     def items() -> Any:
-        yield np.ones(MIB)
+        yield np.ones(64 * KIB)
         yield (number for number in range(3))
 
     async with asyncio.timeout(DEADLINE_S):
