@@ -42,6 +42,7 @@ class NodeConfig:
     journal: JournalParameters | None = None
     observers: tuple[Observe, ...] = ()
     shares_memory: bool = True
+    cache_bytes: int | None = None
 
 
 class NodeBase:
@@ -63,6 +64,7 @@ class NodeBase:
         metrics: str | None = None,
         traces: bool | TracerProvider = False,
         code: CodeChoice = "auto",
+        cache_bytes: int | None = None,
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
@@ -85,6 +87,9 @@ class NodeBase:
         the modules of your own that they refer to, and what those import; `main` for nothing but
         what `__main__` defines; or these files and folders exactly.
 
+        `cache_bytes` bounds the data of others that the node keeps on its disk, by default a tenth
+        of what is free there and 10 GiB at most (docs/data.md).
+
         Raises InvalidInput for a malformed invite; entering raises LocalError where the node
         has no network, or the network does not come up, and StateError where the state cannot be
         used.
@@ -100,5 +105,6 @@ class NodeBase:
             metrics,
             tracing,
             code_paths(code),
+            cache_bytes=cache_bytes,
         )
         return cls(config)

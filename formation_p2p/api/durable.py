@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -33,10 +33,13 @@ class DurableJobs:
     """Made by a node, opened and closed by its services. Methods are for the node's loop, unless
     they say otherwise."""
 
-    def __init__(self, path: Path, retention: Retention, bridge: Bridge) -> None:
+    def __init__(
+        self, path: Path, retention: Retention, bridge: Bridge, over: Callable[[str], None]
+    ) -> None:
         self._path = path
         self._retention = retention
         self._bridge = bridge
+        self._over = over  # called with the job of which all tasks have ended
         self._own = PeerId("")
         self._state: State | None = None
         self._journal: Journal | None = None
@@ -121,6 +124,11 @@ class DurableJobs:
             log.info("the network stack is down; %s begins once it is up again", job.job_id)
         return handle
 
+    def has_ended(self, job_id: str) -> bool:
+        """Whether the state keeps the job, and it has ended. Raises StateError."""
+        state, _ = self._opened()
+        return state.has_ended(job_id)
+
     @property
     def in_flight(self) -> dict[str, JobHandle]:
         return {job_id: job for job_id, job in self._handles.items() if not job.is_over}
@@ -178,6 +186,8 @@ class DurableJobs:
     def _ended(self, job_id: str, error: BaseException | None) -> None:
         if isinstance(error, InvalidInput):
             self._refused(job_id)
+        if error is None or isinstance(error, InvalidInput):
+            self._over(job_id)
         self._handles.pop(job_id, None)
 
     def _refused(self, job_id: str) -> None:

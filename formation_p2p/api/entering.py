@@ -36,7 +36,7 @@ class Enterable(NodeBase):
         self._code = CallCode(config.code, services.add, services.release)
         self._durable: DurableJobs | None = None
         if config.state is not None:
-            self._durable = DurableJobs(config.state, config.retention, self._bridge)
+            self._durable = DurableJobs(config.state, config.retention, self._bridge, services.over)
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
 

@@ -140,6 +140,7 @@ class JobHandle:
         sizes: tuple[MemoryEstimate, ...] = (),
         show_output: bool = False,
         ended: Callable[[str, BaseException | None], None] | None = None,
+        over: Callable[[str], None] | None = None,
     ) -> None:
         self._job = job
         self._bridge = bridge
@@ -156,6 +157,8 @@ class JobHandle:
         self._reading = False
         if ended is not None:  # called soon after
             self._ended.add_done_callback(lambda end: ended(job.job_id, end.exception()))
+        if over is not None:
+            self._ended.add_done_callback(lambda end: over(job.job_id))
 
     @property
     def job_id(self) -> str:

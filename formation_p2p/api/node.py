@@ -20,6 +20,7 @@ from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
+from formation_p2p.api.large_inputs import by_content, has_large
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
 from formation_p2p.api.parcels import NO_PARCELS
@@ -100,6 +101,7 @@ class Node(Enterable):
         shares: ScopeShares = EVERYTHING,
         pythons: Iterable[str] = (),
         environments: EnvironmentSettings | None = None,
+        bind: Iterable[str] = (),
     ) -> Hardware:
         """Lease this machine to the network, with these drivers and no others.
 
@@ -108,6 +110,10 @@ class Node(Enterable):
         `price_micro` is what a core-hour costs, in millionths of the network's currency unit. A
         `permissive` worker logs what the quotas, hours and labels of grants forbid, and allows it
         (docs/quotas.md). `shares` is what each circle may have of the cores (docs/locality.md).
+        `bind` are folders that tasks of the drivers process and python see at the same path:
+        `/data` read-only, `/scratch:rw` to write to. They need a sandbox, and are labels of the
+        worker (docs/data.md).
+
         `pythons` are the versions that calls may use, such as `3.12`, or paths of interpreters:
         this process's own if none is named. `environments` says what the packages of tasks may
         take, and where they come from (docs/environments.md).
@@ -126,6 +132,7 @@ class Node(Enterable):
             shares,
             pythons,
             environments,
+            bind,
         )
 
     async def submit(
@@ -161,20 +168,30 @@ class Node(Enterable):
             kinds = plan.kinds(memory_given=chosen.memory_given)
             learnt = self._services.sizes.learnt
             estimates = await asyncio.to_thread(learnt, kinds) if kinds else {}
+        shown = _is_shown(show_output)
         packer, parcels = self._bridge.packer, NO_PARCELS
-        if self._durable is None:  # what a state keeps is in its own file
-            plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
-        with packer.releasing(parcels):
-            given = chosen.memory_given
-            tasks, sizes = tasks_of(
-                plan, job_id, chosen.needs, estimates, environment, memory_given=given
+        try:
+            if has_large(plan):
+                keep = partial(self._services.add, holder=job_id, durable=self._durable is not None)
+                plan = await asyncio.to_thread(by_content, plan, keep)
+            if self._durable is None:  # what a state keeps is in its own file
+                plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
+            with packer.releasing(parcels):
+                given = chosen.memory_given
+                tasks, sizes = tasks_of(
+                    plan, job_id, chosen.needs, estimates, environment, memory_given=given
+                )
+                job = Job(job_id, tasks, name, chosen, code)
+            if self._durable is not None:
+                self._services.submitted(job)
+                return await self._durable.begin(job, sizes, show_output=shown)
+            handle = JobHandle(
+                job, self._bridge, sizes=sizes, over=self._services.over, show_output=shown
             )
-            job = Job(job_id, tasks, name, chosen, code)
-        if self._durable is not None:
-            self._services.submitted(job)
-            return await self._durable.begin(job, sizes, show_output=_is_shown(show_output))
-        handle = JobHandle(job, self._bridge, sizes=sizes, show_output=_is_shown(show_output))
-        self._bridge.begin(job, handle, parcels)
+            self._bridge.begin(job, handle, parcels)
+        except BaseException:
+            self._services.over(job_id)
+            raise
         return handle
 
     def jobs(self) -> tuple[JobHandle, ...]:

@@ -4,6 +4,7 @@ files, the thread with the network stack, what observes it, and its work for oth
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,6 +31,7 @@ from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.lent import labels_of, lent_folders
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.environments.prepare import with_environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
@@ -42,6 +44,8 @@ from formation_p2p.host.shell import RuntimeConfig, Shell
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
 from formation_p2p.host.storage.usage import USAGE, UsageFile
+
+log = logging.getLogger(__name__)
 
 # Reading the hardware takes under a second, unless a GPU's driver hangs.
 PROBE_S: Final = 20.0
@@ -88,12 +92,16 @@ class NodeServices:
                 config.tracing.open()
             closing.callback(self._recorder.close)
             self.observability.open(claimed, closing)
-            self._blobs = BlobStore(claimed.blobs)
+            self._blobs = BlobStore(claimed.blobs, config.cache_bytes)
             self._blobs.load()
             self._private.open(claimed.blobs)
             closing.callback(self._private.close)
             own = claimed.identity.peer_id
             journal = None if durable is None else durable.open(own, closing, config.journal)
+            for job_id in self._blobs.durable_holders:
+                # It has ended, and the node then, before that was noted.
+                if durable is not None and durable.has_ended(job_id):
+                    self._blobs.release(job_id)
             closing.callback(self._close_usage)
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
@@ -162,6 +170,17 @@ class NodeServices:
         """In a thread. See host/environments/prepare.py."""
         return with_environment(options, self._config.home.path, self.put)
 
+    def over(self, job_id: str) -> None:
+        """On the loop: what was held for a job is needed no more, if there is anything."""
+        if self._blobs is not None and self._blobs.is_holder(job_id):
+            asyncio.get_running_loop().run_in_executor(None, self._release, self._blobs, job_id)
+
+    def _release(self, blobs: BlobStore, job_id: str) -> None:
+        try:
+            blobs.release(job_id)
+        except LocalError as error:
+            log.warning("what %s needed is kept for longer: %s", job_id, error)
+
     def submitted(self, job: Job) -> None:
         """A job begins, in this thread: here its trace does."""
         if self._config.tracing is not None:
@@ -178,6 +197,7 @@ class NodeServices:
         shares: ScopeShares,
         pythons: Iterable[str],
         environments: EnvironmentSettings | None,
+        bind: Iterable[str],
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
@@ -187,12 +207,13 @@ class NodeServices:
                     "worker", "this node works already; leave and join to change that"
                 )
             pythons = tuple(pythons)
+            lent = await asyncio.to_thread(lent_folders, bind)
             offered = await asyncio.to_thread(interpreters, pythons)
             makers = (
                 drivers
                 if isinstance(drivers, Mapping)
                 else await asyncio.to_thread(
-                    set_up_drivers, drivers, home, sandbox, pythons, environments
+                    set_up_drivers, drivers, home, sandbox, pythons, environments, lent
                 )
             )
             scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,7 +226,7 @@ class NodeServices:
                 raise LocalError(
                     f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
                 ) from None
-            pairs = sorted_labels(tuple((labels or {}).items()))
+            pairs = sorted_labels((*(labels or {}).items(), *labels_of(lent).items()))
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
             names = tuple(sorted(makers))
             if PythonCall.driver in makers:

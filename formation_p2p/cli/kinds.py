@@ -13,7 +13,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 
 if TYPE_CHECKING:
-    from formation_p2p.core.workload.work import Task, Work
+    from formation_p2p.core.workload.work import Work
 
 WASM: Final = option(
     "--wasm", "FILE", "Run this WebAssembly module (WASI preview 1) with arguments ARGV."
@@ -56,16 +56,3 @@ class Kind:
                     raise
                 raise InvalidInput(str(self.wasm), error.problem) from None
         return process if self.image is None else ContainerSpec(self.image, process)
-
-
-def process_of(task: Task) -> ProcessSpec | None:
-    """The process of a task of any kind; None for a Python call. Raises InvalidInput."""
-    match task.needs.driver:
-        case ProcessSpec.driver:
-            return ProcessSpec.decode(task.payload)
-        case WasmSpec.driver:
-            return WasmSpec.decode(task.shared, task.payload).process
-        case ContainerSpec.driver:
-            return ContainerSpec.decode(task.payload).process
-        case _:
-            return None

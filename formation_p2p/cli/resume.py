@@ -16,11 +16,11 @@ from formation_p2p.cli.files import fetch_outputs, make_folder, write_outputs, w
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
-from formation_p2p.cli.kinds import process_of
 from formation_p2p.cli.submit import bar, report
 from formation_p2p.cli.words import Json, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.core.units import parse_bytes
+from formation_p2p.core.workload.inputs_from import process_in, work_of
 from formation_p2p.core.workload.matrix import folder_label
 from formation_p2p.host.storage.state import Retention, State, peek
 
@@ -130,7 +130,7 @@ async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[Ta
     from formation_p2p.cli.outcomes import process_result
 
     for index, (task, result) in enumerate(zip(job.tasks, results, strict=True)):
-        spec = process_of(task)
+        spec = process_in(work_of(task)) if task.payload else None
         if spec is None or not result.result:  # a function; or one that brought nothing
             continue
         brought = process_result(result.result)

@@ -21,6 +21,7 @@ from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
+from formation_p2p.host.drivers.lent import labels_of, lent_folders
 from formation_p2p.host.environments.settings import DEFAULT_DISK_BYTES, EnvironmentSettings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ Examples:
   formation worker
   formation worker --cpu 4 --memory 8GiB --gpus 0 --label region=eu
   formation worker --driver process --listen /ip4/0.0.0.0/tcp/4002
+  formation worker --bind /data --bind /scratch:rw --cache 100GiB
   formation worker --share commons=0.25 --share federation=0.5
   formation worker --index-url https://pypi.example.org/simple --env-disk 50GiB
 
@@ -134,6 +136,17 @@ def worker(
     permissive: bool = option(
         "--permissive", "", "Allow what quotas, hours and labels forbid, and log it.", default=False
     ),
+    cache: str | None = option(
+        "--cache",
+        "SIZE",
+        "Keep at most so much data of tasks on the disk; by default a tenth of what is free, and "
+        "10GiB at most.",
+    ),
+    binds: list[str] | None = option(
+        "--bind",
+        "PATH[:rw]",
+        "Show this folder to tasks, read-only unless :rw is said. Repeatable.",
+    ),
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -158,6 +171,9 @@ def worker(
         flags.parsed("env-disk", env_disk, parse_bytes) or DEFAULT_DISK_BYTES,
         sources=True if env_sources else None,
     )
+    cache_bytes = flags.parsed("cache", cache, parse_bytes)
+    lent = lent_folders(binds or ())
+    labelled = said | labels_of(lent)
     place = flags.home_of(home, join)
     flags.require(place, Right.WORK)
 
@@ -170,9 +186,12 @@ def worker(
         log = WorkLog()
         chosen = cast("Sandboxing", sandbox)
         makers = await asyncio.to_thread(
-            set_up_drivers, drivers, place.path, chosen, pythons or (), environments
+            set_up_drivers, drivers, place.path, chosen, pythons or (), environments, lent
         )
-        async with WatchedNode.join(home=place.path, listen=listen, metrics=metrics) as node:
+        joining = WatchedNode.join(
+            home=place.path, listen=listen, metrics=metrics, cache_bytes=cache_bytes
+        )
+        async with joining as node:
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
             hardware = await node.worker(
@@ -183,16 +202,21 @@ def worker(
                 shares=given,
                 permissive=permissive,
                 pythons=pythons or (),
+                bind=binds or (),
             )
             can = hardware.capability
             if as_json:
-                what = {"drivers": sorted(makers), "labels": said, "capability": asdict(can)}
+                what = {
+                    "drivers": sorted(makers),
+                    "labels": labelled,
+                    "capability": asdict(can),
+                }
                 put({"event": "ready", **_who(node), **what})
             else:
                 log.line(f"worker {node.peer_id}")
                 for address in node.addresses:
                     log.line(f"  listens at {address}")
-                log.line(f"  offers {offer_in_words(can, sorted(makers), said, asked)}")
+                log.line(f"  offers {offer_in_words(can, sorted(makers), labelled, asked)}")
                 if limited := str(given):
                     log.line(f"  gives of its cores, at most: {limited}")
             showing = asyncio.create_task(_show(node.watch, show_as_json if as_json else log.show))

@@ -28,6 +28,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
@@ -170,6 +171,27 @@ def test_a_task_writes_to_its_own_folder_and_to_a_tmp_that_goes_with_it(home: Pa
     assert list(outside.iterdir()) == []
     assert not mine.exists()
     assert not Path("/dev/shm/formation-test").exists()
+
+
+@where_bubblewrap_is
+def test_a_task_reads_the_folders_that_are_lent_and_writes_where_it_may(
+    home: Path, tmp_path: Path
+) -> None:
+    """Also below /tmp, which is otherwise hidden."""
+    data, place = tmp_path / "data", tmp_path / "place"
+    for folder in (data, place):
+        folder.mkdir()
+    (data / "set").write_text("the data")
+    machine = Machine.found(home, lent=(Lent(data), Lent(place, writable=True)))
+    script = f"cat {data}/set; echo new > {place}/file; echo no > {data}/file"
+    outcome = run(home, "sh", "-c", script, machine=machine)
+    assert isinstance(outcome, Failed)
+    result = ProcessResult.decode(outcome.result)
+    assert (result.stdout_tail, b"Read-only" in result.stderr_tail) == (b"the data", True)
+    assert (place / "file").read_text() == "new\n"
+    assert [path.name for path in data.iterdir()] == ["set"]
+    hidden = run(home, "cat", f"{data}/set")
+    assert isinstance(hidden, Failed)
 
 
 @where_bubblewrap_is

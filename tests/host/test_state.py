@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
@@ -46,7 +47,9 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.hints import parse_hints
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.scope import Scope
+from formation_p2p.host.storage.job_tables import KEPT_BYTES
 from formation_p2p.host.storage.rows import JobSummary
 from formation_p2p.host.storage.state import MAX_FREE_PAGES, Retention, State, peek
 from tests.support.state_world import (
@@ -426,14 +429,14 @@ def test_ended_jobs_are_kept_for_a_time(path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_ended_jobs_are_kept_up_to_a_size_and_the_file_shrinks(path: Path) -> None:
     state = State(path)
-    ended_jobs(state, 20, size=30_000)  # 600 kB each
+    ended_jobs(state, 150, size=3_000)  # 60 kB each
     state.close()
-    assert path.stat().st_size > 10 * MIB
+    assert path.stat().st_size > 8 * MIB
     state = State(path, Retention(size_bytes=2 * MIB))
     assert state.prune()
     kept = [each.job_id for each in state.summaries()]
-    assert 1 <= len(kept) <= 4
-    assert kept[-1] == numbered(19)
+    assert 1 <= len(kept) <= 40
+    assert kept[-1] == numbered(149)
     state.close()
     assert path.stat().st_size < 2 * MIB + MAX_FREE_PAGES * 4096
 
@@ -542,3 +545,53 @@ def test_where_nobody_may_write_the_error_says_so(tmp_path: Path) -> None:
         folder.mkdir(mode=0o500)
     with pytest.raises(StateError, match=r"jobs\.db"):
         State(folder / "jobs.db")
+
+
+def large_job(tasks: int, size: int) -> Job:
+    plain = job_of(tasks, shared=b"\0asm" + bytes(KEPT_BYTES))
+    spec = ProcessSpec(("convert", "a"), files_in={"a": bytes(size)}, files_out=("b",), stdin=b"x")
+    payload = spec.encode()
+    return replace(plain, tasks=tuple(replace(task, payload=payload) for task in plain.tasks))
+
+
+def test_what_came_with_the_tasks_of_an_ended_job_goes_and_the_file_shrinks(path: Path) -> None:
+    state = State(path)
+    over, running = large_job(120, 100_000), replace(large_job(2, 100_000), job_id="b" * 16)
+    state.save_job(over)
+    tasks = tuple(replace(t, task_id=t.task_id.replace("a", "b")) for t in running.tasks)
+    running = replace(running, tasks=tasks)
+    state.save_job(running)
+    before = path.stat().st_size
+    state.write(all_done(over))
+    assert state.has_ended(over.job_id)
+    assert not state.has_ended(running.job_id)
+    assert not state.has_ended("unknown")
+    assert not state.prune(lambda: False)
+    assert state.prune()
+    assert path.stat().st_size < before - 120 * 100_000 + 2 * MAX_FREE_PAGES * 4096
+    state = reopened(state)
+    assert state.job(running.job_id) == running
+    known = state.job(over.job_id)
+    assert known is not None
+    for task in known.tasks:
+        assert task.shared == b"\0asm"
+        assert ProcessSpec.decode(task.payload) == ProcessSpec(("convert", "a"), files_out=("b",))
+    state.close()
+
+
+def test_a_payload_that_is_large_without_its_files_goes_whole(path: Path) -> None:
+    state = State(path)
+    """Also that of a call, and what no driver could read."""
+    argv = ProcessSpec(("x", "y" * KEPT_BYTES)).encode()
+    job = job_of(3, size=KEPT_BYTES)
+    python = replace(NEEDS, driver="python")
+    first, second, third = job.tasks
+    first, second = replace(first, payload=argv), replace(second, needs=python)
+    job = replace(job, tasks=(first, second, third))
+    state.save_job(job)
+    state.write(all_done(job))
+    assert state.prune()
+    known = state.job(job.job_id)
+    assert known is not None
+    assert [task.payload for task in known.tasks] == [b"", b"", b""]
+    state.close()

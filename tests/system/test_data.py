@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p import Blob, Home, Limits, Node, ProcessSpec, TaskPlaced
+from formation_p2p import Blob, Home, Limits, Node, ProcessResult, ProcessSpec, TaskPlaced
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at
+from tests.support.network import DEADLINE_S, gate_at, small_network
 from tests.support.nodes import OpenNode
 from tests.support.programs import ROOT
 from tests.support.waiting import until
@@ -91,7 +92,7 @@ async def test_an_input_that_nobody_has_any_more_fails_the_task_with_the_reason(
         path.write_bytes(b"something else")
         (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
         assert result.status == "failed"
-        assert "an input cannot be had" in result.reasons[-1].why
+        assert "input: the input a.bin cannot be had" in result.reasons[-1].why
         assert "does not have it" in result.reasons[-1].why
 
 
@@ -232,3 +233,70 @@ async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Pa
             assert result.status == "succeeded"
             assert len(placed) == 1
             assert took_s > SLOW_BYTES / UPLINK_BYTES_PER_S * 0.8
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_large_files_of_a_job_travel_by_content_and_are_held_until_it_is_over(
+    tmp_path: Path, durable: bool
+) -> None:
+    state = tmp_path / "jobs.db" if durable else None
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        small_network(tmp_path, limits=MACHINE, bob={"state": state}) as made,
+    ):
+        content = os.urandom(12 * MIB)  # more than a message carries
+        files = {"a": content, "small": b"x"}
+        spec = ProcessSpec(("sh", "-c", "cat a small | wc -c"), files_in=files)
+        job = await made.bob.submit([spec, spec], needs=SMALL)
+        holders = made.bob._services.blobs
+        assert holders.is_holder(job.job_id)
+        assert (holders.durable_holders == {job.job_id}) is durable
+        assert holders.used_bytes == len(content)
+        results = await job
+        for result in results:
+            printed = ProcessResult.decode(result.result).stdout_tail
+            assert int(printed) == len(content) + 1
+        await until(lambda: not holders.is_holder(job.job_id))
+        if state is not None:
+            assert state.stat().st_size < MIB
+
+
+async def test_what_was_held_for_a_job_that_has_ended_is_released_by_the_next_life(
+    tmp_path: Path,
+) -> None:
+    state = tmp_path / "jobs.db"
+    spec = ProcessSpec(("true",), files_in={"a": bytes(MIB)})
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=MACHINE) as made:
+        join = {"home": tmp_path / "carol", "listen": (), "state": state}
+        async with Node.join(made.invite, **join) as carol:  # type: ignore[arg-type]
+            job = await carol.submit(spec, needs=SMALL)
+            await job
+            store = carol._services.blobs
+            await until(lambda: not store.is_holder(job.job_id))
+            store.hold(job.job_id, [], durable=True)  # as where it ended before that was noted
+            store.hold("unknown", [], durable=True)
+        async with Node.join(made.invite, **join) as carol:  # type: ignore[arg-type]
+            assert carol._services.blobs.durable_holders == {"unknown"}
+
+
+async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=MACHINE) as made:
+        specs = [ProcessSpec(("true",), files_in={"a": bytes(MIB)}), ProcessSpec(("x" * 2,))]
+        with pytest.raises(InvalidInput):
+            await made.bob.submit(specs, needs="cpu=0.5,driver=python")
+        store = made.bob._services.blobs
+        await until(lambda: not store._holders._held)
+
+
+async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        small_network(tmp_path, limits=MACHINE, alice={"cache_bytes": 2 * MIB}) as made,
+    ):
+        spec = ProcessSpec(("true",), files_in={"a": bytes(3 * MIB)})
+        (result,) = await (await made.bob.submit(spec, needs=SMALL, attempts=1))
+        assert "cache of 2MiB" in str(result.error())
+        assert "formation worker --cache" in str(result.error())
+    with pytest.raises(InvalidInput, match=r"cache: 8388608TiB, and the disk .* has"):
+        async with Node.join(home=made.bob._services._config.home.path, cache_bytes=2**63):
+            pass

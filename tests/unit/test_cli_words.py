@@ -28,7 +28,7 @@ from formation_p2p.cli.files import (
 )
 from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_invite
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.kinds import Kind, process_of
+from formation_p2p.cli.kinds import Kind
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
@@ -68,6 +68,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.code_bundle import Code
+from formation_p2p.core.workload.inputs_from import process_in, work_of
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import (
     MAX_TAIL_BYTES,
@@ -269,8 +270,9 @@ def test_what_ran_is_known_whichever_driver_ran_it() -> None:
     process = ProcessSpec(("count",), files_out=("a.txt",))
     for spec in (process, WasmSpec(b"\0asm\1\0\0\0", process), ContainerSpec("a", process)):
         needs = Requirements(driver=spec.driver)
-        assert process_of(Task("a/0", needs, spec.encode(), shared=spec.shared)) == process
-    assert process_of(Task("a/0", Requirements(driver="python"), b"")) is None
+        assert process_in(work_of(Task("a/0", needs, spec.encode(), shared=spec.shared))) == process
+    assert work_of(Task("a/0", Requirements(driver="python"), b"")) is None
+    assert process_in(None) is None
 
 
 def test_a_module_that_is_none_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def handing_on(work: Work, names: Iterable[str]) -> Work:
         sent = tuple(name for name in process.files_out if name not in kept)
         return replace(process, files_out=sent, outputs=tuple(kept))
 
-    return _changed(work, keep)
+    return changed(work, keep)
 
 
 def reading(work: Work, names: Iterable[str]) -> Work:
@@ -47,7 +47,7 @@ def reading(work: Work, names: Iterable[str]) -> Work:
             raise InvalidInput("inputs", f"{taken[0]!r} is there twice")
         return replace(process, inputs={**process.inputs, **unknown})
 
-    return _changed(work, add)
+    return changed(work, add)
 
 
 def bound(task: Task, inputs: Mapping[str, Blob]) -> Task:
@@ -56,15 +56,41 @@ def bound(task: Task, inputs: Mapping[str, Blob]) -> Task:
     def bind(process: ProcessSpec) -> ProcessSpec:
         return replace(process, inputs={**process.inputs, **inputs})
 
-    work: Work
+    work = work_of(task)
+    assert work is not None, "a plan has inputs for processes alone"
+    return replace(task, payload=changed(work, bind).encode())
+
+
+def work_of(task: Task) -> ProcessSpec | ContainerSpec | WasmSpec | None:
+    """What a task of any kind of process runs; None for others. Raises InvalidInput."""
     match task.needs.driver:
+        case ProcessSpec.driver:
+            return ProcessSpec.decode(task.payload)
         case ContainerSpec.driver:
-            work = ContainerSpec.decode(task.payload)
+            return ContainerSpec.decode(task.payload)
         case WasmSpec.driver:
-            work = WasmSpec.decode(task.shared, task.payload)
+            return WasmSpec.decode(task.shared, task.payload)
         case _:
-            work = ProcessSpec.decode(task.payload)
-    return replace(task, payload=_changed(work, bind).encode())
+            return None
+
+
+def process_in(work: Work | None) -> ProcessSpec | None:
+    """Of any kind; None where there is none."""
+    if isinstance(work, ContainerSpec | WasmSpec):
+        return work.process
+    return work if isinstance(work, ProcessSpec) else None
+
+
+def emptied(task: Task) -> bytes:
+    """The payload of a task that is over, without the files and the input that came with it: what
+    tells of its results. Empty for a task of another kind, and one that no driver could read."""
+    try:
+        work = work_of(task)
+    except InvalidInput:
+        work = None
+    if work is None:
+        return b""
+    return changed(work, lambda process: replace(process, files_in={}, stdin=None)).encode()
 
 
 def outputs_of(result: bytes) -> Mapping[str, Blob]:
@@ -72,7 +98,8 @@ def outputs_of(result: bytes) -> Mapping[str, Blob]:
     return ProcessResult.decode(result).outputs
 
 
-def _changed(work: Work, change: Callable[[ProcessSpec], ProcessSpec]) -> Work:
+def changed(work: Work, change: Callable[[ProcessSpec], ProcessSpec]) -> Work:
+    """The work with its process changed. Raises InvalidInput where it has none."""
     if isinstance(work, ProcessSpec):
         return change(work)
     if isinstance(work, ContainerSpec | WasmSpec):

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from formation_p2p.core.data.manifest import MAX_MANIFEST_BYTES
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.workload.blob import Buffer, Cid
+
+
+@contextmanager
+def local_errors(path: Path) -> Iterator[None]:
+    """Raises LocalError where this machine has something against a file."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 class BlobFolder:

@@ -80,6 +80,9 @@ class Holders:
             self._durable.discard(holder)
         return free
 
+    def __contains__(self, holder: str) -> bool:
+        return holder in self._held
+
     def need(self, cid: Cid) -> bool:
         return cid in self._count
 

@@ -34,7 +34,7 @@ from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.host.blobs import files
-from formation_p2p.host.blobs.folder import BlobFolder
+from formation_p2p.host.blobs.folder import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ MAX_PUT: Final = 16_384
 # Blobs in the cache: each has two files in one folder.
 MAX_CACHED: Final = 16_384
 _MAX_PUT_FILE_BYTES: Final = 16 * 1024
+_LARGER: Final = "give it more there (formation worker --cache SIZE)"
 _HOLDERS: Final = ".holders"
 
 # What is here by now, and what is gone.
@@ -79,14 +80,13 @@ class BlobStore:
         self._unverified: set[Cid] = set()
 
     def load(self) -> None:
-        """Find what an earlier incarnation left. Raises LocalError."""
-        try:
+        """Find what an earlier incarnation left. Raises LocalError; InvalidInput for a limit that
+        is more than the disk has."""
+        with local_errors(self._root):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._holders.load()
             paths = (path for path in self._root.iterdir() if path.name != _HOLDERS)
             found = [(path, path.stat()) for path in paths]
-        except OSError as error:
-            raise _local(self._root, error) from error
         for path, status in sorted(found, key=lambda each: each[1].st_mtime_ns):
             name, _, kind = path.name.partition(".")
             try:
@@ -94,9 +94,12 @@ class BlobStore:
             except (InvalidInput, ValueError, KeyError, TypeError, OSError) as error:
                 log.warning("%s is none of ours and is removed: %s", path, error)
                 path.unlink(missing_ok=True)
+        room = shutil.disk_usage(self._root).free + self.used_bytes
         if self._limit_bytes is None:
-            room = shutil.disk_usage(self._root).free + self.used_bytes
             self._limit_bytes = min(DEFAULT_LIMIT_BYTES, room // DEFAULT_SHARE)
+        elif self._limit_bytes > room:
+            problem = f"{format_bytes(self._limit_bytes)}, and the disk at {self._root} has"
+            raise InvalidInput("cache", f"{problem} {format_bytes(room)}; write less")
 
     def _load(self, cid: Cid, kind: str, path: Path, status: os.stat_result) -> None:
         if kind == "":
@@ -134,7 +137,7 @@ class BlobStore:
         It must stay as it is until its receivers have it; the reference names no sources.
         """
         path = path.absolute()
-        try:
+        with local_errors(path):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 manifest, status = files.read_through(file, path)
@@ -149,8 +152,6 @@ class BlobStore:
                 self._put.move_to_end(blob.cid)
                 if len(self._put) > MAX_PUT:
                     self._forget_put(next(iter(self._put)))
-        except OSError as error:
-            raise _local(path, error) from error
         return blob
 
     def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
@@ -158,13 +159,10 @@ class BlobStore:
         no sources. Raises LocalError, NoRoom, InvalidInput."""
         manifest = Manifest.of(content)
         blob = manifest.blob
-        try:
-            with self.pinned(blob.cid):
-                if not self.holds(blob.cid) or blob.cid in self._unverified:
-                    self._add(manifest, content, durable=durable)
-                self.hold(holder, (blob.cid,), durable=durable)
-        except OSError as error:
-            raise _local(self._root, error) from error
+        with local_errors(self._root), self.pinned(blob.cid):
+            if not self.holds(blob.cid) or blob.cid in self._unverified:
+                self._add(manifest, content, durable=durable)
+            self.hold(holder, (blob.cid,), durable=durable)
         return blob
 
     def _add(self, manifest: Manifest, content: Buffer, *, durable: bool) -> None:
@@ -192,20 +190,18 @@ class BlobStore:
         """Content that is here, or comes, is not evicted until `holder` is released: a job's id, a
         digest, or another name of letters, digits, `-` and `_`. With `durable`, which is for jobs
         of the node's state, also not after a restart. Raises LocalError, InvalidInput."""
-        with self._lock:
-            try:
-                self._holders.hold(holder, cids, durable=durable)
-            except OSError as error:
-                raise _local(self._root, error) from error
+        with self._lock, local_errors(self._root):
+            self._holders.hold(holder, cids, durable=durable)
 
     def release(self, holder: str) -> None:
         """It needs nothing any more; an unknown holder is ignored. What has no other holder stays
         while there is room. Raises LocalError."""
+        with self._lock, local_errors(self._root):
+            self._holders.release(holder)
+
+    def is_holder(self, holder: str) -> bool:
         with self._lock:
-            try:
-                self._holders.release(holder)
-            except OSError as error:
-                raise _local(self._root, error) from error
+            return holder in self._holders
 
     @property
     def durable_holders(self) -> frozenset[str]:
@@ -218,7 +214,7 @@ class BlobStore:
         `path` is where it lies, on the disk of the cache, not written any more. Raises
         LocalError, NoRoom.
         """
-        try:
+        with local_errors(path):
             # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
             self._check_fits(os.fstat(file).st_size)
             manifest, status = files.read_through(file, path)
@@ -237,8 +233,6 @@ class BlobStore:
                 self._used(blob.cid)
                 entry.kept_until_s = max(entry.kept_until_s, time.monotonic() + keep_s)
                 self._changed((blob.cid,), ())
-        except OSError as error:
-            raise _local(path, error) from error
         return blob
 
     def part(self, manifest: Manifest) -> files.Part:
@@ -307,20 +301,18 @@ class BlobStore:
         A copy, for the owner of a file may write to it, whatever its mode; where the file system
         can, both share their blocks until then.
         """
-        try:
-            with open(self._folder.path(cid), "rb", buffering=0) as source:  # noqa: PTH123
-                if cid in self._unverified:
-                    if files.read_through(source.fileno(), to)[0].blob.cid != cid:
-                        self._forget(cid)
-                        raise LocalError(f"{cid} was damaged on the disk; it is fetched again")
-                    self._unverified.discard(cid)
-                into = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
-                try:
-                    files.copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
-                finally:
-                    os.close(into)
-        except OSError as error:
-            raise _local(to, error) from error
+        path = self._folder.path(cid)
+        with local_errors(to), path.open("rb", buffering=0) as source:
+            if cid in self._unverified:
+                if files.read_through(source.fileno(), to)[0].blob.cid != cid:
+                    self._forget(cid)
+                    raise LocalError(f"{cid} was damaged on the disk; it is fetched again")
+                self._unverified.discard(cid)
+            into = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+            try:
+                files.copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
+            finally:
+                os.close(into)
 
     @contextmanager
     def pinned(self, cid: Cid) -> Iterator[None]:
@@ -364,7 +356,8 @@ class BlobStore:
         if size_bytes > self.limit_bytes:
             raise files.NoRoom(
                 f"{format_bytes(size_bytes)} do not fit into this machine's cache of "
-                f"{format_bytes(self.limit_bytes)}; split the data, or choose another machine"
+                f"{format_bytes(self.limit_bytes)}; {_LARGER}, split the data, or choose another "
+                "machine"
             )
 
     def _evict_one(self) -> None:
@@ -374,7 +367,9 @@ class BlobStore:
                 self._forget(cid)
                 return
         limit = format_bytes(self.limit_bytes)
-        raise files.NoRoom(f"all of this machine's cache of {limit} is in use; try again later")
+        raise files.NoRoom(
+            f"all of this machine's cache of {limit} is in use; {_LARGER}, or try again later"
+        )
 
     def _forget(self, cid: Cid) -> None:
         with self._lock:
@@ -391,7 +386,3 @@ class BlobStore:
     def _forget_put(self, cid: Cid) -> None:
         if self._put.pop(cid, None) is not None:
             self._folder.remove(cid, "put", *(() if cid in self._cached else ("manifest",)))
-
-
-def _local(path: Path, error: OSError) -> LocalError:
-    return LocalError(f"{error.filename or path}: {error.strerror or error}")

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES
+from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.machine.command import printed_by
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
@@ -47,6 +48,7 @@ class Bubblewrap:
     user: tuple[str, ...] = _USER[0]
     devices: tuple[str, ...] = _GPUS
     shown: tuple[str, ...] = ()
+    lent: tuple[Lent, ...] = ()
 
     @classmethod
     def found(cls, home: Path, environment: Mapping[str, str], shown: tuple[str, ...] = ()) -> Self:
@@ -100,6 +102,15 @@ class Bubblewrap:
             # After what is shown: it may be below that.
             *_each("--tmpfs", own),
             *(word for path in shown for word in ("--ro-bind", str(path), str(path))),
+            *(
+                word
+                for each in self.lent
+                for word in (
+                    "--bind" if each.writable else "--ro-bind",
+                    str(each.path),
+                    str(each.path),
+                )
+            ),
             *("--tmpfs", _SHARED_MEMORY),
             *(word for path in devices for word in ("--dev-bind", path, path)),
             *(word for path in (folder, *writable) for word in ("--bind", str(path), str(path))),

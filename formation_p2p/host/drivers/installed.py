@@ -14,6 +14,7 @@ from typing import Final
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.host.drivers import container, process, python, wasm
 from formation_p2p.host.drivers.driver import DriverMaker
+from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine, Sandboxing
 from formation_p2p.host.entry_points import Offered
 from formation_p2p.host.environments.settings import EnvironmentSettings
@@ -38,18 +39,19 @@ def set_up_drivers(
     sandbox: Sandboxing = "auto",
     pythons: Iterable[str] = (),
     environments: EnvironmentSettings | None = None,
+    lent: tuple[Lent, ...] = (),
 ) -> dict[str, DriverMaker]:
     """How to make each. What the call finds of the machine, those it makes share. `home` is the
     node's own, the usual one by default; `pythons` are the versions that calls may use, or paths
     of interpreters: this process's own where none is named. `environments` is for the packages
-    that tasks bring.
+    that tasks bring, `lent` are folders that they see.
 
     Raises InvalidInput for a name that is not installed and for a package that is broken, and
     LocalError where this machine lacks what a driver needs, or the sandbox that is required. Takes
     a moment.
     """
     wanted = {name: _offered(name) for name in names}
-    machine = Machine.found(home, sandbox, interpreters(pythons), environments)
+    machine = Machine.found(home, sandbox, interpreters(pythons), environments, lent)
     return {name: _made(name, set_up, machine) for name, set_up in wanted.items()}
 
 

@@ -6,12 +6,14 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.groups import Groups
+from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.home import default_path
@@ -72,16 +74,30 @@ class Machine:
         sandbox: Sandboxing = "auto",
         pythons: Mapping[str, Interpreter] | None = None,
         environments: EnvironmentSettings | None = None,
+        lent: tuple[Lent, ...] = (),
     ) -> Self:
-        """`home` is the node's, the usual one by default; tasks in a sandbox do not see it.
+        """`home` is the node's, the usual one by default; tasks in a sandbox do not see it. `lent`
+        are folders that they see, and need one.
 
-        Raises NoSandbox where one is required and there is none.
+        Raises NoSandbox where one is required and there is none; InvalidInput for folders to lend
+        that have the node's home in them, or are in it.
         """
         place, around, pythons = home or default_path(), None, pythons or interpreters()
+        if lent and sandbox == "auto":
+            sandbox = "required"
+        if lent and sandbox == "off":
+            problem = "without a sandbox tasks see all folders that this user does"
+            raise InvalidInput("bind", f"{problem}; lend none, or have a sandbox")
+        own = place.resolve()
+        for each in lent:
+            if own.is_relative_to(each.path) or each.path.is_relative_to(own):
+                problem = f"{each.path} has the node's own files in it, or is among them"
+                raise InvalidInput("bind", f"{problem}; lend another folder")
         if sandbox != "off":
             try:
                 shown = tuple(str(x) for each in pythons.values() for x in each.prefixes)
                 around = Bubblewrap.found(place, interpreter_environment(), shown)
+                around = replace(around, lent=lent)
             except NoSandbox as why:
                 if sandbox == "required":
                     raise

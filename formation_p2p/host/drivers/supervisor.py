@@ -105,7 +105,8 @@ def prctl(option: int, value: int) -> None:
     try:
         import _ctypes
 
-        found = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        own = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # this program itself
+        found = _ctypes.dlsym(own, "prctl")
         failed = _ctypes.call_function(found, (option, value, 0, 0, 0))
     except (ImportError, AttributeError):
         import ctypes

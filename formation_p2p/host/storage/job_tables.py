@@ -21,6 +21,7 @@ from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.records.codec import decode, encode, take_int, take_list
 from formation_p2p.core.records.resources import decode_requirements
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.inputs_from import emptied
 from formation_p2p.core.workload.work import MAX_TASKS, InputFrom, Task
 from formation_p2p.host.policies import POLICIES
 from formation_p2p.host.storage.sqlite import Schema
@@ -59,8 +60,16 @@ _FIRST: Final = (
 # Of each input from another task its name, the place of that task, and the name there (CBOR).
 _FILES: Final = ("ALTER TABLE tasks ADD COLUMN inputs_from BLOB",)
 
+# Whether what came with the tasks of an ended job is gone.
+_EMPTIED: Final = ("ALTER TABLE jobs ADD COLUMN emptied INTEGER NOT NULL DEFAULT 0",)
+
 # "forS"
-JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES))
+JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED))
+
+# What a task or a part keeps when its job has ended: well above a command and its arguments.
+KEPT_BYTES: Final = 4096
+# Emptied in one transaction: some 50 MiB are read, in some 50 ms.
+_EMPTIED_AT_ONCE: Final = 100
 
 _TASK: Final = (
     "task_id, label, needs, shared, payload, waits_for, kind, more_memory_bytes, inputs_from"
@@ -133,6 +142,27 @@ def read_job(db: sqlite3.Connection, number: int, unix_s: float) -> Job:
         left_s = options.deadline_s - max(0.0, unix_s - submitted_unix_s)
         options = replace(options, deadline_s=max(0.001, left_s))
     return Job(job_id, tuple(tasks), name, options)
+
+
+def empty_some(db: sqlite3.Connection, number: int) -> int:
+    """Take the files that came with some tasks of an ended job from their payloads, and what is
+    large from what its tasks shared. The job is `emptied` once none is left. Returns how many."""
+    job = "SELECT tasks.number, task_id, needs.content, shared.content, payload FROM tasks"
+    needs = "JOIN parts AS needs ON needs.job = tasks.job AND needs.number = needs"
+    shared = "JOIN parts AS shared ON shared.job = tasks.job AND shared.number = shared"
+    large = "WHERE tasks.job = ? AND length(payload) > ? LIMIT ?"
+    some = db.execute(f"{job} {needs} {shared} {large}", (number, KEPT_BYTES, _EMPTIED_AT_ONCE))
+    rows = some.fetchall()
+    for place, task_id, packed, part, payload in rows:
+        left = emptied(Task(task_id, decode_requirements(packed), payload, shared=part))
+        kept = left if len(left) <= KEPT_BYTES else b""
+        db.execute("UPDATE tasks SET payload = ? WHERE number = ?", (kept, place))
+    if len(rows) < _EMPTIED_AT_ONCE:
+        # The first bytes stay, by which a module is known.
+        beginning = "UPDATE parts SET content = substr(content, 1, 4) WHERE job = ?"
+        db.execute(f"{beginning} AND length(content) > ?", (number, KEPT_BYTES))
+        db.execute("UPDATE jobs SET emptied = 1 WHERE number = ?", (number,))
+    return len(rows)
 
 
 def _packed(task: Task, places: Mapping[str, int]) -> bytes:

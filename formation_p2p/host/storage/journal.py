@@ -57,6 +57,8 @@ class JournalParameters:
     max_waiting: int = 1_000_000
     # Where jobs end all the time, whether there are too many by now is looked up this often.
     prune_every_s: float = 10.0
+    # Leaving takes so much longer where jobs have ended whose files are large.
+    prune_at_end_s: float = 2.0
     # Leaving waits this long for what was emitted before to be stored.
     close_s: float = 5.0
 
@@ -156,7 +158,7 @@ class Journal:
             with self._news:
                 while not self._waiting:
                     if self.is_closed:
-                        return
+                        break
                     left_s = self._pruned_s + self._parameters.prune_every_s - time.monotonic()
                     if self._may_prune and left_s <= 0:
                         break
@@ -165,6 +167,10 @@ class Journal:
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
                 incarnation = self._incarnation
+            if not batch and self.is_closed:
+                if self._may_prune:
+                    self._prune_at_the_end()
+                return
             if not batch:
                 self._prune()
             elif self._stored([entry.effect for entry in batch], incarnation):
@@ -220,6 +226,14 @@ class Journal:
                 self._pruned_s = time.monotonic()
         except StateError as error:
             self._may_prune = False
+            log.warning("what is old in it could not be deleted: %s", error)
+
+    def _prune_at_the_end(self) -> None:
+        """What a command leaves behind is small, also where it ends with its job."""
+        until_s = time.monotonic() + self._parameters.prune_at_end_s
+        try:
+            self._state.prune(lambda: time.monotonic() < until_s)
+        except StateError as error:
             log.warning("what is old in it could not be deleted: %s", error)
 
     def _overflow(self) -> None:

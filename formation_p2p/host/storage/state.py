@@ -25,7 +25,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.host.storage import rows
-from formation_p2p.host.storage.job_tables import JOBS, insert_job, read_job
+from formation_p2p.host.storage.job_tables import JOBS, empty_some, insert_job, read_job
 from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
 
 # Tasks deleted in one transaction: it takes some 20 ms, for which a submission waits.
@@ -89,6 +89,11 @@ class State:
     def is_in_flight(self, job_id: str) -> bool:
         """Whether the job is kept and has not ended."""
         return job_id in self._numbers
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether the job is kept and has ended."""
+        with reading(self.path) as db:
+            return job_id not in self._numbers and _number_of(db, job_id) is not None
 
     def forget(self, job_id: str) -> None:
         """Of a job that was refused after all, nothing is kept."""
@@ -161,8 +166,12 @@ class State:
             return rows.read_summaries(db)
 
     def prune(self, go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Delete ended jobs beyond the bounds; the file shrinks by them. Returns whether that
-        is done: in between, `go_on` says whether the state is still idle."""
+        """Delete ended jobs beyond the bounds, and of others what came with their tasks; the file
+        shrinks by that. Returns whether it is done: in between, `go_on` says whether the state is
+        still idle."""
+        while (emptied := self._empty_some()) is not None:
+            if emptied and not go_on():
+                return False
         while (number := self._next_to_go()) is not None:
             # Where that is cut short, the job is so old now that it goes first next time.
             with self._writing() as db:
@@ -171,6 +180,16 @@ class State:
                 if not go_on():
                     return False
         return self._shrink(go_on)
+
+    def _empty_some(self) -> int | None:
+        """How many tasks of an ended job have lost what came with them; None where no more will."""
+        with reading(self.path) as db:
+            sql = "SELECT number FROM jobs WHERE ended_unix_s IS NOT NULL AND NOT emptied LIMIT 1"
+            found = db.execute(sql).fetchone()
+        if found is None:
+            return None
+        with self._writing() as db:
+            return empty_some(db, found[0])
 
     def _next_to_go(self) -> int | None:
         """The ended job that has been there longest, where that is too long or there are too

@@ -1,0 +1,52 @@
+"""Folders that a worker lends, as a person writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.host.drivers.lent import MAX_LENT, Lent, labels_of, lent_folders
+from formation_p2p.host.drivers.machine import Machine
+
+
+def test_a_folder_is_read_only_unless_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    lent = lent_folders(["/usr", "/var:rw"])
+    assert lent == (Lent(Path("/usr")), Lent(Path("/var"), writable=True))
+    data = Lent(Path("/mnt/data-1")), Lent(Path("/scratch"), writable=True)
+    assert labels_of(data) == {"bind.mnt.data-1": "ro", "bind.scratch": "rw"}
+
+
+@pytest.mark.parametrize("text", ["/", "/none-there", "usr", "", ":rw", "/etc/passwd", "/.."])
+def test_what_is_no_folder_below_the_root_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a folder below /"):
+        lent_folders([text])
+
+
+def test_what_makes_no_label_and_what_is_there_twice_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "a b"
+    odd.mkdir()
+    with pytest.raises(InvalidInput, match="makes no label"):
+        lent_folders([str(odd)])
+    with pytest.raises(InvalidInput, match="is there twice"):
+        lent_folders(["/usr", "/usr:rw"])
+
+
+def test_there_are_no_more_than_a_worker_has_labels() -> None:
+    folders = [str(path) for path in Path("/usr/lib").rglob("*") if path.is_dir()]
+    plain = [each for each in folders if each.replace("/", "").isalnum() and len(each) < 50]
+    own = [each for each in plain if not Path(each).is_symlink()]
+    with pytest.raises(InvalidInput, match=f"more than {MAX_LENT}"):
+        lent_folders(own[: MAX_LENT + 1])
+
+
+def test_folders_are_lent_in_a_sandbox_alone_and_never_the_nodes_own(tmp_path: Path) -> None:
+    (tmp_path / "home" / "blobs").mkdir(parents=True)
+    with pytest.raises(InvalidInput, match="without a sandbox"):
+        Machine.found(tmp_path / "home", "off", lent=(Lent(Path("/usr")),))
+    for near in (tmp_path, tmp_path / "home", tmp_path / "home" / "blobs"):
+        with pytest.raises(InvalidInput, match="the node's own files"):
+            Machine.found(tmp_path / "home", "auto", lent=(Lent(near.resolve()),))
