@@ -111,6 +111,13 @@ class Machine:
             _log.warning("tasks that bring packages are refused: %s", why)
         return cls(Cores.of_this_process(), Groups.found(), around, place, pythons, cache)
 
+    @property
+    def without_lent(self) -> Self:
+        """For what is built with the network: a package's code is not the task's."""
+        if self.sandbox is None:
+            return self
+        return replace(self, sandbox=replace(self.sandbox, lent=()))
+
 
 def base_environment(home: Path) -> dict[str, str]:
     """What every task knows of the machine. Nothing of it is the node's own."""

@@ -174,7 +174,7 @@ class _Build:
     ) -> tuple[Output, Ending]:
         output = Output(self.log, _MAX_LOG_BYTES)
         launch = self._launch(uv, folder, source, sources=sources)
-        task = await Supervised.start(self.machine, launch)
+        task = await Supervised.start(self.machine.without_lent, launch)
         try:
             return output, await task.run_to_end(output, None)
         finally:
