@@ -57,8 +57,9 @@ class JournalParameters:
     max_waiting: int = 1_000_000
     # Where jobs end all the time, whether there are too many by now is looked up this often.
     prune_every_s: float = 10.0
-    # Leaving takes so much longer where jobs have ended whose files are large.
-    prune_at_end_s: float = 2.0
+    # Leaving takes up to so much longer where jobs have ended whose files are large: 100 MB take
+    # a second or four.
+    prune_at_end_s: float = 10.0
     # Leaving waits this long for what was emitted before to be stored.
     close_s: float = 5.0
 
@@ -148,7 +149,7 @@ class Journal:
         with self._news:
             self.is_closed = True
             self._news.notify_all()
-        self._thread.join(self._parameters.close_s)
+        self._thread.join(self._parameters.close_s + self._parameters.prune_at_end_s)
         if self._thread.is_alive():
             path = self._state.path
             log.error("%s could not be written; what was not stored is done again", path)
