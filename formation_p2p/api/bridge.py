@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
@@ -90,6 +91,7 @@ class Bridge:
         self._inbox: deque[UserEffect | Callable[[], None]] = deque()
         self._woken = False
         self._explained: dict[int, asyncio.Future[Explained]] = {}
+        self._thread_explained: dict[int, futures.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
         self._numbers = itertools.count(1)
 
@@ -132,7 +134,7 @@ class Bridge:
 
     def cancel(self, job_id: str) -> None:
         """Take back what waits of a job, and stop what runs, unless it is over."""
-        if job_id in self._loop_jobs:
+        if job_id in self._loop_jobs or job_id in self._thread_jobs:
             with contextlib.suppress(NodeClosed):  # the job ends with the node
                 self.call(lambda shell: shell.feed(CancelJob(job_id)))
 
@@ -161,6 +163,20 @@ class Bridge:
             raise Unreachable("the network did not answer; are its gates running?") from None
         finally:
             del self._explained[number]
+        return Discovery(explained.decision, explained.trace)
+
+    def explain_and_wait(self, key: SchedulingKey, name: str) -> Discovery:
+        """As `explain`. From any thread, which waits."""
+        number = next(self._numbers)
+        future: futures.Future[Explained] = futures.Future()
+        self._thread_explained[number] = future
+        try:
+            self.call(lambda shell: shell.feed(Explain(number, key, name)))
+            explained = future.result(EXPLAIN_S)
+        except TimeoutError:
+            raise Unreachable("the network did not answer; are its gates running?") from None
+        finally:
+            del self._thread_explained[number]
         return Discovery(explained.decision, explained.trace)
 
     async def look(self, at: Callable[[Shell], T]) -> T:
@@ -226,7 +242,9 @@ class Bridge:
         for effect in effects:
             if self._parcels:
                 self._parcels.told(effect)
-            if _deliver(effect, self._thread_jobs) is None:
+            if type(effect) is Explained and effect.query in self._thread_explained:
+                self._thread_explained[effect.query].set_result(effect)
+            elif _deliver(effect, self._thread_jobs) is None:
                 self._inbox.append(effect)
         self._wake()
 

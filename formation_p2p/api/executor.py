@@ -38,6 +38,7 @@ from formation_p2p.api.calls import (
 )
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
+from formation_p2p.api.parallelism import how_many_fit
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
@@ -92,6 +93,7 @@ class NodeExecutor(Executor):
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
         self._owner = owner
+        self._asks, self._max_workers = (jobs, options), max_workers
         self._check = jobs.lifecycle.check_process
         self._printer = OutputPrinter() if show_output else None
         self._feeder = _Feeder(jobs, code, options, max_workers, trust_results, self._printer)
@@ -130,6 +132,21 @@ class NodeExecutor(Executor):
         if wait:
             self._feeder.join()
 
+    def abort(self) -> None:
+        """Take nothing more, cancel what waits, and stop what runs: its futures fail with
+        TaskFailed. Does not wait."""
+        self._feeder.shut(cancel=True, stop=True)
+
+    def parallelism(self) -> int:
+        """How many calls could run at once on the workers that the network knows of, if those had
+        nothing else to do. Waits for the network, at most 15 s.
+
+        Raises Unplaceable where no worker can run one, Unreachable, NodeClosed.
+        """
+        self._check()
+        fit = how_many_fit(*self._asks)
+        return min(fit, self._max_workers or fit)
+
     def node_left(self, error: FormationError) -> None:
         """For the node: what waits is cancelled, what runs fails with this."""
         self._feeder.shut(cancel=True, left=error)
@@ -145,10 +162,11 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shut:
-    """No more calls come; those that wait are cancelled or not. With `left` the node was left,
-    and those that run fail with this."""
+    """No more calls come; those that wait are cancelled or not, and those that run stopped or not.
+    With `left` the node was left, and those that run fail with this."""
 
     cancel: bool
+    stop: bool
     left: FormationError | None
 
 
@@ -211,13 +229,13 @@ class _Feeder:
                 self._thread = threading.Thread(target=run, name="formation-executor", daemon=True)
                 self._thread.start()
 
-    def shut(self, *, cancel: bool, left: FormationError | None = None) -> None:
+    def shut(self, *, cancel: bool, stop: bool = False, left: FormationError | None = None) -> None:
         if self._jobs.lifecycle.is_foreign:
             return  # its own process shuts it
         with self._lock:
             self._closed = self._closed or ("the node was closed" if left else "shutdown")
             if self._thread is not None:
-                self._notes.put(_Shut(cancel, left))
+                self._notes.put(_Shut(cancel, stop, left))
 
     def join(self) -> None:
         """Until all is done. From a callback of a future, which runs here, this returns at once."""
@@ -264,6 +282,9 @@ class _Feeder:
             self._shut = True
             if note.cancel:
                 self._cancel_pending()
+            if note.stop:
+                for job_id in {task_id.rpartition("/")[0] for task_id in self._futures}:
+                    self._jobs.cancel(job_id)
             if note.left is not None:
                 self._fail(list(self._futures), note.left)
 

@@ -355,6 +355,7 @@ PROGRAMS: Final = {
         lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
     ),
     "function=slow": Around(lambda: {"slow": slow}, needs_node=True),
+    "import formation_p2p.joblib": Around(lambda: {"SyncNode": formation_p2p.SyncNode}),
     "loop.run_in_executor(": Around(
         lambda: {"asyncio": asyncio, "slow": slow},
         needs_node=True,

@@ -134,6 +134,19 @@ def test_a_package_of_ones_own_runs_on_a_worker_that_does_not_have_it(
     ]
 
 
-@pytest.mark.parametrize("name", ["worker.py", "scheduler.py", "embed.py", "own_package/main.py"])
+def test_the_search_of_a_grid_runs_on_three_workers() -> None:
+    with running(sys.executable, "-m", "examples.grid_search") as searched:
+        # Each worker imports scikit-learn: on a busy machine for half a minute.
+        assert searched.ended(within_s=180) == 0, searched.output
+    did = [int(line.split()[3]) for line in searched.lines if line.startswith("worker ")]
+    assert len(did) == 3
+    assert all(did)
+    # What scikit-learn finds by itself.
+    assert "36 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
+
+
+@pytest.mark.parametrize(
+    "name", ["worker.py", "scheduler.py", "embed.py", "own_package/main.py", "grid_search.py"]
+)
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60

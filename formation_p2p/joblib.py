@@ -1,0 +1,147 @@
+"""The joblib backend: `joblib.Parallel`, and so the `n_jobs` of scikit-learn, run on the network.
+
+    import formation_p2p.joblib
+
+    with SyncNode.join() as node, joblib.parallel_config("formation", node=node):
+        search.fit(x, y)
+
+Needs the extra `joblib` here, and on workers what the functions need.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+import cloudpickle
+
+from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.api.node import Node
+from formation_p2p.api.sync import SyncNode
+from formation_p2p.core.errors import InvalidInput
+
+try:
+    from joblib import register_parallel_backend
+    from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+except ImportError as error:
+    how = "install it with: pip install 'formation_p2p[joblib]'"
+    raise ImportError(f"the backend needs joblib; {how}") from error
+
+NAME: Final = "formation"
+# For so long the number of workers is not asked for again: scikit-learn wants it for each call.
+COUNTED_S: Final = 10.0
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+
+
+class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """`joblib.parallel_config("formation", node=node, ...)` makes one.
+
+    `node` is a SyncNode, or a Node from any thread, that of its loop too, which joblib then blocks.
+    `trust_results` and the other options are those of `Node.executor`: results are data unless
+    they are trusted (docs/data.md). With `n_jobs=-1`, the default, as many calls are in flight as
+    keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them here.
+
+    What a call starts in parallel in turn runs on the cores of that call. A call that fails stops
+    the others. Raises InvalidInput without a node; what `Node.executor` raises.
+    """
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+    # A batch is to last so long that its way costs little, and no so long that workers idle at the
+    # end: as joblib's own backend for a cluster.
+    MIN_IDEAL_BATCH_DURATION = 0.2
+    MAX_IDEAL_BATCH_DURATION = 1.0
+
+    def __init__(
+        self,
+        node: SyncNode | Node | None = None,
+        *,
+        nesting_level: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(nesting_level=nesting_level)
+        if not isinstance(node, SyncNode | Node):
+            problem = f'pass the node: parallel_config("{NAME}", node=node)'
+            raise InvalidInput("node", problem)
+        self._node = node
+        self._options = options
+        self._max_workers: int | None = None
+        self._executor: NodeExecutor | None = self._opened()
+        self._counted: tuple[float, int] = (float("-inf"), 0)
+
+    # What joblib calls.
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Raises Unplaceable where no worker can run a call, Unreachable, NodeClosed."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is not None and n_jobs > 0:
+            return n_jobs
+        counted_s, count = self._counted
+        if time.monotonic() - counted_s > COUNTED_S:
+            count = self._pool().parallelism()
+            self._counted = time.monotonic(), count
+        # Not one, for which joblib would run the calls here.
+        return max(2, count + 1 + (n_jobs or -1))
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+        self.parallel = parallel
+        self._max_workers = n_jobs if n_jobs > 0 else None
+        self.terminate()
+        return self.effective_n_jobs(n_jobs)
+
+    def submit(
+        self, func: Any, callback: Callable[[Future[Any]], None] | None = None
+    ) -> Future[Any]:
+        future = self._pool().submit(run_batch, func.items)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        return out.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.abort()
+
+    def terminate(self) -> None:
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)
+        self.reset_batch_stats()
+
+    def _pool(self) -> NodeExecutor:
+        """A new one after an abort, and for another `n_jobs`."""
+        if self._executor is None:
+            self._executor = self._opened()
+        return self._executor
+
+    def _opened(self) -> NodeExecutor:
+        return self._node.executor(max_workers=self._max_workers, **self._options)
+
+
+def run_batch(calls: Iterable[Call]) -> list[Any]:
+    """On a worker."""
+    from contextlib import nullcontext
+    from os import sched_getaffinity
+
+    try:
+        from joblib import parallel_config
+    except ImportError:  # then nothing here asks it for more
+        inner = nullcontext()
+    else:
+        # Not processes: the task is limited to its share of the machine, and they import anew.
+        inner = parallel_config("threading" if len(sched_getaffinity(0)) > 1 else "sequential")
+    with inner:
+        return [function(*args, **kwargs) for function, args, kwargs in calls]
+
+
+register_parallel_backend(NAME, FormationBackend)
+# Workers have this module only where this package is installed.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,0 +1,182 @@
+"""joblib's backend, over a real worker: plain functions, and scikit-learn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed, effective_n_jobs, parallel_config
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+
+import formation_p2p.joblib
+from formation_p2p import Home, InvalidInput, Limits, Node, NodeClosed, Rights, SyncNode
+from formation_p2p.core.errors import Unplaceable
+from formation_p2p.core.units import MIB
+from tests.support.loopback import LISTEN
+from tests.support.network import runs
+from tests.support.waiting import wait_until
+
+MACHINE = Limits(cpu_milli=2000, memory_bytes=2048 * MIB)
+SMALL = {"needs": "cpu=1,memory=512MiB"}
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """How a person joins a network with a gate that works, too."""
+    folder = tmp_path_factory.mktemp("joblib")
+    home = Home(folder / "alice")
+    home.create_network()
+    with SyncNode.join(home=home.path, listen=LISTEN) as alice:
+        home.add_gate(alice.addresses[0])
+        alice.worker(limits=MACHINE)
+        invite = home.invite(Rights(int(time.time()) + 3600))
+        yield {"join": invite, "home": folder / "bob", "listen": ()}
+
+
+@pytest.fixture(scope="module")
+def bob(person: dict[str, Any]) -> Iterator[SyncNode]:
+    with SyncNode.join(**person) as bob:
+        wait_until(lambda: len(bob.workers()) == 1)
+        yield bob
+
+
+def square(n: int) -> int:
+    return n * n
+
+
+def sleeps_or_fails(long: str, fails: bool) -> None:
+    if fails:
+        time.sleep(0.5)
+        raise LookupError("one of them failed")
+    subprocess.run(["sleep", long], check=True)
+
+
+def test_calls_run_on_workers_in_batches(bob: SyncNode) -> None:
+    with parallel_config("formation", node=bob, needs="cpu=0.5,memory=256MiB"):
+        assert effective_n_jobs() == effective_n_jobs(-1) == 4
+        assert (effective_n_jobs(-2), effective_n_jobs(-9), effective_n_jobs(3)) == (3, 2, 3)
+    with parallel_config("formation", node=bob, **SMALL):
+        pids = Parallel()(delayed(os.getpid)() for _ in range(4))
+        assert os.getpid() not in pids
+        parallel = Parallel()
+        assert parallel(delayed(square)(n) for n in range(3000)) == [n * n for n in range(3000)]
+        assert parallel.n_dispatched_batches < 1500
+        with Parallel(n_jobs=2, return_as="generator") as stream:
+            numbers = stream(delayed(square)(n) for n in range(1, 6))
+            assert next(numbers) == 1
+            assert list(numbers) == [4, 9, 16, 25]
+
+
+def test_a_call_that_fails_stops_the_others_and_the_next_ones_run(bob: SyncNode) -> None:
+    long = f"60.{secrets.randbelow(10**9)}"
+    with parallel_config("formation", node=bob, **SMALL), Parallel(n_jobs=3) as parallel:
+        with pytest.raises(LookupError, match="one of them failed"):
+            parallel(delayed(sleeps_or_fails)(long, fails) for fails in (True, False, False))
+        wait_until(lambda: not runs(long))
+        assert parallel(delayed(square)(n) for n in (1, 2)) == [1, 4]
+
+
+class Odd:
+    pass
+
+
+def makes_odd() -> Odd:
+    return Odd()
+
+
+def test_results_are_data_unless_they_are_trusted(bob: SyncNode) -> None:
+    with parallel_config("formation", node=bob, **SMALL):
+        arrays = Parallel()(delayed(np.full)(3, n, float) for n in range(3))
+        assert [list(each) for each in arrays] == [[n] * 3 for n in (0.0, 1.0, 2.0)]
+        with pytest.raises(formation_p2p.RemoteError, match="trust_results"):
+            Parallel()(delayed(RandomForestClassifier)() for _ in range(2))
+    with parallel_config("formation", node=bob, trust_results=True, **SMALL):
+        made = Parallel()(delayed(RandomForestClassifier)() for _ in range(2))
+        assert [type(each) for each in made] == [RandomForestClassifier] * 2
+
+
+def nested(n: int) -> tuple[set[int], int]:
+    squares = Parallel(n_jobs=4)(delayed(square)(each) for each in range(n))
+    pids = set(Parallel(n_jobs=4)(delayed(os.getpid)() for _ in range(4)))
+    return pids | {os.getpid()}, sum(squares)
+
+
+def test_what_a_call_starts_in_turn_stays_in_its_process(bob: SyncNode) -> None:
+    with parallel_config("formation", node=bob, **SMALL):
+        for pids, total in Parallel()(delayed(nested)(4) for _ in range(3)):
+            assert len(pids) == 1
+            assert total == 14
+
+
+async def test_a_node_of_a_loop_works_from_a_thread_and_from_its_own(
+    person: dict[str, Any], bob: SyncNode
+) -> None:
+    async with Node.join(**person) as node:
+
+        def calls() -> list[int]:
+            with parallel_config("formation", node=node, **SMALL):
+                result: list[int] = Parallel()(delayed(square)(n) for n in range(5))
+                return result
+
+        assert await asyncio.to_thread(calls) == [0, 1, 4, 9, 16]
+        assert calls() == [0, 1, 4, 9, 16], "joblib blocks the loop, which the calls do not need"
+    with pytest.raises(NodeClosed, match="join again"):
+        calls()
+
+
+def test_errors_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r'parallel_config\("formation", node=node\)'):
+        Parallel(n_jobs=2, backend="formation")(delayed(square)(n) for n in range(2))
+    home = Home(tmp_path / "home")
+    home.create_network()
+    with SyncNode.join(home=home.path, listen=()) as alone:
+        with pytest.raises(InvalidInput, match="does not take this option"):
+            parallel_config("formation", node=alone, atempts=3)
+        with parallel_config("formation", node=alone):
+            with pytest.raises(Unplaceable, match="is one running in this network"):
+                Parallel()(delayed(square)(n) for n in range(2))
+            with pytest.raises(ValueError, match="n_jobs == 0"):
+                Parallel(n_jobs=0)(delayed(square)(n) for n in range(2))
+            here = Parallel(n_jobs=1)(delayed(threading.get_ident)() for _ in range(2))
+            assert here == [threading.get_ident()] * 2
+    without = "import sys; sys.modules['joblib'] = None; import formation_p2p.joblib"
+    done = subprocess.run(
+        [sys.executable, "-c", without], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "pip install 'formation_p2p[joblib]'" in done.stderr.splitlines()[-1]
+
+
+def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
+    x, y = load_iris(return_X_y=True)
+    model = LogisticRegression(max_iter=1000)
+    search = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3)
+    here = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3).fit(x, y)
+    with parallel_config("formation", node=bob, **SMALL):
+        there = search.fit(x, y)
+        predicted = cross_val_predict(model, x, y, cv=3)
+    assert there.best_params_ == here.best_params_
+    for key in ("mean_test_score", "std_test_score", "rank_test_score"):
+        np.testing.assert_allclose(there.cv_results_[key], here.cv_results_[key])
+    np.testing.assert_array_equal(predicted, cross_val_predict(model, x, y, cv=3))
+
+
+def test_a_forest_grows_on_the_network_where_its_trees_are_trusted(bob: SyncNode) -> None:
+    x, y = load_iris(return_X_y=True)
+    forest = RandomForestClassifier(n_estimators=8, random_state=1)
+    with parallel_config("formation", node=bob, trust_results=True, **SMALL):
+        forest.fit(x, y)
+    same = RandomForestClassifier(n_estimators=8, random_state=1).fit(x, y)
+    np.testing.assert_array_equal(forest.predict(x), same.predict(x))
