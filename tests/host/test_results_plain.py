@@ -270,3 +270,15 @@ def test_what_holds_itself_comes_back() -> None:
     ring.append((ring, ring))
     read = load_result(pickle.dumps(ring, 5), trust=False)
     assert read[1][0] is read[1][1] is read
+
+
+def test_a_call_that_imports_this_package_can_still_raise() -> None:
+    """Then the interpreter has the pickler twice: under the name that it loads it by, and this."""
+    from formation_p2p.host.drivers import python_child, result_pickler
+
+    first = result_pickler.dumps(LookupError("x"))
+    again = python_child.load("result_pickler_again", result_pickler.__file__)
+    try:
+        assert result_pickler.dumps(LookupError("x")) == again.dumps(LookupError("x")) == first
+    finally:
+        del sys.modules["result_pickler_again"]

@@ -72,7 +72,8 @@ class Marked(types.ModuleType):
         return marker
 
 
-MARKED = sys.modules[MARKERS] = Marked(MARKERS)
+# The one that there is, where a call has imported this file by another name.
+MARKED = sys.modules.setdefault(MARKERS, Marked(MARKERS))
 REDUCERS: dict[type, Reducer | None] = {}
 # The same objects again and again, which a pickle then names by their number.
 NAMES: dict[type, tuple[str, str, str]] = {}
