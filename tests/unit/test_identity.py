@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from formation_p2p.core.identity import (
     Identity,
     PeerId,
+    is_signed_by,
     key_of_peer,
     parse_peer_id,
     peer_id_from_bytes,
@@ -107,3 +108,14 @@ def test_no_text_breaks_the_parser(text: str) -> None:
     except ValueError:
         return
     assert parse_peer_id(peer_id) == peer_id
+
+
+def test_a_signature_is_checked_against_a_peer_id() -> None:
+    alice, bob = Identity.from_seed(bytes(32)), Identity.from_seed(RFC_SEED)
+    signature = alice.sign(b"a message")
+    assert is_signed_by(alice.peer_id, signature, b"a message")
+    assert not is_signed_by(alice.peer_id, signature, b"another")
+    assert not is_signed_by(bob.peer_id, signature, b"a message")
+    # That of an RSA key does not hold the key.
+    hashed = peer_id_from_bytes(b"\x12\x20" + bytes(32))
+    assert not is_signed_by(hashed, signature, b"a message")
