@@ -7,26 +7,22 @@ async with Node.join() as node:
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, with_code, with_parcels
+from formation_p2p.api.calls import call_options, with_code
 from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
-from formation_p2p.api.large_inputs import by_content, has_large
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
-from formation_p2p.api.parcels import NO_PARCELS
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.services import Makers
-from formation_p2p.core.dispatch.job import Job
+from formation_p2p.api.submission import Submission
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.peer.story import StoryEntry
@@ -45,8 +41,7 @@ from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.environment import Environment
-from formation_p2p.core.workload.plan import Plan, plan_of, tasks_of
+from formation_p2p.core.workload.plan import Plan, plan_of
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 from formation_p2p.core.workload.work import Work
@@ -156,43 +151,8 @@ class Node(Enterable):
         self._lifecycle.check_loop()
         chosen = options_of(kwargs, options)
         plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code)
-        if chosen.env is not None:
-            chosen = await asyncio.to_thread(self._services.with_environment, chosen)
-        environment = chosen.env if isinstance(chosen.env, Environment) else None
-        job_id = secrets.token_hex(8)
-        if code is not None and self._durable is not None:
-            hold = partial(self._services.blobs.hold, job_id, (code.blob.cid,), durable=True)
-            await asyncio.to_thread(hold)
-        estimates = None
-        if chosen.learn:
-            kinds = plan.kinds(memory_given=chosen.memory_given)
-            learnt = self._services.sizes.learnt
-            estimates = await asyncio.to_thread(learnt, kinds) if kinds else {}
-        shown = _is_shown(show_output)
-        packer, parcels = self._bridge.packer, NO_PARCELS
-        try:
-            if has_large(plan):
-                keep = partial(self._services.add, holder=job_id, durable=self._durable is not None)
-                plan = await asyncio.to_thread(by_content, plan, keep)
-            if self._durable is None:  # what a state keeps is in its own file
-                plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
-            with packer.releasing(parcels):
-                given = chosen.memory_given
-                tasks, sizes = tasks_of(
-                    plan, job_id, chosen.needs, estimates, environment, memory_given=given
-                )
-                job = Job(job_id, tasks, name, chosen, code)
-            if self._durable is not None:
-                self._services.submitted(job)
-                return await self._durable.begin(job, sizes, show_output=shown)
-            handle = JobHandle(
-                job, self._bridge, sizes=sizes, over=self._services.over, show_output=shown
-            )
-            self._bridge.begin(job, handle, parcels)
-        except BaseException:
-            self._services.over(job_id)
-            raise
-        return handle
+        submission = Submission(self._services, self._bridge, self._durable)
+        return await submission.begin(plan, code, name, chosen, shown=_is_shown(show_output))
 
     def jobs(self) -> tuple[JobHandle, ...]:
         """The jobs of the node's state that have not ended, of this incarnation or an earlier

@@ -32,14 +32,11 @@ import marshal
 import math
 import os
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -49,6 +46,7 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 from formation_p2p.host.drivers import supervisor as supervisors
+from formation_p2p.host.drivers.bytecode import compiled
 from formation_p2p.host.drivers.driver import CHUNK_BYTES, Output, Stream
 from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
@@ -161,7 +159,14 @@ class Supervised:
                     fds["node"] = its(os.pidfd_open(os.getpid()))
                 order = its(_written("order", _order(machine, launch, cores, group, fds)))
                 supervisor = await trio.lowlevel.open_process(
-                    [*around, sys.executable, "-I", "-S", _program(), str(order)],
+                    [
+                        *around,
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        str(compiled(Path(supervisors.__file__))),
+                        str(order),
+                    ],
                     stdin=stdin,
                     stdout=its_outputs["stdout"],
                     stderr=its_outputs["stderr"],
@@ -325,24 +330,6 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
             return
         output.take(stream, data)
         await trio.sleep(_FLOOD_PAUSE_S if output.full else 0)
-
-
-@cache
-def _program() -> str:
-    """The supervisor as bytecode, where the import of it has left that: to compile it takes 7 ms,
-    for each task."""
-    source = Path(supervisors.__file__)
-    compiled = Path(cache_from_source(str(source)))
-    try:
-        with compiled.open("rb") as file:
-            header = file.read(16)
-    except OSError:
-        return str(source)
-    # PEP 552: the magic number, no flags, when the source was changed, and its size.
-    status = source.stat()
-    changed = int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF
-    fresh = header == MAGIC_NUMBER + struct.pack("<III", 0, *changed)
-    return str(compiled if fresh else source)
 
 
 def _order(

@@ -1,0 +1,81 @@
+"""What `Node.submit` does with a plan: large files and arguments are kept, tasks are made, and the
+job begins."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from functools import partial
+
+from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.calls import with_parcels
+from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.job import JobHandle
+from formation_p2p.api.large_inputs import by_content, has_large
+from formation_p2p.api.parcels import NO_PARCELS
+from formation_p2p.api.services import NodeServices
+from formation_p2p.core.dispatch.job import Job
+from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.workload.code_bundle import Code
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.core.workload.plan import Plan, tasks_of
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Of a node. `durable` are its jobs where it has a state."""
+
+    services: NodeServices
+    bridge: Bridge
+    durable: DurableJobs | None
+
+    async def begin(
+        self, plan: Plan, code: Code | None, name: str, chosen: TaskOptions, *, shown: bool
+    ) -> JobHandle:
+        """Raises InvalidInput, LocalError, StateError; nothing is held for the job then."""
+        if chosen.env is not None:
+            chosen = await asyncio.to_thread(self.services.with_environment, chosen)
+        job_id = secrets.token_hex(8)
+        try:
+            return await self._begin(plan, code, name, chosen, job_id, shown=shown)
+        except BaseException:
+            self.services.over(job_id)
+            raise
+
+    async def _begin(
+        self,
+        plan: Plan,
+        code: Code | None,
+        name: str,
+        chosen: TaskOptions,
+        job_id: str,
+        *,
+        shown: bool,
+    ) -> JobHandle:
+        services, durable = self.services, self.durable
+        environment = chosen.env if isinstance(chosen.env, Environment) else None
+        if code is not None and durable is not None:
+            hold = partial(services.blobs.hold, job_id, (code.blob.cid,), durable=True)
+            await asyncio.to_thread(hold)
+        given, estimates = chosen.memory_given, None
+        if chosen.learn:
+            kinds = plan.kinds(memory_given=given)
+            estimates = await asyncio.to_thread(services.sizes.learnt, kinds) if kinds else {}
+        if has_large(plan):
+            keep = partial(services.add, holder=job_id, durable=durable is not None)
+            plan = await asyncio.to_thread(by_content, plan, keep)
+        packer, parcels = self.bridge.packer, NO_PARCELS
+        if durable is None:  # what a state keeps is in its own file
+            plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
+        with packer.releasing(parcels):
+            tasks, sizes = tasks_of(
+                plan, job_id, chosen.needs, estimates, environment, memory_given=given
+            )
+            job = Job(job_id, tasks, name, chosen, code)
+        if durable is not None:
+            services.submitted(job)
+            return await durable.begin(job, sizes, show_output=shown)
+        handle = JobHandle(job, self.bridge, sizes=sizes, over=services.over, show_output=shown)
+        self.bridge.begin(job, handle, parcels)
+        return handle
