@@ -22,12 +22,12 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
 from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
-from formation_p2p.host.drivers.supervised import Ending, read_ending
 from tests.support.drivers_world import (
     DAEMON,
     ALease,

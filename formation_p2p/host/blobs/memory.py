@@ -29,6 +29,7 @@ from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.segment import Segment, check_sealed
 
 log = logging.getLogger(__name__)
 
@@ -43,42 +44,6 @@ MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
 # Named at all. Those past the bounds of memory are files.
 MAX_PRIVATE: Final = 65_536
-# <linux/fcntl.h>: no new way to write to it, where ours stays.
-_F_SEAL_FUTURE_WRITE: Final = 0x0010
-_SHAPE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_SEALED: Final = _SHAPE | fcntl.F_SEAL_WRITE
-
-
-class Segment:
-    """Memory of `size_bytes`, that this process alone can write to."""
-
-    def __init__(self, size_bytes: int) -> None:
-        """Raises OSError."""
-        self.file = os.memfd_create("formation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(self.file, size_bytes)
-            self._map = mmap.mmap(self.file, size_bytes)
-            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SHAPE | _F_SEAL_FUTURE_WRITE)
-        except BaseException:
-            os.close(self.file)
-            raise
-        self.size_bytes = size_bytes
-        self.spare_since_s = 0.0
-
-    def fill(self, pieces: Sequence[memoryview]) -> None:
-        sizes = [piece.nbytes for piece in pieces]
-        with memoryview(self._map) as into:
-            for at, piece, size in zip(places_of(sizes), pieces, sizes, strict=False):
-                into[at : at + size] = piece
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self._map)
-
-    def close(self) -> None:
-        with suppress(BufferError):  # a fetch that failed may name a part of it still
-            self._map.close()
-        os.close(self.file)
 
 
 @dataclass(slots=True)
@@ -390,15 +355,3 @@ class Lent:
             self._is_done = True
             os.close(self.file)
             self._returned(clean)
-
-
-def check_sealed(file: int, size_bytes: int) -> None:
-    """Raises LocalError for all but memory of at least this size, which stays as it is."""
-    try:
-        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
-    except OSError as error:
-        raise LocalError("what was handed over is not memory") from error
-    if seals & _SEALED != _SEALED:
-        raise LocalError("what was handed over can still be changed")
-    if os.fstat(file).st_size < size_bytes:
-        raise LocalError("what was handed over is too short")

@@ -26,7 +26,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output
-from formation_p2p.host.drivers.supervised import Ending
+from formation_p2p.host.drivers.ending import Ending
 
 
 class InputLost(RemoteError):

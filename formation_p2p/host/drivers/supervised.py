@@ -38,16 +38,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
-from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
-from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 from formation_p2p.host.drivers import supervisor as supervisors
 from formation_p2p.host.drivers.bytecode import compiled
 from formation_p2p.host.drivers.driver import CHUNK_BYTES, Output, Stream
+from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.machine import (
@@ -70,7 +69,6 @@ _KILL_WAIT_S: Final = 10.0
 _FLOOD_PAUSE_S: Final = 0.001
 # pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
 _MAX_PIPE_READS: Final = 16
-_MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60, "storage": 1 << 60}
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 
 
@@ -88,21 +86,6 @@ class Launch:
     passed_fds: tuple[int, ...] = ()
     shown: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a task ended. `number` is its exit code, signal, or bytes of memory or storage. `late`
-    is one that was stopped for running past its time.
-
-    `start`: it never ran. `lost`: the supervisor did not live to tell, or cannot kill it.
-    """
-
-    how: Literal["exit", "signal", "memory", "storage", "start", "lost"]
-    number: int = 0
-    problem: str = ""
-    used: Usage = UNMEASURED
-    late: bool = False
 
 
 @dataclass(slots=True)
@@ -368,32 +351,3 @@ def _written(name: str, content: bytes) -> int:
     os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
     return file
-
-
-def read_ending(written: bytes) -> Ending:
-    """The first line, and what was used in the second: where the task could not start, others
-    follow.
-
-    A task may find a way to write to the supervisor's socket itself, so this is parsed like
-    a stranger's message.
-    """
-    first, second, *_ = (*written.decode(errors="replace").split("\n"), "")
-    used = UNMEASURED
-    match second.split(" "):
-        case ["used", memory_bytes, cpu_ms]:
-            used = Usage(_number(memory_bytes, MAX_MEMORY_BYTES), _number(cpu_ms, MAX_CPU_MS))
-    how, _, rest = first.partition(" ")
-    match how:
-        case "start":
-            return Ending("start", problem=rest)
-        case "exit" | "signal" | "memory" | "storage":
-            number = _number(rest, _MOST[how])
-            if number is not None:
-                return Ending(how, number, used=used)
-    return Ending("lost")
-
-
-def _number(text: str, most: int) -> int | None:
-    # 18 digits: no machine has so many bytes, and int() takes long over thousands.
-    number = int(text) if text.isdecimal() and len(text) <= 18 else -1
-    return number if 0 <= number <= most else None

@@ -23,8 +23,9 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import GIB, KIB, format_bytes
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
+from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
-from formation_p2p.host.drivers.supervised import Ending, Launch, Supervised
+from formation_p2p.host.drivers.supervised import Launch, Supervised
 from formation_p2p.host.environments.cache import EnvironmentCache, key_of, remove, size_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
