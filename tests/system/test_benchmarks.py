@@ -23,14 +23,14 @@ def test_the_dht_benchmark_measures_every_operation_of_ours() -> None:
 
 
 def test_calls_on_workers_of_several_pythons_neither_crash_nor_end_wrong() -> None:
-    others = [name.removeprefix("cpython-") for name in other_pythons()][:2]
+    others = [name.removeprefix("cpython-") for name in other_pythons()][:1]
     flags = (flag for version in others for flag in ("--python", version))
-    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "600", *flags)
-    with running(*argv) as ran:  # five nodes that start and end
+    argv = (sys.executable, "-m", "benchmarks.mixed", "--json", "--calls", "300", *flags)
+    with running(*argv) as ran:  # four nodes that start and end
         assert ran.ended(3 * DEADLINE_S) == 0, ran.output
     result = json.loads(ran.lines[-1])
     assert (result["crashes"], result["wrong"], result["missing"]) == (0, 0, 0)
-    assert sum(result["ran"].values()) == result["calls"] > 1000
+    assert sum(result["ran"].values()) == result["calls"] > 500
     assert set(result["ran"]) == {own_name(), *(f"cpython-{version}" for version in others)}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any, Final
 import pytest
 
 from formation_p2p import InvalidInput, Node, Unplaceable
+from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.pythons import own_name
 from tests.support.loopback import LISTEN
-from tests.support.network import DEADLINE_S, gate_at, sees
-from tests.support.programs import python, running
+from tests.support.network import DEADLINE_S, sees
+from tests.support.programs import Program, python, running
 from tests.support.pythons import other_pythons
 
 SMALL: Final[dict[str, Any]] = {"needs": "cpu=0.5,memory=64MiB", "attempts": 1}
@@ -31,37 +33,49 @@ WHICH: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """bob finds two workers: one with his own Python, one with all others that are here."""
+    """Two workers: one with the Python of this process, one with all others that are here."""
 
-    bob: Node
-    home: Path  # of another node
+    invite: str
+    home: Path  # of a node that has joined
     own: str
     others: str
     names: tuple[str, ...]
 
 
-@pytest.fixture
-async def mixed(tmp_path: Path) -> AsyncIterator[Mixed]:
-    names = other_pythons()
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
+    names, folder = other_pythons(), tmp_path_factory.mktemp("homes")
     flags = [flag for name in names for flag in ("--python", name.removeprefix("cpython-"))]
-    async with gate_at(tmp_path) as invitation:
-        with ExitStack() as programs:
-            peers = []
-            for who, offered in (("alice", []), ("carol", flags)):
-                home = Home(tmp_path / who)
-                home.join(parse_invite(invitation()))
-                argv = (sys.executable, "-m", "formation_p2p", "worker", "--json", *offered)
-                listen = ("--listen", LISTEN[0], "--cpu", "1", "--memory", "1GiB")
-                environment = {"FORMATION_HOME": str(home.path)}
-                worker = programs.enter_context(running(*argv, *listen, **environment))
-                peers.append(json.loads(worker.line_with("ready"))["peer_id"])
-            Home(tmp_path / "dave").join(parse_invite(invitation()))
-            async with Node.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
-                await sees(bob, 2)
-                yield Mixed(bob, tmp_path / "dave", peers[0], peers[1], names)
+    gate = Home(folder / "gate")
+    gate.create_network()
+    with ExitStack() as programs:
+
+        def started(home: Home, *command: str) -> Program:
+            argv = (sys.executable, "-m", "formation_p2p", *command, "--listen", LISTEN[0])
+            return programs.enter_context(running(*argv, FORMATION_HOME=str(home.path)))
+
+        started(gate, "gate").line_with("to invite others")
+        invite = gate.invite(Rights(int(time.time()) + 3600))
+        alice, carol, dave = (Home(folder / name) for name in ("alice", "carol", "dave"))
+        for home in (alice, carol, dave):
+            home.join(parse_invite(invite))
+        size = ("--cpu", "1", "--memory", "1GiB")
+        workers = (
+            started(alice, "worker", "--json", *size),
+            started(carol, "worker", "--json", *size, *flags),
+        )
+        own, others = (json.loads(each.line_with("ready"))["peer_id"] for each in workers)
+        yield Mixed(invite, dave.path, own, others, names)
 
 
-async def test_calls_run_with_the_python_that_made_them(mixed: Mixed) -> None:
+@pytest.fixture
+async def bob(mixed: Mixed, tmp_path: Path) -> AsyncIterator[Node]:
+    async with Node.join(mixed.invite, home=tmp_path / "bob", listen=()) as node:
+        await sees(node, 2)
+        yield node
+
+
+async def test_calls_run_with_the_python_that_made_them(bob: Node) -> None:
     which = WHICH
 
     def squared(n: int) -> tuple[str, int]:
@@ -69,32 +83,34 @@ async def test_calls_run_with_the_python_that_made_them(mixed: Mixed) -> None:
         return eval(which), n * n
 
     async with asyncio.timeout(DEADLINE_S):
-        assert await mixed.bob.map(squared, range(300), **SMALL) == [
-            (own_name(), n * n) for n in range(300)
+        assert await bob.map(squared, range(200), **SMALL) == [
+            (own_name(), n * n) for n in range(200)
         ]
-        with mixed.bob.executor(**SMALL) as pool:
-            futures = [pool.submit(squared, n) for n in range(300)]
+        with bob.executor(**SMALL) as pool:
+            futures = [pool.submit(squared, n) for n in range(200)]
             ended = await asyncio.gather(*map(asyncio.wrap_future, futures))
-        assert ended == [(own_name(), n * n) for n in range(300)]
+        assert ended == [(own_name(), n * n) for n in range(200)]
 
 
-async def test_a_call_names_another_python_or_takes_any(mixed: Mixed) -> None:
+async def test_a_call_names_another_python_or_takes_any(mixed: Mixed, bob: Node) -> None:
     async with asyncio.timeout(DEADLINE_S):
         for name in mixed.names:
             version = name.removeprefix("cpython-")
-            ran = await mixed.bob.map(eval, [WHICH] * 20, python=version, **SMALL)
-            assert ran == [name] * 20
-        with mixed.bob.executor(python=mixed.names[-1], **SMALL) as pool:
+            ran = await bob.map(eval, [WHICH] * 5, python=version, **SMALL)
+            assert ran == [name] * 5
+        with bob.executor(python=mixed.names[-1], **SMALL) as pool:
             future = pool.submit(eval, WHICH)
             assert await asyncio.wrap_future(future) == mixed.names[-1]
         # Long enough for both workers to take part.
-        slow = f"__import__('time').sleep(0.2) or {WHICH}"
-        ran = await mixed.bob.map(eval, [slow] * 20, python="any", **SMALL)
+        slow = f"__import__('time').sleep(0.1) or {WHICH}"
+        ran = await bob.map(eval, [slow] * 10, python="any", **SMALL)
         assert own_name() in ran
         assert set(ran) - {own_name()} <= set(mixed.names) != set()
 
 
-async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(mixed: Mixed) -> None:
+async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(
+    mixed: Mixed, bob: Node
+) -> None:
     async with asyncio.timeout(DEADLINE_S):
         explain = ("explain", "--json", "--needs", f"cpu=0.5,python={own_name()}")
         told = await asyncio.to_thread(
@@ -108,13 +124,13 @@ async def test_what_no_worker_offers_is_a_reason_and_says_what_to_do(mixed: Mixe
             f"python: needs {own_name()}, has {','.join(sorted(mixed.names))}; "
         )
         with pytest.raises(Unplaceable, match=r"3\.99.*start a worker there with --python.*any"):
-            await mixed.bob.map(eval, [WHICH], python="3.99", **SMALL)
+            await bob.map(eval, [WHICH], python="3.99", **SMALL)
 
 
-async def test_code_is_not_sent_to_another_version(mixed: Mixed) -> None:
+async def test_code_is_not_sent_to_another_version(mixed: Mixed, bob: Node) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
-            await mixed.bob.map(lambda n: n < 5, [5], python=mixed.names[0], **SMALL)
-        with mixed.bob.executor(python="any", **SMALL) as pool:
+            await bob.map(lambda n: n < 5, [5], python=mixed.names[0], **SMALL)
+        with bob.executor(python="any", **SMALL) as pool:
             error = await asyncio.to_thread(pool.submit(lambda: 1).exception, DEADLINE_S)
         assert isinstance(error, InvalidInput)
