@@ -613,6 +613,31 @@ def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
     story(tmp_path, scenario)
 
 
+def test_a_call_that_is_taken_back_and_runs_all_the_same_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    def speak() -> None:  # so that its reply says that the interpreter waits
+        print("of the one that was taken back", flush=True)
+
+    async def scenario(world: World) -> None:
+        pid = await world.value(os.getpid)
+        # The node takes the first call for long, and takes back what waits behind it. The
+        # interpreter, which was late, does not, and runs the next one without asking.
+        os.kill(pid, signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.value, abs, -1)
+            await trio.sleep(0.02)
+            nursery.start_soon(world.failure, FailureKind.CANCELLED, speak)
+            await trio.sleep(0.1)
+            world.lease().kill(begun=False)
+            await trio.sleep(0.02)
+            os.kill(pid, signal.SIGCONT)
+        assert await world.value(abs, -7) == 7
+        assert await world.value(os.getpid) == pid
+
+    story(tmp_path, scenario)
+
+
 def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.value(os.getpid)

@@ -129,10 +129,10 @@ class ALease:
         del self._ended[attempt]
         return self._outcomes.pop(attempt)
 
-    def kill(self) -> None:
-        """End all that is under way, as its owner may ask."""
+    def kill(self, *, begun: bool = True) -> None:
+        """End all that is under way, as its owner may ask, or take back what has not begun."""
         for attempt in list(self._ended):
-            self._run.kill(attempt, begun=True)
+            self._run.kill(attempt, begun=begun)
 
     def pause(self) -> None:
         self._run.pause()

@@ -266,8 +266,13 @@ class CallSession:
         self, which: int, outcome: Outcome, used: Usage, waits: bool, keeps: bool
     ) -> None:
         if which in self._unwanted:
+            # It ran all the same, since the interpreter had not taken the one before for long; it
+            # was reported as one that did not.
             self._unwanted.discard(which)
-            return  # it ran all the same, and was reported as one that did not
+            if waits:
+                self._warm.task.drain(Output(lambda stream, data: None))
+                await self._let_go_on()
+            return
         if not self._calls or which != self._calls[0].which:
             self._warm.broken = True  # the task has written it
             return
@@ -285,9 +290,12 @@ class CallSession:
         if self._calls:
             self._begin()
         if waits:
-            unwanted, self._unwanted = self._unwanted, set()
-            data = self._warm.go_on(unwanted)
-            await self._send(data) if self._calls else self._warm.send(memoryview(data))
+            await self._let_go_on()
+
+    async def _let_go_on(self) -> None:
+        unwanted, self._unwanted = self._unwanted, set()
+        data = self._warm.go_on(unwanted)
+        await self._send(data) if self._calls else self._warm.send(memoryview(data))
 
     def _end(self, outcome: Outcome) -> None:
         """The call that runs is over, and its interpreter with it: the others have not begun."""
