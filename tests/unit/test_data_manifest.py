@@ -32,6 +32,15 @@ def test_the_largest_fits_into_its_bound() -> None:
     assert Manifest.read(largest.blob, largest.encode()) == largest
 
 
+def test_content_in_memory_is_named_chunk_by_chunk() -> None:
+    content = bytes(range(256)) * (CHUNK_BYTES // 256) + b"five!"
+    manifest = Manifest.of(content)
+    assert manifest.size_bytes == CHUNK_BYTES + 5
+    assert manifest.digest(0) == digest_of(content[:CHUNK_BYTES])
+    assert manifest.digest(1) == digest_of(b"five!")
+    assert Manifest.of(b"").blob == Blob(Cid(RAW, digest_of(b"")), 0)
+
+
 def blob_of(block: bytes, size: int = CHUNK_BYTES + 5) -> Blob:
     return Blob(Cid(DAG_CBOR, digest_of(block)), size)
 
