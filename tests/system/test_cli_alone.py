@@ -96,7 +96,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["run", "--out", "../x", "--", "true"], "'../x' is not a plain relative name"),
         (["run", "--in", "none.txt", "--", "true"], "none.txt: No such file"),
         (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is not a duration"),
-        (["run", "--env", "A", "--", "true"], "env: 'A' is not a pair"),
+        (["run", "--env", "A", "--env", "B", "--", "true"], "A and B are two; name one file"),
         (["submit", "none.toml"], "none.toml: No such file"),
         (["worker", "--memory", "much"], "memory: 'much' is not a size"),
         (["worker", "--label", "zone"], "label: 'zone' is not a pair"),

@@ -312,6 +312,10 @@ def slow(number: int) -> int:
     return sum(i * i for i in range(number))
 
 
+# As a program of its own has it: this file needs the whole checkout where it is imported.
+slow.__module__ = "__main__"
+
+
 def _peer() -> dict[str, Any]:
     peer = World(1).add("alice").peer
     return {"peer": peer, "event": Tick(), "now": Moment(1.0, 1_700_000_000.0)}
@@ -347,6 +351,11 @@ PROGRAMS: Final = {
         after="assert type(model) is object",
     ),
     "await job.story(0)": Around(_work, needs_node=True),
+    "scores = await node.map(fit": Around(
+        lambda: {"Env": formation_p2p.Env, "fit": abs, "grid": [1]},
+        needs_node=True,
+        replaced=("await node.map", "node.map"),  # which begins when it is awaited
+    ),
     "await node.close()": Around(lambda: {"Node": Node}),
     "show_output=True, progress=True": Around(
         lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
