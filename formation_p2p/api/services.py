@@ -29,10 +29,11 @@ from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.drivers.driver import DriverMaker
+from formation_p2p.host.drivers.driver import DriverMaker, KeepsEnvironments
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.lent import labels_of, lent_folders
 from formation_p2p.host.drivers.machine import Sandboxing
+from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.prepare import with_environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.claim import Claim, claim
@@ -69,6 +70,7 @@ class NodeServices:
         self._claim: Claim | None = None
         self._blobs: BlobStore | None = None
         self._beginning = asyncio.Lock()  # of `serve`
+        self._environments: set[EnvironmentCache] = set()  # of the drivers, once they work
         self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
@@ -255,8 +257,16 @@ class NodeServices:
         if self._work is not None:
             serve, makers, usage = self._work
             serve = replace(serve, used=usage.load())
-            shell.serve(serve, {name: make() for name, make in makers.items()}, usage)
+            drivers = {name: make() for name, make in makers.items()}
+            self._environments.update(
+                driver.environments
+                for driver in drivers.values()
+                if isinstance(driver, KeepsEnvironments) and driver.environments is not None
+            )
+            shell.serve(serve, drivers, usage)
 
     def _close_usage(self) -> None:
         if self._work is not None:
             self._work[2].close()
+        for environments in self._environments:
+            environments.close()

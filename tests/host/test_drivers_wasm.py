@@ -135,9 +135,9 @@ def failed(outcome: Outcome, kind: FailureKind, words: str) -> Failed:
 
 @pytest.mark.parametrize("sandbox", ["off", "auto"])
 def test_a_module_prints_and_succeeds_in_a_sandbox_and_without(
-    tmp_path: Path, sandbox: Any
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, sandbox: Any
 ) -> None:
-    outcome = run(tmp_path, HELLO, machine=Machine.found(tmp_path / "home", sandbox))
+    outcome = run(tmp_path, HELLO, machine=Machine.found(tmp_path_factory.mktemp("home"), sandbox))
     assert isinstance(outcome, Succeeded), outcome
     assert ProcessResult.decode(outcome.result) == ProcessResult(0, {}, b"hello\n")
 

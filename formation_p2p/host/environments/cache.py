@@ -75,6 +75,7 @@ class EnvironmentCache:
     _locks: dict[str, tuple[trio.Lock, int]] = field(default_factory=dict)
     _changed: Changed = lambda names: None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _release: Callable[[], object] = lambda: None
 
     @classmethod
     def open(cls, home: Path, settings: EnvironmentSettings) -> EnvironmentCache:
@@ -85,10 +86,14 @@ class EnvironmentCache:
             claim = lock_file(home / f"environments-{index}.lock")
             if claim is not None:
                 cache = cls(home / f"environments-{index}", settings)
-                weakref.finalize(cache, os.close, claim)
+                cache._release = weakref.finalize(cache, os.close, claim)
                 cache._load()
                 return cache
         raise OSError(f"{_MAX_FOLDERS} nodes keep environments in {home}; end one")
+
+    def close(self) -> None:
+        """Leave it to other nodes. Nothing uses it any more."""
+        self._release()
 
     def _load(self) -> None:
         self.root.mkdir(mode=0o700, exist_ok=True)
