@@ -19,13 +19,13 @@ from typing import Any, Final, Literal
 
 import cbor2
 
-from formation_p2p.core import cbor
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.environment import ENVIRONMENT_CHARS
 from formation_p2p.core.resources.python import python_name
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.work import decode_plain
 
 Wheels = Literal["index", "ship"]
 
@@ -137,11 +137,7 @@ class Environment:
         """What a stranger sent. Raises InvalidInput."""
         if len(encoded) > MAX_ENVIRONMENT_BYTES:
             raise InvalidInput("env", f"has more than {MAX_ENVIRONMENT_BYTES} bytes")
-        try:
-            value = cbor.decode(encoded)
-        except ValueError as problem:
-            raise InvalidInput("env", f"is not plain CBOR: {problem}") from problem
-        match value:
+        match decode_plain("env", encoded):
             case {
                 "requirements": [*requirements],
                 "indexes": [*indexes],

@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 
 import cbor2
 
-from formation_p2p.core import cbor
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.core.workload.work import decode_plain
 
 # A pickle, or one of its buffers, of more goes into a blob: from here on that costs less than to
 # send it in a message.
@@ -103,11 +103,7 @@ class Parcel:
         """Raises InvalidInput, whatever the bytes are."""
         if len(record) > MAX_RECORD_BYTES:
             raise InvalidInput("parcel", f"has {len(record)} bytes, of at most {MAX_RECORD_BYTES}")
-        try:
-            value = cbor.decode(record)
-        except ValueError as error:
-            raise InvalidInput("parcel", f"is not plain CBOR: {error}") from error
-        return cls._unpack(value)
+        return cls._unpack(decode_plain("parcel", record))
 
     @classmethod
     def _unpack(cls, value: Any, *, of_another: bool = False) -> Self:

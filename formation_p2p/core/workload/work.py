@@ -95,13 +95,18 @@ def decode_fields(
     """A map with exactly these names, and perhaps the optional ones, of plain values, as
     core/cbor.py has them. Raises InvalidInput that names `field`, whatever the bytes are."""
     check_size(field, encoded, max_bytes)
-    try:
-        value = cbor.decode(encoded)
-    except ValueError as problem:
-        raise InvalidInput(field, f"is not plain CBOR: {problem}") from problem
+    value = decode_plain(field, encoded)
     if type(value) is not dict or value.keys() - set(optional) != set(names):
         raise InvalidInput(field, f"must have exactly {', '.join(sorted(names))}")
     return value
+
+
+def decode_plain(field: str, encoded: bytes) -> object:
+    """Of a size that the caller has checked. Raises InvalidInput that names `field`."""
+    try:
+        return cbor.decode(encoded)
+    except ValueError as problem:
+        raise InvalidInput(field, f"is not plain CBOR: {problem}") from problem
 
 
 def check_size(field: str, encoded: bytes, max_bytes: int) -> bytes:
