@@ -59,7 +59,7 @@ FIRST_WAITING: Final = 16
 LAST_WAITING: Final = 4096
 AT_ONCE_S: Final = 0.1
 
-# What an executor is told of its tasks, and where it prints what calls print.
+# The events of tasks that an executor reads, and the printer of its calls' output.
 _TOLD: Final = frozenset[type[JobEvent]]({TaskPlaced, *get_args(TaskEnd)})
 _PRINTED: Final = frozenset[type[JobEvent]]({*_TOLD, TaskPrinted, TaskRetried})
 

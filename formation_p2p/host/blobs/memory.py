@@ -288,7 +288,7 @@ class PrivateBlobs:
         return path
 
     def close(self) -> None:
-        """All of it goes, whoever reads it."""
+        """Readers keep what they have opened, and all else goes."""
         with self._lock:
             self._folder = None
             held, self._held = list(self._held.values()), {}

@@ -50,7 +50,7 @@ def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception
 def _check_error(found: FoundClass) -> None:
     cls = found.cls
     if not (found.own or found.standard) or Exception not in type.mro(cls):
-        raise _refusal(cls, "which is no exception of this program's own")
+        raise _refusal(cls, "which is not an exception class of this program")
     base = _base(cls)
     if base.__module__ != "builtins":
         raise _refusal(cls, f"which {base.__module__} defines in C")
@@ -68,7 +68,7 @@ def dataclass(reading: Reading, name: ClassName) -> object:
 
 def _check_dataclass(found: FoundClass) -> None:
     if not found.own or "__dataclass_fields__" not in _names(found.cls):
-        raise _refusal(found.cls, "which is no dataclass of this program's own")
+        raise _refusal(found.cls, "which is not a dataclass of this program")
     _check_harmless(found.cls)
 
 
@@ -89,7 +89,7 @@ def _check_namedtuple(found: FoundClass) -> None:
         cls.__dict__.keys() - _NAMEDTUPLE - set(names.get("_fields", ()))
     )
     if tuple not in type.mro(cls) or "_fields" not in names or not (found.own or bare):
-        raise _refusal(cls, "which is no namedtuple of this program's own")
+        raise _refusal(cls, "which is not a namedtuple of this program")
     _check_harmless(cls)
 
 

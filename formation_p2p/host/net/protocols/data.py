@@ -52,9 +52,8 @@ MAX_SERVING: Final = 16
 
 @dataclass(eq=False)
 class DataServer:
-    """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` are those
-    that have a blob, as far as is known; `has` is told of one more. `private` has private
-    blobs."""
+    """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` lists
+    the known holders of a blob, and `has` adds one. `private` looks up private blobs."""
 
     admit: Callable[[Contact, bytes], str | None]
     content: Callable[[Cid], Content | None]
