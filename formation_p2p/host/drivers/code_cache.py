@@ -32,7 +32,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, read_bundle
 from formation_p2p.host.blobs.files import check_disk
 from formation_p2p.host.drivers.driver import BlobCopies
-from formation_p2p.host.drivers.scratch import remove_folder, remove_folder_now
+from formation_p2p.host.machine.folders import folder_bytes, remove_folder, remove_folder_now
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ MAX_CACHED: Final = 256
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NEW, _DEAD = "new-", "dead-"
-# A file of one byte takes a block.
-_BLOCK_BYTES: Final = 4096
 
 
 class CodeCache:
@@ -100,7 +98,7 @@ class CodeCache:
 
     def _put(self, extracted: Path, path: Path) -> int:
         """In a thread: give it its name. Returns the lock on it."""
-        self._make_room(_size(extracted))
+        self._make_room(folder_bytes(extracted))
         lock = _lock(extracted)
         assert lock is not None, "it was just made"
         try:
@@ -120,7 +118,7 @@ class CodeCache:
         """Raises LocalError where what is in use leaves too little."""
         assert self._here is not None
         found = [path for path in self._here.iterdir() if not path.name.startswith((_NEW, _DEAD))]
-        sizes = {path: _size(path) for path in sorted(found, key=_used_ns)}
+        sizes = {path: folder_bytes(path) for path in sorted(found, key=_used_ns)}
         for path in list(sizes):
             if (
                 len(sizes) < self._max_bundles
@@ -195,18 +193,6 @@ def _used_ns(folder: Path) -> int:
         return folder.lstat().st_mtime_ns
     except FileNotFoundError:
         return 0  # removed by another process
-
-
-def _size(folder: Path) -> int:
-    """What it takes on the disk."""
-    total = 0
-    for root, folders, names in os.walk(folder):
-        total += _BLOCK_BYTES * len(folders)
-        for name in names:
-            with suppress(FileNotFoundError):
-                size = os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - thousands
-                total += -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
-    return total
 
 
 def _extract(bundle: Path, folder: Path) -> None:

@@ -38,10 +38,10 @@ from formation_p2p.host.drivers.python_process import (
     setup_for,
 )
 from formation_p2p.host.drivers.python_session import CANCELLED, CallSession, refuse
-from formation_p2p.host.drivers.scratch import remove_folder
 from formation_p2p.host.environments.build import environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
+from formation_p2p.host.machine.folders import remove_folder
 
 
 def set_up(machine: Machine) -> DriverMaker:

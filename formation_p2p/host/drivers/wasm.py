@@ -30,8 +30,8 @@ from formation_p2p.host.drivers import wasm_runner
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import Program, cannot_start, write_files
-from formation_p2p.host.drivers.scratch import remove_folder
 from formation_p2p.host.drivers.supervised import Called, Supervised
+from formation_p2p.host.machine.folders import remove_folder
 
 _RUNNER: Final = Path(wasm_runner.__file__)
 # How long it takes to start on a machine busy with everything else, as for an interpreter.

@@ -26,9 +26,10 @@ from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
 from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
 from formation_p2p.host.drivers.supervised import Launch, Supervised
-from formation_p2p.host.environments.cache import EnvironmentCache, key_of, remove, size_of
+from formation_p2p.host.environments.cache import EnvironmentCache, key_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
+from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
 
 # Resolving takes 200 MB; compilers take the rest.
 _CPU_MILLI: Final = 2000
@@ -108,12 +109,12 @@ class _Build:
         folder = self.cache.folder(self.key)
         try:
             await self._build(uv, folder)
-            size_bytes = await trio.to_thread.run_sync(size_of, folder)
-            download_bytes = await trio.to_thread.run_sync(size_of, self.cache.downloads)
+            size_bytes = await trio.to_thread.run_sync(folder_bytes, folder)
+            download_bytes = await trio.to_thread.run_sync(folder_bytes, self.cache.downloads)
             gone = self.cache.add(self.key, size_bytes, download_bytes)
         except BaseException as error:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(remove, folder)
+                await trio.to_thread.run_sync(remove_folder_now, folder)
             if not isinstance(error, OSError | FormationError):
                 raise
             why = str(error)
@@ -122,12 +123,12 @@ class _Build:
             self.cache.failed(self.key, why)
             raise EnvironmentFailed(why) from error
         for path in gone:
-            await trio.to_thread.run_sync(remove, path)
+            await trio.to_thread.run_sync(remove_folder_now, path)
 
     async def _build(self, uv: str, folder: Path) -> None:
         settings = self.cache.settings
         self._note(f"building environment {self.key.partition('-')[0]}\n")
-        await trio.to_thread.run_sync(remove, folder)
+        await trio.to_thread.run_sync(remove_folder_now, folder)
         work = folder / "build"
         work.mkdir(mode=0o700, parents=True)
         lines = "".join(f"{line}\n" for line in self.environment.requirements)
@@ -140,13 +141,13 @@ class _Build:
             output, ending = await self._uv(uv, folder, source, sources=False)
             if sources and _NEEDS_SOURCES in output.tail("stderr"):
                 self._note("a package has no wheel: building it from its sources\n")
-                await trio.to_thread.run_sync(remove, folder / "venv")
+                await trio.to_thread.run_sync(remove_folder_now, folder / "venv")
                 output, ending = await self._uv(uv, folder, source, sources=True)
         if time.cancelled_caught:
             raise EnvironmentFailed(f"uv was stopped after {settings.build_s:g} s; ask for less")
         if ending.how != "exit" or ending.number:
             raise EnvironmentFailed(_why(ending, output, settings))
-        await trio.to_thread.run_sync(remove, work)
+        await trio.to_thread.run_sync(remove_folder_now, work)
 
     async def _source(self, settings: EnvironmentSettings, work: Path) -> tuple[str, ...]:
         """Where packages come from, as options of uv. Raises EnvironmentFailed, LocalError,

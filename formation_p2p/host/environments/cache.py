@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import logging
 import os
-import shutil
 import time
 import weakref
 from collections import Counter
@@ -36,6 +35,7 @@ from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.file_lock import lock_file
+from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
 from formation_p2p.host.machine.pythons import Interpreter
 
 _log = logging.getLogger(__name__)
@@ -104,9 +104,9 @@ class EnvironmentCache:
                     used_s = (folder / _READY).stat().st_mtime
                     self._kept[folder.name] = _Kept(size_bytes, used_s)
             except (OSError, ValueError):
-                remove(folder)
-        for folder in self._make_room(size_of(self.downloads)):
-            remove(folder)
+                remove_folder_now(folder)
+        for folder in self._make_room(folder_bytes(self.downloads)):
+            remove_folder_now(folder)
 
     @property
     def downloads(self) -> Path:
@@ -151,7 +151,7 @@ class EnvironmentCache:
                 del self._in_use[key]
 
     def add(self, key: str, size_bytes: int, download_bytes: int) -> tuple[Path, ...]:
-        """One that is whole. Returns what to `remove` in a thread, to make room. Raises OSError
+        """One that is whole. Returns which folders to remove, to make room. Raises OSError
         where it does not fit."""
         if size_bytes > (most := self.settings.disk_bytes):
             problem = f"it takes {format_bytes(size_bytes)} of {format_bytes(most)} for all"
@@ -211,30 +211,7 @@ class EnvironmentCache:
             yield path
 
 
-def remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        _log.warning("could not remove all of %s; remove it by hand", folder)
-
-
 def key_of(environment: Environment, python: str, interpreter: Interpreter) -> str:
     """The name of its folder, for tasks that ask for `python`, and get this interpreter."""
     below = f"{interpreter.python}\n{interpreter.path}".encode()
     return f"{environment.name(python)}-{hashlib.sha256(below).hexdigest()[:8]}"
-
-
-def size_of(folder: Path) -> int:
-    """The bytes of the disk that are below it."""
-    used_bytes = 0
-    seen: set[int] = set()
-    waiting = [os.fspath(folder)]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                if status.st_ino not in seen:
-                    seen.add(status.st_ino)
-                    used_bytes += status.st_blocks * 512
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-    return used_bytes

@@ -1,0 +1,78 @@
+"""A folder with all that is below it, made by programs that may be hostile."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+_log = logging.getLogger(__name__)
+
+# What `st_blocks` counts in (stat(2)).
+_BLOCK_BYTES: Final = 512
+
+
+async def remove_folder(folder: Path) -> None:
+    """Also when cancelled. What cannot be removed is logged and stays."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(remove_folder_now, folder)
+
+
+def remove_folder_now(top: Path) -> None:
+    """As `remove_folder`, where it may block: a folder with all below it, or whatever else is
+    there.
+
+    A folder in it is moved up beside it before it is emptied: a task may nest them deeper than
+    Python recurses, a path is long, and descriptors are had, which shutil.rmtree needs. Where the
+    node ends meanwhile, `clear_scratch` finds them there.
+    """
+    numbers = itertools.count(1)
+    waiting = [top]
+    problem: OSError | None = None
+    while waiting:
+        place = waiting.pop()
+        try:
+            if not _is_folder(place):
+                place.unlink(missing_ok=True)
+                continue
+            # A task may leave folders that not even their owner may enter, change or move.
+            place.chmod(stat.S_IRWXU)
+            for entry in place.iterdir():
+                if _is_folder(entry):
+                    entry.chmod(stat.S_IRWXU)
+                    waiting.append(entry.rename(top.with_name(f"{top.name}-{next(numbers)}")))
+                else:
+                    entry.unlink()
+            place.rmdir()
+        except OSError as error:
+            problem = error
+    if problem is not None:
+        _log.warning("could not remove all of %s (%s); remove it by hand", top, problem)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def folder_bytes(folder: Path) -> int:
+    """What is below it takes on the disk. What is removed meanwhile does not count."""
+    used_bytes = 0
+    seen: set[int] = set()
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_ino not in seen:
+                        seen.add(status.st_ino)
+                        used_bytes += status.st_blocks * _BLOCK_BYTES
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    return used_bytes
