@@ -196,7 +196,7 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("value", OWN, ids=repr)
+@pytest.mark.parametrize("value", OWN, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("trust", [False, True])
 def test_the_callers_own_and_the_librarys_come_back(value: Any, trust: bool) -> None:
     read = travelled([value, value], trust=trust)[1]
