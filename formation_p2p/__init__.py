@@ -20,9 +20,11 @@ from formation_p2p.api.sync import SyncNode as SyncNode
 from formation_p2p.core.discovery.trace import Step as Step
 from formation_p2p.core.discovery.trace import Trace as Trace
 from formation_p2p.core.dispatch.job_events import Attempt as Attempt
+from formation_p2p.core.dispatch.job_events import Awaited as Awaited
 from formation_p2p.core.dispatch.job_events import CodeSent as CodeSent
 from formation_p2p.core.dispatch.job_events import JobEnded as JobEnded
 from formation_p2p.core.dispatch.job_events import JobEvent as JobEvent
+from formation_p2p.core.dispatch.job_events import JobWaits as JobWaits
 from formation_p2p.core.dispatch.job_events import TaskBegan as TaskBegan
 from formation_p2p.core.dispatch.job_events import TaskCancelled as TaskCancelled
 from formation_p2p.core.dispatch.job_events import TaskGaveUp as TaskGaveUp

@@ -13,7 +13,7 @@ from typing import Final
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
-from formation_p2p.core.peer.events import CancelJob, PeerEvent, Resume, Serve, Submit
+from formation_p2p.core.peer.events import CancelJob, PeerEvent, Resume, Serve
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import Gpu
@@ -117,7 +117,7 @@ class Cluster:
         if not scheduler.alive or not disk.submit(job):
             return False
         refused = len(scheduler.refused)
-        self.world.deliver(scheduler, Submit(job))
+        scheduler.submit(job)
         if len(scheduler.refused) > refused:
             disk.forget(job.job_id)
             self.refused += 1

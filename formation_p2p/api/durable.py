@@ -116,7 +116,7 @@ class DurableJobs:
 
         def submit(shell: Shell) -> None:
             if job.job_id not in self._resumed:
-                shell.feed(Submit(job))
+                shell.feed(Submit(job, durable=True))
 
         try:
             self._bridge.call(submit)

@@ -8,6 +8,7 @@ from formation_p2p.api.job import TaskResult
 from formation_p2p.api.node import Node
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
+from formation_p2p.core.dispatch.job_events import Awaited, JobWaits
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
@@ -49,6 +50,14 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
 def why_unplaceable(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
     reasons = tally(refusal_in_words(why) for _, why in refusals)
     return reasons or "no worker was found"
+
+
+def waits_in_words(waits: JobWaits) -> str:
+    match waits.awaited:
+        case Awaited.PEERS:
+            return "no peer answers: the gates are down, or this machine is offline; trying again"
+        case Awaited.WORKERS:
+            return "no worker is in sight that could run it; looking again"
 
 
 def error_of(result: TaskResult, what: str) -> FormationError | None:

@@ -153,7 +153,13 @@ def run(
 
 def _pass_on(what: str) -> Show:
     """Pass the output on as it is, and retries on stderr."""
-    from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, TaskRetried
+    from formation_p2p.cli.outcomes import waits_in_words
+    from formation_p2p.core.dispatch.job_events import (
+        JobWaits,
+        TaskPlaced,
+        TaskPrinted,
+        TaskRetried,
+    )
 
     note = f"formation: no worker is free for {what} yet; waiting for one"
     impatience = asyncio.get_running_loop().call_later(PATIENCE_S, say, note)
@@ -168,6 +174,9 @@ def _pass_on(what: str) -> Show:
             case TaskRetried(_, attempt):
                 how = "lost" if attempt.lost else "failed"
                 say(f"formation: {how} on {short_id(attempt.worker)}: {attempt.why}; trying again")
+            case JobWaits():
+                impatience.cancel()
+                say(f"formation: {waits_in_words(event)}")
             case _:
                 pass
 

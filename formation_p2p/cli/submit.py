@@ -205,9 +205,11 @@ class Kept:
 
 @contextlib.contextmanager
 def bar(total: int) -> Iterator[Show]:
-    """A progress bar, on a terminal."""
+    """A progress bar, on a terminal; and what the job waits for, on any stderr."""
     from formation_p2p.api.progress import terminal_bar
+    from formation_p2p.cli.outcomes import waits_in_words
     from formation_p2p.core.dispatch.job_events import (
+        JobWaits,
         TaskEnd,
         TaskPlaced,
         TaskReopened,
@@ -215,11 +217,12 @@ def bar(total: int) -> Iterator[Show]:
         TaskSucceeded,
     )
 
-    async def ignore(event: JobEvent) -> None:
-        pass
+    async def tell(event: JobEvent) -> None:
+        if isinstance(event, JobWaits):
+            say(f"formation: {waits_in_words(event)}")
 
     if not sys.stderr.isatty():
-        yield ignore
+        yield tell
         return
     in_flight: set[str] = set()
     ended = failed = 0
@@ -239,6 +242,7 @@ def bar(total: int) -> Iterator[Show]:
                     ended += 1
                     failed += not isinstance(event, TaskSucceeded)
                 case _:
+                    await tell(event)
                     return
             advance(ended, f"{len(in_flight)} in flight, {failed} failed")
 

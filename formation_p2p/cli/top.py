@@ -164,6 +164,8 @@ def _what(event: Json) -> str:
             return f"code goes along: {', '.join(names)} ({files} files, {cid})"
         case {"event": "worker_lost", "worker": worker, "why": why}:
             return f"worker {short_id(worker)} is lost: {why}"
+        case {"event": "waits", "awaited": awaited}:
+            return f"no worker is in sight; waits for {awaited}"
         case {"event": "ended", **counts}:
             names = ("succeeded", "failed", "unplaceable", "cancelled")
             return "over: " + ", ".join(f"{counts[n]} {n}" for n in names if counts.get(n))

@@ -131,7 +131,7 @@ class SimNode:
         return self.contact if self.serves_dht else Contact(self.contact.peer_id)
 
     def submit(self, job: Job) -> None:
-        self.world.deliver(self, Submit(job))
+        self.world.deliver(self, Submit(job, durable=self.disk is not None))
 
     def cancel(self, job_id: str) -> None:
         self.world.deliver(self, CancelJob(job_id))

@@ -36,8 +36,10 @@ from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
+    Awaited,
     CodeSent,
     JobEnded,
+    JobWaits,
     TaskBegan,
     TaskCancelled,
     TaskGaveUp,
@@ -366,6 +368,7 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
         lines.line(TaskCancelled("j/0")),
         lines.line(CodeSent(CODE)),
         lines.line(WorkerLost(BOB, "gone")),
+        lines.line(JobWaits(Awaited.WORKERS)),
     ] == [
         {"event": "placed", **x, "attempt": "j/0#1", "worker": BOB, "nearest": True},
         {"event": "began", **x, "worker": BOB},
@@ -391,6 +394,7 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
             "left_out": ["shop/.env"],
         },
         {"event": "worker_lost", "worker": BOB, "why": "gone"},
+        {"event": "waits", "awaited": "workers"},
     ]
 
 

@@ -10,8 +10,10 @@ from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
+    Awaited,
     CodeSent,
     JobEnded,
+    JobWaits,
     TaskBegan,
     TaskCancelled,
     TaskGaveUp,
@@ -237,12 +239,15 @@ def test_where_nobody_is_capable_it_fails_in_about_a_second_with_each_ones_reaso
     assert bob.reported[-1] == JobEnded(0, 0, 2, 0)
 
 
-def test_in_an_empty_network_it_fails_without_a_reason() -> None:
+def test_in_an_empty_network_it_fails_in_some_seconds_without_a_reason() -> None:
+    """A gate that restarted is told of workers in that time."""
     world = town()
     bob = world.nodes["bob"]
     bob.submit(job())
     world.elapse(1.5)
-    assert bob.reported == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
+    assert bob.reported == [JobWaits(Awaited.WORKERS)]
+    world.elapse(4)
+    assert bob.reported[1:] == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
 
 
 def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:

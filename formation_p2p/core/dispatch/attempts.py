@@ -93,6 +93,14 @@ class Attempts:
                 group.wake_by(due_s)
         return kept
 
+    def give_up(self, group: TaskGroup) -> None:
+        """No worker was found, time and again. Where one may yet come, durable jobs wait on."""
+        reasons, waits = group.candidates.reasons(), group.awaited is not None
+        for job in group.queues.jobs():
+            if not (job.durable and waits):
+                for run in group.queues.drain(job):
+                    self._jobs.unplaceable(run, reasons)
+
     def repeat(self, active: ActiveLease, cause: str) -> None:
         """The worker may have missed any of it: send once more what to run, and what not."""
         active.shared_blobs.forget()

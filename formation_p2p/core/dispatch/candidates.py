@@ -18,7 +18,7 @@ from formation_p2p.core.placement.guarded import home_of
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied, Refusal, Unbuildable, Unwanted
+from formation_p2p.core.refusals import Denied, Leaving, Refusal, Silent, Unbuildable, Unwanted
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.workload.hints import NO_HINTS
 
@@ -111,6 +111,12 @@ class Candidates:
         """Whether the reason of each worker that was considered stays for as long as tasks wait."""
         reasons = self.reasons()
         return bool(reasons) and all(isinstance(why, Denied | Unbuildable) for _, why in reasons)
+
+    @property
+    def are_absent(self) -> bool:
+        """Whether no worker was considered, or one that does not answer now: it may come back."""
+        reasons = self.reasons()
+        return not reasons or any(isinstance(why, Silent | Leaving) for _, why in reasons)
 
     def reasons(self) -> Refusals:
         """Why each worker that was considered does not run these tasks."""

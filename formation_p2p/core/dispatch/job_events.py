@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
@@ -109,7 +110,8 @@ class TaskGaveUp:
 
 @dataclass(frozen=True, slots=True)
 class TaskUnplaceable:
-    """No worker can run the task. `reasons` has every worker that was considered."""
+    """No worker can run the task, or where none is among the `reasons`, none was in sight. They
+    have every worker that was considered."""
 
     task_id: str
     reasons: tuple[tuple[PeerId, Refusal], ...]
@@ -134,6 +136,20 @@ class WorkerLost:
     why: str
 
 
+class Awaited(StrEnum):
+    PEERS = "peers"  # none answers: this machine is offline, or the gates are down
+    WORKERS = "workers"  # peers answer, and no worker is in sight that could run the tasks
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaits:
+    """No worker is in sight for tasks of the job, and discovery goes on looking: for some seconds,
+    or where a state keeps the job, up to its deadline. Told once, and again where something else is
+    `awaited`, or workers were in sight meanwhile."""
+
+    awaited: Awaited
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """The last event of a job: each of its tasks has ended in one of the ways above."""
@@ -148,7 +164,7 @@ class JobEnded:
 TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
 TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled | TaskReopened
 # Of a job as a whole: these name no task.
-WholeJobEvent = CodeSent | WorkerLost | JobEnded
+WholeJobEvent = CodeSent | WorkerLost | JobWaits | JobEnded
 JobEvent = TaskNews | TaskEnd | WholeJobEvent
 
 

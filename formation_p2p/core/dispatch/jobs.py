@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Attempt, JobEvent, SchedulerEffect
+from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent, SchedulerEffect
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -56,7 +56,9 @@ class Jobs:
         self._ready: list[TaskRun] = []
         self._unbound: dict[JobRun, None] = {}
 
-    def begin(self, job: Job, now: Moment, incarnation: str = "") -> JobRun:
+    def begin(
+        self, job: Job, now: Moment, incarnation: str = "", *, durable: bool = False
+    ) -> JobRun:
         """Raises InvalidInput where too many jobs are running, or this one already is."""
         if job.job_id in self.runs:
             raise InvalidInput("job", f"{job.job_id} is running already")
@@ -64,7 +66,7 @@ class Jobs:
             raise InvalidInput("job", f"{limit} are running; wait for one to end")
         deadline_s = job.options.deadline_s
         due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
-        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation)
+        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation, durable)
         if job.code is not None:
             self.notify(run, job_events.CodeSent(job.code))
         return run
@@ -105,6 +107,10 @@ class Jobs:
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
         self._end(run, "unplaceable", job_events.TaskUnplaceable(run.task.task_id, reasons))
+
+    def waits(self, job: JobRun, awaited: Awaited) -> None:
+        """No worker is in sight for some of its tasks."""
+        self.notify(job, job_events.JobWaits(awaited))
 
     def cancelled(self, run: TaskRun) -> None:
         self._end(run, "cancel", job_events.TaskCancelled(run.task.task_id))

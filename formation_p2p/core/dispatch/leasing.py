@@ -9,12 +9,12 @@ from typing import Final
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Known
-from formation_p2p.core.dispatch.job_events import ForgetLease, PersistLease
+from formation_p2p.core.dispatch.job_events import Awaited, ForgetLease, PersistLease
 from formation_p2p.core.dispatch.jobs import Outbox
 from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.dispatch.saved import SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.dispatch.task_run import TaskRun
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldLease
@@ -89,7 +89,7 @@ class Leasing:
             workers = tuple(contact.peer_id for contact in order)
             self._note(RoundOpened(group.key, asked, workers), now)
             return len(workers)
-        if acquisition.find is None and not self.is_hopeless(group):
+        if acquisition.find is None:
             self._search(group, head, now, cause)
         group.wake_by(group.candidates.next_askable_s())
         return 0
@@ -99,8 +99,19 @@ class Leasing:
         acquisition, parameters = group.acquisition, self._parameters
         if not group.is_stranded or acquisition.find is not None:
             return False
-        patient = acquisition.is_patient and not group.candidates.are_final
-        return acquisition.fruitless >= (parameters.looks_for_lost if patient else parameters.looks)
+        looks = parameters.looks
+        if acquisition.is_patient and not group.candidates.are_final:
+            looks = parameters.looks_for_lost
+        elif not group.candidates.reasons():
+            looks = parameters.looks_for_any
+        return acquisition.fruitless >= looks
+
+    def to_tell(self, group: TaskGroup) -> list[tuple[JobRun, Awaited]]:
+        """A search has ended: the jobs that are told what their tasks wait for."""
+        awaited = group.awaited if group.is_stranded else None
+        if awaited is not None and group.acquisition.fruitless < self._parameters.looks:
+            return []  # the next look may find what this one did not
+        return group.to_tell(awaited)
 
     def _has_aged(self, group: TaskGroup, now: Moment) -> bool:
         """Whether what is free decides, and what is known of that was announced some time ago."""
@@ -111,7 +122,10 @@ class Leasing:
     def _search(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> None:
         """Ask discovery, if it is time."""
         stranded, parameters = group.is_stranded, self._parameters
-        pause_s = parameters.second_look_s if stranded else parameters.look_again_s
+        pause_s = parameters.look_again_s
+        if stranded:
+            more = group.acquisition.fruitless - parameters.looks_for_lost
+            pause_s = min(pause_s, parameters.second_look_s * 2.0 ** min(max(0, more), 16))
         searched_s = group.acquisition.searched_s
         if now.mono_s < searched_s + pause_s:
             group.wake_by(searched_s + pause_s)

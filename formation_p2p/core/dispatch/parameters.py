@@ -41,8 +41,11 @@ class DispatchParameters:
     # just been started is still announcing itself.
     second_look_s: float = 1.0
     looks: int = 2
+    # Where there is no worker at all, they may be announcing themselves to a gate that restarted.
+    looks_for_any: int = 5
     # Where there was a worker before, it may be restarting; where no peer answers, a cable may have
-    # slipped out: that takes some seconds.
+    # slipped out: that takes some seconds. Jobs that a state keeps wait for longer, and the pause
+    # doubles from then on, up to `look_again_s`.
     looks_for_lost: int = 15
     # While tasks wait and every worker has been asked, discovery is tried again this often; and
     # where free capacity decides, before any worker is asked.

@@ -45,6 +45,11 @@ class Queues:
         """The task that has waited longest in its queue."""
         return next((queue[0] for queue in (self._again, *self._queues.values()) if queue), None)
 
+    def jobs(self) -> list[JobRun]:
+        """Of which tasks wait, each once."""
+        queues = (self._again, *self._queues.values())
+        return list(dict.fromkeys(run.job for queue in queues for run in queue))
+
     def drain(self, job: JobRun | None = None) -> list[TaskRun]:
         """Take out every task that waits, or those of one job."""
         again, self._again = self._again, deque()

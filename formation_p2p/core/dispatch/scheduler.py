@@ -81,12 +81,12 @@ class Scheduler:
         )
         self.groups: dict[SchedulingKey, TaskGroup] = {}
 
-    def submit(self, job: Job, now: Moment) -> list[SchedulerEffect]:
-        """Raises InvalidInput where too many jobs are running, this one already is, or no worker
-        could be asked for what it needs."""
+    def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
+        """A `durable` job waits while no worker is in sight. Raises InvalidInput where too many
+        jobs are running, this one already is, or no worker could be asked for what it needs."""
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
-        run = self._jobs.begin(job, now)
+        run = self._jobs.begin(job, now, durable=durable)
         ready: list[TaskRun] = []
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)
@@ -107,7 +107,7 @@ class Scheduler:
         """
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
-            job = self._jobs.begin(saved.job, now, incarnation)
+            job = self._jobs.begin(saved.job, now, incarnation, durable=True)
             left, failed = revive(saved, job)
             runs |= {run.task.task_id: run for run in left}
             for task_id in failed:
@@ -222,6 +222,8 @@ class Scheduler:
             dropped = dict(decision.rejected)
             profiles = (each for each in found.profiles if each.peer_id in dropped)
             self._decider.bar(group, head, profiles, now)
+        for told in self._leasing.to_tell(group):
+            self._jobs.waits(*told)
         self._pump(group, now, "discovery ended")
         return self._outbox.take()
 
@@ -370,17 +372,16 @@ class Scheduler:
         if group.candidates.barred:
             self._leasing.release_barred(group, cause)
         self._attempts.fill(group, 1, 0, now, cause)
-        head = group.queues.first()
-        if head is not None:
+        if group.queues.waiting:
             # Tasks are left over for the leases that may yet come.
-            coming = self._seek(group, head, now, cause)
+            coming = self._seek(group, now, cause)
             self._attempts.fill(group, 0, coming, now, cause)
         if not group.queues.waiting:
             kept = self._attempts.rebalance(group, now, cause)
             self._leasing.linger(group, kept, now, cause)
             self._forget_idle(group)
 
-    def _seek(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> int:
+    def _seek(self, group: TaskGroup, now: Moment, cause: str) -> int:
         """Go for more leases. Returns how many may yet come of what is in flight."""
         if group.acquisition.is_open:
             return max(1, len(group.acquisition.committing))
@@ -388,12 +389,10 @@ class Scheduler:
             if other is not group:  # what it keeps warm may be in the way
                 self._leasing.release(other, cause)
                 self._forget_idle(other)
-        coming = self._leasing.seek(group, head, now, cause)
-        if not coming and self._leasing.is_hopeless(group):
-            reasons = group.candidates.reasons()
-            for run in group.queues.drain():
-                self._jobs.unplaceable(run, reasons)
-        return coming
+        if self._leasing.is_hopeless(group):
+            self._attempts.give_up(group)
+        head = group.queues.first()
+        return 0 if head is None else self._leasing.seek(group, head, now, cause)
 
     def _forget_idle(self, group: TaskGroup) -> None:
         if group.is_idle:

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Candidates
+from formation_p2p.core.dispatch.job_events import Awaited
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.queues import Queues
 from formation_p2p.core.dispatch.stragglers import Estimates
-from formation_p2p.core.dispatch.task_run import TaskRun
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
@@ -25,7 +26,8 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 class Acquisition:
     """How far the group has come in getting leases. `find` and `round` are open, `committing` have
     not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
-    to be asked at once; `fruitless` searches in a row began with no worker known."""
+    to be asked at once; `fruitless` searches in a row began with no worker known. `was_answered`:
+    whether any peer answered the last."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
@@ -33,8 +35,8 @@ class Acquisition:
         self.committing: set[PeerId] = set()
         self.searched_s = float("-inf")
         self.fruitless = 0
+        self.was_answered = True
         self._had_leases = False
-        self._was_answered = True
 
     @property
     def is_open(self) -> bool:
@@ -43,7 +45,7 @@ class Acquisition:
     @property
     def is_patient(self) -> bool:
         """Whether workers may come back: there was one, or no peer answered the last search."""
-        return self._had_leases or not self._was_answered
+        return self._had_leases or not self.was_answered
 
     def search_began(self, find: FindId, now_s: float, *, stranded: bool) -> None:
         self.find, self.searched_s = find, now_s
@@ -51,7 +53,7 @@ class Acquisition:
 
     def search_ended(self, *, answered: bool) -> None:
         """`answered`: whether any peer did."""
-        self.find, self._was_answered = None, answered
+        self.find, self.was_answered = None, answered
 
     def found_more(self) -> None:
         """Where there were more workers, there may be more yet."""
@@ -70,8 +72,9 @@ class Acquisition:
 
 
 class TaskGroup:
-    """`wake_s` is when to look at it again, if nothing happens before. Other modules read the
-    attributes, of the parts too, and write none of them."""
+    """`wake_s` is when to look at it again, if nothing happens before; `told` is what its jobs were
+    told last that their tasks wait for. Other modules read the attributes, of the parts too, and
+    write none of them."""
 
     def __init__(
         self, key: SchedulingKey, parameters: DispatchParameters = DISPATCH_DEFAULTS
@@ -87,6 +90,7 @@ class TaskGroup:
         )
         self.queues = Queues(self.candidates, parameters.max_steal_scan)
         self.leases: dict[LeaseKey, ActiveLease] = {}
+        self.told: dict[JobRun, Awaited] = {}
         self.wake_s = float("inf")
 
     def wake_by(self, due_s: float) -> None:
@@ -105,6 +109,20 @@ class TaskGroup:
     def is_stranded(self) -> bool:
         """Whether no worker is known that could run these tasks, or does."""
         return not self.candidates.pool and not self.leases
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """What may yet bring a worker, where none is known; None where each of those that were
+        considered has said no."""
+        if not self.acquisition.was_answered:
+            return Awaited.PEERS
+        return Awaited.WORKERS if self.candidates.are_absent else None
+
+    def to_tell(self, awaited: Awaited | None) -> list[tuple[JobRun, Awaited]]:
+        """The jobs that are now told that their tasks wait for this, and were not told so last."""
+        before = self.told
+        self.told = {} if awaited is None else dict.fromkeys(self.queues.jobs(), awaited)
+        return [(job, what) for job, what in self.told.items() if before.get(job) is not what]
 
     def employs(self, active: ActiveLease, now: Moment) -> bool:
         """Whether a lease gets more to do: its worker answers, is admitted, and is not failing."""

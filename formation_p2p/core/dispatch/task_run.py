@@ -211,11 +211,13 @@ class Blocked:
 @dataclass(slots=True, eq=False)
 class JobRun:
     """`due_s` is its deadline, on this machine's monotonic clock. `incarnation` ends the ids of its
-    attempts, so that no two incarnations of a scheduler use one twice."""
+    attempts, so that no two incarnations of a scheduler use one twice. One that is `durable` is
+    kept on the disk: it waits while no worker is in sight."""
 
     job: Job
     due_s: float = float("inf")
     incarnation: str = ""
+    durable: bool = False
     timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)

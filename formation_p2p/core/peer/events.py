@@ -45,7 +45,10 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """`durable` where the job is on the disk: it waits while no worker is in sight."""
+
     job: Job
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

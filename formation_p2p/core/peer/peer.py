@@ -292,7 +292,7 @@ class Peer:
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
-            effects = self.scheduler.submit(event.job, now)
+            effects = self.scheduler.submit(event.job, now, durable=event.durable)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
         self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)

@@ -107,6 +107,7 @@ _OF_JOBS: Final = (
     job_events.JobEnded,
     job_events.CodeSent,
     job_events.WorkerLost,
+    job_events.JobWaits,
 )
 
 

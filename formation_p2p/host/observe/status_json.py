@@ -27,6 +27,7 @@ _NAMES: Final[dict[type[job_events.JobEvent], str]] = {
     job_events.TaskCancelled: "cancelled",
     job_events.CodeSent: "code_sent",
     job_events.WorkerLost: "worker_lost",
+    job_events.JobWaits: "waits",
     job_events.JobEnded: "ended",
 }
 

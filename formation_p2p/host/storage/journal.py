@@ -38,6 +38,7 @@ _NOT_STORED: Final = (
     job_events.TaskPrinted,
     job_events.CodeSent,
     job_events.WorkerLost,
+    job_events.JobWaits,
 )
 _OF_LEASES: Final = (job_events.PersistLease, job_events.ForgetLease)
 
