@@ -12,8 +12,10 @@ from textwrap import dedent
 
 import pytest
 
+from formation_p2p.host.machine.pythons import own_name
 from tests.support.network import DEADLINE_S, SmallNetwork, small_network
 from tests.support.programs import ROOT
+from tests.support.pythons import other_pythons
 
 MAIN = """
 import sys
@@ -228,3 +230,57 @@ async def test_what_is_too_large_says_which_files_are(project: Project) -> None:
     )
     assert "80.0MiB" in printed
     assert "shop/weights.bin (80MiB)" in printed
+
+
+APPLICATION = """
+    import sys
+    from formation_p2p import Env, FormationError, Node, SyncNode
+    from formation_p2p.core.units import MIB
+
+    ENVIRONMENT = Env(["greet"])
+
+    class Missing(FormationError):
+        pass
+
+    async def answer(node: Node | None, numbers: list[int]) -> list[int]:
+        return await node.map(square, numbers)
+
+    def square(n):
+        try:
+            {}[n]
+        except FormationError:
+            return None
+        except KeyError:
+            return n * n, type(Node).__name__
+
+    def joins(n):
+        SyncNode.join()
+"""
+
+
+async def test_a_module_that_makes_nodes_also_runs_where_this_package_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    other = other_pythons()[0]
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "application.py").write_text(dedent(APPLICATION))
+    async with small_network(tmp_path / "network", pythons=[own_name(), other]) as network:
+        printed = await Project(folder, network).run(
+            f"""
+            import application
+
+            if __name__ == "__main__":
+                with join() as node:
+                    for options in ({{}}, {{"env": []}}, {{"python": {other!r}}}):
+                        print(*node.map(application.square, [3], needs=NEEDS, **options))
+                    try:
+                        node.map(application.joins, [0], needs=NEEDS, env=[])
+                    except ModuleNotFoundError as error:
+                        print(error)
+            """
+        )
+    *squares, problem = printed.splitlines()
+    assert squares == ["(9, 'type')", "(9, 'AbsentType')", "(9, 'AbsentType')"]
+    assert problem.startswith("join of formation_p2p is used in a call, and this worker's ")
+    assert problem.endswith("use formation_p2p where you make calls, not within them")

@@ -29,6 +29,7 @@ _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _SHARED_MEMORY: Final = "/dev/shm"
 # What a GPU needs beside its libraries, which are on the root.
 _GPUS: Final = ("nvidia*", "dri", "kfd")
+_PACKAGE: Final = Path(__file__).parents[2]
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
 _USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
@@ -145,8 +146,9 @@ def _folders(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _needed(network: bool) -> Iterator[str]:
-    """What this interpreter reads: itself, its library, the supervisor, and all modules."""
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).parent))
+    """What this interpreter reads: itself, its library, this package, which may be installed from
+    where its sources lie, and all modules."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(_PACKAGE))
     yield from filter(None, sys.path)
     if network:
         yield "/etc/resolv.conf"

@@ -80,6 +80,9 @@ RESULTS_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "result_
 # For what is handed over, likewise.
 PARCELS = "formation_p2p_parcels"
 PARCELS_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "python_parcels.py")
+# For this package where it is not installed, likewise.
+ABSENT = "formation_p2p_absent_package"
+ABSENT_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "absent_package.py")
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -90,6 +93,7 @@ def main() -> None:
     sys.path[:0] = sys.argv[5:between]
     sys.path += [path for path in sys.argv[between + 1 :] if path not in sys.path]
     import_cloudpickle(cloudpickle_folder)
+    sys.meta_path.append(AbsentPackage)
     sys.argv[1:] = []
     # The calls are not for what the task starts, nor for what it forks.
     for fd in (calls, data):
@@ -177,6 +181,16 @@ def import_cloudpickle(folder: str) -> None:
         load("cloudpickle", os.path.join(folder, "__init__.py"), submodules=[folder])
     else:
         import_module("cloudpickle")
+
+
+class AbsentPackage:
+    """Asked where nothing else finds a module: see absent_package.py."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> Any:
+        if name.partition(".")[0] != "formation_p2p":
+            return None
+        return (sys.modules.get(ABSENT) or load(ABSENT, ABSENT_FILE)).spec_of(name)
 
 
 def load(name: str, file: str, submodules: list[str] | None = None) -> types.ModuleType:
@@ -318,7 +332,8 @@ def name_cure(error: ModuleNotFoundError) -> None:
     if error.name and error.msg == f"No module named {error.name!r}":
         error.msg += (
             " on this worker; a module of your own goes along with code= of Node.join, a package "
-            "is installed with env="
+            "is installed with env=; or put the function into a module that imports only what it "
+            "needs"
         )
         error.args = (error.msg,)
 
