@@ -26,7 +26,7 @@ from formation_p2p.core.errors import (
     TaskRaised,
 )
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
-from formation_p2p.core.resources.requirements import driven_by
+from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
@@ -269,10 +269,14 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
 def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> TaskOptions:
     """Those of a `map` or an executor, for the driver of functions. Raises InvalidInput."""
     chosen = options_of(kwargs, options, takes=CallKwargs, call=call)
-    if chosen.needs.driver not in ("", PythonCall.driver):
-        raise InvalidInput("driver", f"{chosen.needs.driver} does not run a function")
-    needs = driven_by(chosen.needs, PythonCall.driver, own_name(), CLOUDPICKLE)
-    return replace(chosen, needs=needs)
+    return replace(chosen, needs=of_calls(chosen.needs))
+
+
+def of_calls(needs: Requirements) -> Requirements:
+    """With what each call needs. Raises InvalidInput."""
+    if needs.driver not in ("", PythonCall.driver):
+        raise InvalidInput("driver", f"{needs.driver} does not run a function")
+    return driven_by(needs, PythonCall.driver, own_name(), CLOUDPICKLE)
 
 
 def job_of(

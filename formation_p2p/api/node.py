@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, with_code
+from formation_p2p.api.calls import call_options, of_calls, with_code
 from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
@@ -312,12 +312,15 @@ class Node(Enterable):
         options: TaskOptions = DEFAULT_OPTIONS,
         **kwargs: Unpack[PlacementKwargs],
     ) -> Decision:
-        """Which workers could run a task of this name with these needs, best first, and why not
-        others; and what code goes along where the task is a call of `function`. The keyword
-        arguments are those of `PlacementKwargs`; they change `options`."""
-        decision = (await self.discover(needs, name=name, options=options, **kwargs)).decision
+        """Which workers could run a task of this name with these needs, best first, which of them
+        have the packages of its `env`, and why not others. Where the task is a call of `function`,
+        what this needs as well, and what code goes along. The keyword arguments are those of
+        `PlacementKwargs`; they change `options`. With `wheels="ship"` wheels are downloaded."""
+        chosen = _placement_options(needs, options, kwargs)
         if function is None:
-            return decision
+            return (await self._discovered(chosen, name)).decision
+        chosen = replace(chosen, needs=of_calls(chosen.needs))
+        decision = (await self._discovered(chosen, name)).decision
         code = await asyncio.to_thread(self._code.of, pickled(function)[1])
         return replace(decision, code=code)
 
@@ -330,8 +333,13 @@ class Node(Enterable):
         **kwargs: Unpack[PlacementKwargs],
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
-        chosen = options_of(kwargs, options, takes=PlacementKwargs, call="explain")
-        return await self._bridge.explain(chosen.scheduling_key(needs_of(needs)[0]), name)
+        return await self._discovered(_placement_options(needs, options, kwargs), name)
+
+    async def _discovered(self, options: TaskOptions, name: str) -> Discovery:
+        self._lifecycle.check_loop()
+        if options.env is not None:
+            options = await asyncio.to_thread(self._services.with_environment, options)
+        return await self._bridge.explain(options.scheduling_key(options.needs), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here: which workers were found, asked and refused,
@@ -367,6 +375,11 @@ class Node(Enterable):
         self._services.call(
             lambda shell: shell.peer.reputation.note(peer_id, Experience.WRONG, moment())
         )
+
+
+def _placement_options(needs: Needs, options: TaskOptions, kwargs: PlacementKwargs) -> TaskOptions:
+    options = replace(options, needs=needs_of(needs)[0])
+    return options_of(kwargs, options, takes=PlacementKwargs, call="explain")
 
 
 def _is_shown(show_output: bool | None) -> bool:

@@ -36,6 +36,7 @@ from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.prepare import with_environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.environments.uv import can_install
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.pythons import interpreters
@@ -231,9 +232,10 @@ class NodeServices:
             pairs = sorted_labels((*(labels or {}).items(), *labels_of(lent).items()))
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
             names = tuple(sorted(makers))
+            can = replace(hardware.capability, installs=can_install())
             if PythonCall.driver in makers:
-                can = tuple(each.python for each in offered.values())
-                hardware = replace(hardware, capability=replace(hardware.capability, pythons=can))
+                can = replace(can, pythons=tuple(each.python for each in offered.values()))
+            hardware = replace(hardware, capability=can)
             serve = Serve(hardware.capability, names, pairs, price_micro, (), permissive, shares)
             self._work = (serve, makers, usage)
             self.call(self._serve)

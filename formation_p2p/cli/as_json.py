@@ -70,6 +70,7 @@ def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Js
                 "score": each.score.value,
                 "terms": [asdict(term) for term in each.score.terms],
                 "hints": [asdict(term) for term in each.hints],
+                "has_packages": made.is_warm(each),
                 "lacking": None if each.lacking is None else str(each.lacking),
                 **profile(each.profile),
             }

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from formation_p2p.core.placement.decision import Decision
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.refusals import Refusal
-    from formation_p2p.core.resources.requirements import Requirements
 
 WORKERS_EPILOG: Final = """
 \b
@@ -37,6 +36,7 @@ Examples:
   formation explain --needs gpu=1 --policy 'trust>=0.5 & packed'
   formation explain --needs cpu=1 --policy scored --hint region=eu-west
   formation explain --needs gpu=1 --discovery
+  formation explain --env requirements.txt
 
 Exit code 3 says that no worker could.
 """
@@ -84,7 +84,7 @@ def workers(
     end_with(show)
 
 
-@takes("needs", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
+@takes("needs", "env", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
 def explain(
     kwargs: TaskOptionKwargs,
     name: str = option(
@@ -121,7 +121,7 @@ def explain(
                 node.workers(),
             )
             decision = found.decision
-            rejected = _with_unsuited(decision, everyone, options.needs)
+            rejected = _with_unsuited(decision, everyone)
             why = "" if decision.ranked or rejected else await why_empty(node, place)
         if as_json:
             document = documents.decision(decision, rejected)
@@ -132,6 +132,8 @@ def explain(
             console = tables.console()
             if decision.ranked:
                 tables.put_ranked(console, decision.ranked)
+                if decision.packages:
+                    console.print(decision.packages)
             if decision.ranked and rejected:
                 console.print()
             if rejected:
@@ -147,14 +149,14 @@ def explain(
 
 
 def _with_unsuited(
-    decision: Decision, everyone: Iterable[Profile], needs: Requirements
+    decision: Decision, everyone: Iterable[Profile]
 ) -> tuple[tuple[PeerId, Refusal], ...]:
     """All workers that could not. Discovery names none of them while it finds suitable ones."""
     from formation_p2p.core.resources.fits import fits
 
     rejected: dict[PeerId, Refusal] = dict(decision.rejected)
     for each in everyone:
-        refusal = fits(needs, each.capability, dict(each.labels), each.drivers)
+        refusal = fits(decision.needs, each.capability, dict(each.labels), each.drivers)
         if refusal is not None:
             rejected.setdefault(each.peer_id, refusal)
     return tuple(rejected.items())

@@ -90,6 +90,37 @@ async def test_processes_find_their_programs_first(network: SmallNetwork, tmp_pa
     assert results[0].startswith(b"hello ")
 
 
+async def test_what_is_installed_where_is_explained_before_anything_runs(
+    network: SmallNetwork,
+) -> None:
+    bob, env = network.bob, Env(["greet"])
+    cold = await bob.explain(NEEDS, env=env, function=greet)
+    assert not cold.is_warm(cold.ranked[0])
+    assert "installed on none; 1 of 1 workers would install them" in str(cold)
+    await bob.map(greet, ["ann"], env=env, needs=NEEDS)
+
+    async def warm() -> bool:
+        told = await bob.explain(NEEDS, env=env, function=greet)
+        return told.is_warm(told.ranked[0])
+
+    await until(warm)
+    ((worker, refusal),) = (
+        await bob.explain(NEEDS, env=Env(["greet"], python="3.9"), function=greet)
+    ).rejected
+    assert worker == network.alice.peer_id
+    assert str(refusal).startswith("python: needs cpython-3.9, has ")
+
+
+async def test_a_worker_without_uv_gets_no_task_that_brings_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("formation_p2p.api.services.can_install", lambda: False)
+    async with small_network(tmp_path) as network:
+        with pytest.raises(Unplaceable, match=r"formation_p2p\[environments\]"):
+            await network.bob.run(["greet"], env=["greet"], needs=NEEDS)
+        assert (await network.bob.run(["true"], needs=NEEDS)).exit_code == 0
+
+
 async def test_what_uv_prints_reaches_the_submitter(network: SmallNetwork) -> None:
     job = await network.bob.submit(ProcessSpec(("greet",)), env=["greet"], needs=NEEDS)
     printed = b"".join(

@@ -243,7 +243,33 @@ def test_no_more_are_selected_than_wanted() -> None:
 
 
 def test_the_target_and_the_policy_go_with_the_decision() -> None:
-    assert decided() == Decision(TARGET, "xor", (), ())
+    assert decided() == Decision(TARGET, "xor", (), (), NEEDS)
+
+
+def test_who_has_the_packages_of_a_task_comes_first_and_is_told() -> None:
+    wanted, other = "4f1c0a9b7d2e", "0123456789ab"
+    terms = SchedulingKey(replace(NEEDS, environment=f"{wanted}.09ab"))
+    cold, without = (replace(profile(each), environments=(other,)) for each in (ALICE, BOB))
+    unable = replace(profile(MALLORY), capability=replace(without.capability, installs=False))
+    five = [replace(profile(DAVE), environments=(other, wanted))] * 5
+    decision = decided(cold, without, five[0], unable, terms=terms)
+    first, *others = decision.ranked
+    assert first.profile.peer_id == DAVE.peer_id
+    assert decision.is_warm(first)
+    assert not any(map(decision.is_warm, others))
+    dave, mallory = (f"…{each.peer_id[-8:]}" for each in (DAVE, MALLORY))
+    assert str(decision).splitlines()[-2:] == [
+        f"{mallory}  {Infeasible('packages', 'uv', 'none')}",
+        f"packages {wanted}: installed on {dave}; 2 of 3 workers would install them",
+    ]
+    nowhere = decided(cold, without, terms=terms).packages
+    assert nowhere == f"packages {wanted}: installed on none; 2 of 2 workers would install them"
+    everywhere = decided(*five, terms=terms).packages
+    assert everywhere.endswith(f"installed on {', '.join([dave] * 4)} and 1 more")
+    assert decided(unable, terms=terms).packages == ""
+    plain = decided(cold)
+    assert plain.packages == ""
+    assert plain.is_warm(plain.ranked[0])
 
 
 def test_a_decision_prints_as_a_table_with_every_term_and_every_reason() -> None:

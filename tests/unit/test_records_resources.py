@@ -169,6 +169,6 @@ def test_a_bad_field_of_the_requirements_is_named(field: int, value: object, why
 @pytest.mark.parametrize("device", [None, "GPU-0", [], ["GPU-0"], [0, 1, 2, 3, 4, 5]])
 def test_a_device_of_another_shape_is_refused(device: object) -> None:
     with pytest.raises(Malformed, match="gpu: is not a list of five fields"):
-        unpack_capability([0, 0, 0, 0, "x86_64", "linux", [device], []])
+        unpack_capability([0, 0, 0, 0, "x86_64", "linux", [device], [], 1])
     with pytest.raises(Malformed, match="gpu: is not a list of three fields"):
         unpack_capacity([0, 0, 0, 0, [device]], ALICE)

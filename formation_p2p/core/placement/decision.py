@@ -25,8 +25,14 @@ from formation_p2p.core.placement.guarded import name_of, refusal_of, scores_of
 from formation_p2p.core.placement.hinted import unwanted, welcome
 from formation_p2p.core.placement.policy import NO_SCORE, PlacementPolicy, Score, Term, added
 from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.resources.fits import fits
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.code_bundle import Code
+
+_NO_NEEDS: Final = Requirements()
+# Of the workers that have the packages of a task, so many are named.
+_MAX_NAMED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +53,37 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`ranked`: best first. `rejected`: every other candidate, with the first reason. `code` goes
-    along with the task's calls, where it is known."""
+    """`ranked`: best first. `rejected`: every other candidate, with the first reason. `needs`
+    are the task's. `code` goes along with its calls, where it is known."""
 
     target: Key
     policy: str
     ranked: tuple[Ranked, ...]
     rejected: tuple[tuple[PeerId, refusals.Refusal], ...]
+    needs: Requirements = _NO_NEEDS
     code: Code | None = None
 
     def select(self, count: int) -> tuple[Ranked, ...]:
         """The best of those that have room, at most `count`."""
         return tuple(islice((each for each in self.ranked if each.lacking is None), count))
+
+    def is_warm(self, worker: Ranked) -> bool:
+        """Whether it has the packages that the task brings, so that it installs none."""
+        packages = packages_of(self.needs.environment)
+        return not packages or packages in worker.profile.environments
+
+    @property
+    def packages(self) -> str:
+        """Who has the packages of the task, for people; empty where it brings none."""
+        name = packages_of(self.needs.environment)
+        if not name or not self.ranked:
+            return ""
+        warm = [short_id(each.profile.peer_id) for each in self.ranked if self.is_warm(each)]
+        cold = len(self.ranked) - len(warm)
+        there = f"installed on {', '.join(warm[:_MAX_NAMED])}" if warm else "installed on none"
+        more = f" and {len(warm) - _MAX_NAMED} more" if len(warm) > _MAX_NAMED else ""
+        build = f"; {cold} of {len(self.ranked)} workers would install them" if cold else ""
+        return f"packages {name}: {there}{more}{build}"
 
     def __str__(self) -> str:
         """A table: the ranked workers with all terms of their scores; then the rejected ones."""
@@ -78,6 +103,8 @@ class Decision:
             if terms.alike:
                 lines.append(terms.alike)
         lines += _aligned([(short_id(peer_id), str(why)) for peer_id, why in self.rejected])
+        if self.packages:
+            lines.append(self.packages)
         if self.code is not None:
             lines.append(f"goes along: {self.code}")
         return "\n".join(lines)
@@ -104,7 +131,7 @@ def decide(
     if isinstance(ranked, refusals.Unwanted):
         rejected += [(candidate.peer_id, ranked) for candidate in feasible]
         ranked = ()
-    return Decision(task.key, name_of(policy), ranked, tuple(rejected))
+    return Decision(task.key, name_of(policy), ranked, tuple(rejected), task.needs)
 
 
 def rank(

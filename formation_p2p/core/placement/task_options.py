@@ -86,6 +86,9 @@ class PlacementKwargs(TypedDict, total=False):
     """Where the tasks should run: Hints, or texts such as `region=eu` (docs/locality.md)."""
     scope: Scope | str
     """The widest circle around this node that tasks may go to (docs/locality.md)."""
+    env: Env | Environment | str | PathLike[str] | Iterable[str] | Mapping[str, Any] | None
+    """The packages that tasks find installed: an Env, a list of requirements, or the path of a
+    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/environments.md)."""
 
 
 class CallKwargs(PlacementKwargs, total=False):
@@ -104,9 +107,6 @@ class CallKwargs(PlacementKwargs, total=False):
     lost does not count."""
     timeout_s: float | None
     """The limit of one attempt."""
-    env: Env | Environment | str | PathLike[str] | Iterable[str] | Mapping[str, Any] | None
-    """The packages that tasks find installed: an Env, a list of requirements, or the path of a
-    requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/environments.md)."""
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""

@@ -76,15 +76,17 @@ def unpack_requirements(value: object) -> Requirements:
 def pack_capability(capability: Capability) -> list[object]:
     gpus = [list(_device(gpu)) for gpu in capability.gpus]
     pythons = [list(_python(python)) for python in capability.pythons]
-    return [*_amounts(capability), capability.arch, capability.os, gpus, pythons]
+    machine = capability.arch, capability.os, gpus, pythons, int(capability.installs)
+    return [*_amounts(capability), *machine]
 
 
 def unpack_capability(value: object) -> Capability:
-    row = take_row(value, 8, "capability", "is not a list of eight fields")
-    cpu, memory, storage, network, arch, os, gpus, offered = row
+    row = take_row(value, 9, "capability", "is not a list of nine fields")
+    cpu, memory, storage, network, arch, os, gpus, offered, installs = row
     devices = tuple(map(_unpack_gpu, take_list(gpus, "gpu", MAX_GPUS)))
     pythons = tuple(map(_unpack_python, take_list(offered, "python", MAX_PYTHONS)))
-    return checked(Capability, cpu, memory, storage, network, devices, arch, os, pythons)
+    can = take_int(installs, "packages", 0, 1) == 1
+    return checked(Capability, cpu, memory, storage, network, devices, arch, os, pythons, can)
 
 
 def pack_capacity(capacity: Capacity, capability: Capability) -> list[object]:

@@ -16,7 +16,7 @@ class Capability:
     """What the machine may use for tasks when idle. `network_mbps` is 0 where it is not known.
 
     `arch` and `os` are as `uname` has them, in lower case: `x86_64`, `aarch64`; `linux`. `pythons`
-    are those that calls may use, sorted.
+    are those that calls may use, sorted. `installs` is whether tasks may bring packages.
     Raises InvalidInput.
     """
 
@@ -28,6 +28,7 @@ class Capability:
     arch: str = "x86_64"
     os: str = "linux"
     pythons: tuple[Python, ...] = ()
+    installs: bool = True
 
     def __post_init__(self) -> None:
         _check(self, Gpu)

@@ -16,6 +16,7 @@ from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.refusals import Busy, Infeasible
 from formation_p2p.core.resources.bounds import AMOUNTS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, amounts, idle
+from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, Gpu
 from formation_p2p.core.resources.python import ANY_PYTHON
 from formation_p2p.core.resources.requirements import Requirements
@@ -42,6 +43,8 @@ def fits(
     for key, value in needs.labels:
         if labels.get(key) != value:
             return Infeasible(f"label.{key}", value, labels.get(key, "none"))
+    if packages_of(needs.environment) and not capability.installs:
+        return Infeasible("packages", "uv", "none")
     lacking = _lacks_python(needs, capability) or _lacks_amount(needs, capability)
     return lacking or _refusal(_able_devices(needs, capability))
 

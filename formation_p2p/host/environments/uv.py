@@ -15,10 +15,19 @@ class EnvironmentFailed(LocalError):
     """This machine cannot have an environment. The message says why, with the end of uv's log."""
 
 
+def can_install() -> bool:
+    """Whether this machine has uv."""
+    return _found() is not None
+
+
 def uv_program() -> str:
     """Where it is: beside this interpreter, or on PATH. Raises EnvironmentFailed."""
-    found = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    found = _found()
     if found is None:
         problem = "this machine has no uv, which builds environments"
         raise EnvironmentFailed(f"{problem}; install it there with {INSTALL_UV}")
     return found
+
+
+def _found() -> str | None:
+    return shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
