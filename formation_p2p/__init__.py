@@ -15,6 +15,7 @@ from formation_p2p.api.job import JobHandle as JobHandle
 from formation_p2p.api.job import TaskResult as TaskResult
 from formation_p2p.api.map import Mapped as Mapped
 from formation_p2p.api.node import Node as Node
+from formation_p2p.api.reference import Reference as Reference
 from formation_p2p.api.sync import SyncJob as SyncJob
 from formation_p2p.api.sync import SyncNode as SyncNode
 from formation_p2p.core.discovery.trace import Step as Step

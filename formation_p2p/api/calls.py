@@ -6,6 +6,7 @@ import io
 import pickle
 import secrets
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, reduce
@@ -13,9 +14,10 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from formation_p2p.api.code import CallCode, pickled, pickler_for
+from formation_p2p.api.code import CallCode, CodePickler, pickled, pickler_for
 from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.api.parcels import Packer
+from formation_p2p.api.reference import OnlyInCalls, Reference, Referred
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import (
@@ -66,28 +68,53 @@ class ArgumentPickler:
         self._packer = packer
         self._buffer = io.BytesIO()
         self._buffers: list[pickle.PickleBuffer] = []
-        self._pickler = pickler_for(self._buffer, python, partial(_is_small, kept=self._buffers))
+        self._python = python
+        self._takes = partial(_is_small, kept=self._buffers)
+        self._pickler = pickler_for(self._buffer, python, self._takes)
+        self._referring: CodePickler | None = None  # once there was a reference
+        self._referred = Referred(packer)
 
     @property
     def modules(self) -> ModuleNames:
         """What all of them refer to."""
-        return self._pickler.modules
+        if self._referring is None:
+            return self._pickler.modules
+        return self._pickler.modules | self._referring.modules | self._referred.modules
 
     def dumps(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | Parcel:
         """Raises whatever an argument that cannot be pickled raises; LocalError where a large one
-        cannot be kept."""
+        cannot be kept; InvalidInput for a reference that is not good any more."""
         if not kwargs and all(type(each) in _SCALARS for each in args):
             pickled = pickle.dumps((args, {}), 5)
             return pickled if len(pickled) <= LARGE_BYTES else self._packer.pack(pickled)
+        if self._referring is None:
+            try:
+                return self._dumped(self._pickler, args, kwargs)
+            except OnlyInCalls:
+                number_of = self._referred.number_of
+                self._referring = pickler_for(self._buffer, self._python, self._takes, number_of)
+        return self._dumped(self._referring, args, kwargs)
+
+    def _dumped(
+        self, pickler: CodePickler, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> bytes | Parcel:
+        references: list[Parcel] = []
         try:
-            self._pickler.dump((args, dict(kwargs)))
-            if not self._buffers and self._buffer.tell() <= LARGE_BYTES:
+            try:
+                pickler.dump((args, dict(kwargs)))
+            finally:
+                references = self._referred.take()
+            if not self._buffers and not references and self._buffer.tell() <= LARGE_BYTES:
                 return self._buffer.getvalue()
             with self._buffer.getbuffer() as written:
-                return self._packer.pack(written, self._buffers)
+                try:
+                    return self._packer.pack(written, self._buffers, references)
+                except LocalError as error:
+                    traceback.clear_frames(error.__traceback__)  # they have views of the buffer
+                    raise
         finally:
             self._buffers.clear()
-            self._pickler.clear_memo()
+            pickler.clear_memo()
             self._buffer.seek(0)
             self._buffer.truncate()
 
@@ -98,6 +125,21 @@ def _is_small(buffer: pickle.PickleBuffer, kept: list[pickle.PickleBuffer]) -> b
         return True
     kept.append(buffer)
     return False
+
+
+def reference_to(value: T, packer: Packer) -> Reference[T]:
+    """See `Node.put`. All that can lie beside the pickle does, so that it is shared read-only."""
+    buffers: list[pickle.PickleBuffer] = []
+
+    def is_last(buffer: pickle.PickleBuffer) -> bool:
+        if len(buffers) < MAX_BUFFERS:
+            buffers.append(buffer)
+            return False
+        return True
+
+    pickle_of, modules = pickled(value, takes=is_last)
+    parcel = packer.pack(pickle_of, buffers, inside=True)
+    return Reference(parcel, modules, packer, type(value).__qualname__)
 
 
 def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
@@ -189,11 +231,17 @@ def packed_function(
 ) -> PackedFunction:
     """Raises as `pickled` does; LocalError where a large one cannot be kept."""
     buffers: list[pickle.PickleBuffer] = []
-    pickle_of, modules = pickled(function, python, partial(_is_small, kept=buffers))
-    if not buffers and len(pickle_of) <= LARGE_BYTES:
+    takes, referred = partial(_is_small, kept=buffers), Referred(packer)
+    try:
+        pickle_of, modules = pickled(function, python, takes)
+    except OnlyInCalls:
+        buffers.clear()
+        pickle_of, modules = pickled(function, python, takes, referred.number_of)
+    references = referred.take()
+    if not buffers and not references and len(pickle_of) <= LARGE_BYTES:
         return PackedFunction(pickle_of, modules, None)
-    parcel = packer.pack(pickle_of, buffers)
-    return PackedFunction(parcel.encode(), modules, parcel)
+    parcel = packer.pack(pickle_of, buffers, references)
+    return PackedFunction(parcel.encode(), modules | referred.modules, parcel)
 
 
 def parcels_of(functions: Iterable[PackedFunction]) -> list[Parcel]:
@@ -300,9 +348,9 @@ def job_of(
 
 
 def size_of(arguments: bytes | Parcel) -> int:
-    """How much memory this side holds for it."""
+    """How much memory this side holds for it alone."""
     if isinstance(arguments, Parcel):
-        return sum(blob.size_bytes for blob in arguments.blobs)
+        return len(arguments.pickled) if arguments.blob is None else arguments.blob.size_bytes
     return len(arguments)
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any, ClassVar, Final, Literal, NoReturn
 
 import cloudpickle
 
+from formation_p2p.api.reference import OnlyInCalls, Reference
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.blob import Blob, digest_of
 from formation_p2p.core.workload.code_bundle import NO_MODULES, Code, ModuleNames
@@ -55,6 +56,8 @@ def code_paths(choice: CodeChoice) -> CodePaths:
 
 # Whether a buffer goes into the pickle (PEP 574).
 TakesBuffer = Callable[[PickleBuffer], bool]
+# What stands for an object in the pickle, by its persistent id; None for the object itself.
+NumberOf = Callable[[object], int | None]
 
 
 class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
@@ -84,6 +87,8 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             self._referred.add(obj.__name__)
         elif kind is BuiltinFunctionType or issubclass(kind, type):
             self._referred.add(_module_of(obj))
+        elif kind is Reference:
+            raise OnlyInCalls
         else:
             self._referred.add(_module_of(kind))
         return super().reducer_override(obj)
@@ -112,19 +117,51 @@ class _WithoutCode(CodePickler):
     dispatch_table: ClassVar = ChainMap({CodeType: _refuse}, cloudpickle.Pickler.dispatch_table)
 
 
-def pickler_for(buffer: IO[bytes], python: str, takes: TakesBuffer | None = None) -> CodePickler:
-    """`python` is the version that reads it; empty for this one."""
-    kind = CodePickler if python in ("", own_name()) else _WithoutCode
-    return kind(buffer, takes)
+class _Referring:
+    """Asks of every object what stands for it, which takes as long as pickling a number does: of
+    use once there are references."""
+
+    number_of: NumberOf
+
+    def persistent_id(self, value: object) -> int | None:
+        return self.number_of(value)
+
+
+class _ReferringWithCode(_Referring, CodePickler):
+    pass
+
+
+class _ReferringWithoutCode(_Referring, _WithoutCode):
+    pass
+
+
+def pickler_for(
+    buffer: IO[bytes],
+    python: str,
+    takes: TakesBuffer | None = None,
+    number_of: NumberOf | None = None,
+) -> CodePickler:
+    """`python` is the version that reads it; empty for this one. `number_of` says what stands for
+    references; without it they raise OnlyInCalls."""
+    with_code = python in ("", own_name())
+    if number_of is None:
+        return (CodePickler if with_code else _WithoutCode)(buffer, takes)
+    pickler = (_ReferringWithCode if with_code else _ReferringWithoutCode)(buffer, takes)
+    pickler.number_of = number_of
+    return pickler
 
 
 def pickled(
-    value: object, python: str = "", takes: TakesBuffer | None = None
+    value: object,
+    python: str = "",
+    takes: TakesBuffer | None = None,
+    number_of: NumberOf | None = None,
 ) -> tuple[bytes, ModuleNames]:
     """A pickle for this version of Python or another, and what it refers to. Raises whatever a
-    value that cannot be pickled raises; InvalidInput where `python` cannot run its code."""
+    value that cannot be pickled raises; InvalidInput where `python` cannot run its code, and
+    OnlyInCalls for references without `number_of`."""
     buffer = io.BytesIO()
-    pickler = pickler_for(buffer, python, takes)
+    pickler = pickler_for(buffer, python, takes, number_of)
     pickler.dump(value)
     return buffer.getvalue(), pickler.modules
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack, overload
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, of_calls, with_code
+from formation_p2p.api.calls import call_options, of_calls, reference_to, with_code
 from formation_p2p.api.code import pickled
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.executor import NodeExecutor
@@ -21,6 +21,7 @@ from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
 from formation_p2p.api.progress import Progress
+from formation_p2p.api.reference import Reference
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.core.errors import InvalidInput
@@ -274,14 +275,29 @@ class Node(Enterable):
             raise error
         return ProcessResult.decode(result.result)
 
-    async def put(self, path: Path | str) -> Blob:
-        """Offer a file to the network, by its content, from where it lies.
+    @overload
+    async def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
 
-        It is read once, to name it, and must stay as it is until its readers have it. Pass the
-        blob on: as an input of a ProcessSpec, or for `get` on another node. Raises LocalError.
+    @overload
+    async def put(self, obj: T) -> Reference[T]: ...
+
+    async def put(self, obj: object) -> Blob | Reference[object]:
+        """Keep an object for calls, or offer a file to the network.
+
+        A path, which any text is taken for: the file is offered by its content, from where it
+        lies. It is read once, to name it, and must stay as it is until its readers have it. Pass
+        the blob on: as an input of a ProcessSpec, or for `get` on another node.
+
+        Any other object is pickled once. Pass the reference to calls in its place: each worker
+        fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
+        object that cannot be pickled raises.
+
+        Raises LocalError where the file cannot be read, or the object not be kept.
         """
         self._lifecycle.check_loop()
-        return await asyncio.to_thread(self._services.put, Path(path))
+        if isinstance(obj, str | Path):
+            return await asyncio.to_thread(self._services.put, Path(obj))
+        return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
 
     async def get(
         self,

@@ -9,6 +9,7 @@ from typing import Final
 
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskEnd
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.peer.effects import RejectRequest, UserEffect
 from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
@@ -25,22 +26,50 @@ class Packer:
         self._owner = owner
 
     def pack(
-        self, pickled: bytes | memoryview, buffers: Iterable[pickle.PickleBuffer] = ()
+        self,
+        pickled: bytes | memoryview,
+        buffers: Iterable[pickle.PickleBuffer] = (),
+        references: Iterable[Parcel] = (),
+        *,
+        inside: bool = False,
     ) -> Parcel:
-        """The parcel, which is to be released once. Raises LocalError."""
+        """The parcel, which is to be released once. The pickle goes into its blob where it is large
+        or `inside` says so. `references` are held for it. Raises LocalError, and InvalidInput
+        where one of them was released."""
         pieces = [buffer.raw() for buffer in buffers]
         sizes = tuple(piece.nbytes for piece in pieces)
-        inside = len(pickled) > LARGE_BYTES
-        name, size = self.blobs.put([memoryview(pickled if inside else b""), *pieces])
-        blob = PrivateBlob(name, size, self._owner())
+        inside = inside or len(pickled) > LARGE_BYTES
+        held: list[Parcel] = []
+        try:
+            for each in references:
+                self.hold(each)
+                held.append(each)
+            blob = None
+            if inside or pieces:
+                name, size = self.blobs.put([memoryview(pickled if inside else b""), *pieces])
+                blob = PrivateBlob(name, size, self._owner())
+        except BaseException:
+            self.release_all(held)
+            raise
         if inside:
-            return Parcel(b"", len(pickled), sizes, blob)
-        return Parcel(bytes(pickled), 0, sizes, blob)
+            return Parcel(b"", len(pickled), sizes, blob, tuple(held))
+        return Parcel(bytes(pickled), 0, sizes, blob, tuple(held))
 
     def hold(self, parcel: Parcel) -> None:
-        """It is to be released once more."""
+        """It is to be released once more. Raises InvalidInput where it was released for the last
+        time."""
+        held: list[PrivateBlob] = []
         for blob in parcel.blobs:
-            self.blobs.hold(blob.name)
+            if not self.blobs.hold(blob.name):
+                for each in held:
+                    self.blobs.release(each.name)
+                raise InvalidInput("reference", "it was released; put the object again")
+            held.append(blob)
+
+    def release_soon(self, parcel: Parcel) -> None:
+        """As `release`, from a finalizer, which may interrupt anything."""
+        for blob in parcel.blobs:
+            self.blobs.release_soon(blob.name)
 
     def release_all(self, arguments: Iterable[bytes | Parcel]) -> None:
         """The parcels among these."""

@@ -10,15 +10,18 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.node import Node
+from formation_p2p.api.reference import Reference
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
@@ -197,7 +200,6 @@ class SyncNode(_Sync[Node], NodeBase):
     map = _waits(Node.map)
     executor = _calls(Node.executor)
     run = _waits(Node.run)
-    put = _waits(Node.put)
     get = _waits(Node.get)
     workers = _waits(Node.workers)
     explain = _waits(Node.explain)
@@ -206,6 +208,16 @@ class SyncNode(_Sync[Node], NodeBase):
     story = _waits(Node.story)
     trust = _waits(Node.trust)
     report_wrong = _waits(Node.report_wrong)
+
+    @overload
+    def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def put(self, obj: T) -> Reference[T]: ...
+
+    def put(self, obj: object) -> Blob | Reference[object]:
+        """See `Node.put`."""
+        return self._loop.run(lambda: self._wrapped.put(obj))
 
     def jobs(self) -> tuple[SyncJob, ...]:
         """The jobs of the node's state that have not ended. See `Node.jobs`."""

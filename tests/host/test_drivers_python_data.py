@@ -13,7 +13,13 @@ import numpy as np
 import trio
 import trio.testing
 
-from formation_p2p.api.calls import ArgumentPickler, context_of, packed_function, pickled_function
+from formation_p2p.api.calls import (
+    ArgumentPickler,
+    context_of,
+    packed_function,
+    pickled_function,
+    reference_to,
+)
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
@@ -240,5 +246,90 @@ def test_a_call_that_is_taken_back_gives_its_data_back(tmp_path: Path) -> None:
         for parcel in parcels:
             world.packer.release(parcel)
         assert await world.value(len, np.ones(MIB)) == MIB
+
+    story(tmp_path, scenario)
+
+
+def test_what_a_call_refers_to_is_the_object_itself(tmp_path: Path) -> None:
+    def looks(array: Any, nested: Any, *, table: Any) -> Any:
+        (same,) = nested["in"]
+        return float(array.sum()), same is array, array.flags.writeable, array.base is None, table
+
+    async def scenario(world: World) -> None:
+        table = {"a": [1, 2]}
+        first, second = (reference_to(each, world.packer) for each in (np.ones(MIB), table))
+        for _ in range(2):
+            arguments = world.pickler.dumps((first, {"in": [first]}), {"table": second})
+            outcome = await world.outcome(looks, arguments)
+            assert isinstance(outcome, Succeeded), outcome
+            assert pickle.loads(outcome.result) == (float(MIB), True, False, False, table)
+        small = reference_to(np.arange(3), world.packer)
+        second_of = lambda array: (int(array[1]), array.flags.writeable)  # noqa: E731
+        assert await world.value(second_of, small) == (1, False)
+        whole = reference_to(b"x" * 1000, world.packer)
+        assert await world.value(lambda a, b: len(a) + len(b), whole, b"x" * MIB) == MIB + 1000
+
+    story(tmp_path, scenario)
+
+
+def test_what_cannot_change_is_read_once_and_all_else_is_each_calls_own(tmp_path: Path) -> None:
+    def identity(value: Any) -> int:
+        import builtins
+
+        seen = builtins.__dict__.setdefault("seen", [])
+        seen.append(value)
+        return len({id(each) for each in seen})
+
+    def grows(values: Any) -> Any:
+        values.append(len(values))
+        return values
+
+    async def scenario(world: World) -> None:
+        words = reference_to(tuple(str(number) for number in range(100)), world.packer)
+        for _ in range(3):
+            assert await world.value(identity, words) == 1
+        own = reference_to([5], world.packer)
+        for _ in range(3):
+            assert await world.value(grows, own) == [5, 1]
+        deep: Any = ()
+        for _ in range(20):
+            deep = (deep,)
+        assert [await world.value(identity, reference_to(deep, world.packer))] == [2]
+
+    story(tmp_path, scenario)
+
+
+def test_what_a_function_refers_to_is_read_with_it(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        table = reference_to(np.arange(MIB), world.packer)
+
+        def entry(number: int) -> int:
+            return int(table[number])  # type: ignore[index]  # it is the array there
+
+        packed = packed_function(entry, world.packer)
+        assert packed.parcel is not None
+        shared = context_of(packed.function)
+        for number in range(3):
+            assert await world.value(entry, number, shared=shared) == number
+        world.packer.release(packed.parcel)
+
+    story(tmp_path, scenario)
+
+
+def test_an_interpreter_keeps_so_much_of_what_calls_referred_to(tmp_path: Path) -> None:
+    def kept(value: Any) -> Any:
+        import sys
+
+        parcels: Any = sys.modules["formation_p2p_parcels"]
+        parcels.MAX_KEPT = 3
+        return len(parcels._kept), sum(part.size_bytes for part in parcels._kept.values())
+
+    async def scenario(world: World) -> None:
+        references = [reference_to(np.full(MIB, number), world.packer) for number in range(8)]
+        for _ in range(2):
+            for reference in references:
+                count, kept_bytes = await world.value(kept, reference)
+        assert (count, kept_bytes) == (3, 3 * 9 * MIB)
+        assert (await world.value(kept, references))[0] == 8
 
     story(tmp_path, scenario)

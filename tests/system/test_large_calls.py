@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from formation_p2p import python_calls, value_of
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB, MIB
 from tests.support.drivers_world import open_descriptors
 from tests.support.loopback import LISTEN
@@ -73,6 +74,29 @@ async def test_arrays_go_over_the_network_to_other_machines(tmp_path: Path) -> N
                 table = np.arange(64 * KIB)
                 assert await bob.map(lambda n: int(table[n]), [5, 6], needs=NEEDS) == [5, 6]
                 await until(lambda: len(bob.services.packer.blobs) == 0)
+
+
+async def test_a_reference_is_the_object_in_every_kind_of_call(world: SmallNetwork) -> None:
+    def entry(table: Any, number: int) -> float:
+        return float(table[number])
+
+    async with asyncio.timeout(DEADLINE_S):
+        table = await world.bob.put(np.arange(64 * KIB))
+        assert table.size_bytes >= 512 * KIB
+        numbers = range(20)
+        found = await world.bob.map(lambda pair: entry(*pair), [(table, n) for n in numbers])
+        assert found == list(map(float, numbers))
+        assert await world.bob.map(lambda n: float(table[n]), numbers) == found  # type: ignore[index]
+        with world.bob.executor(needs=NEEDS) as executor:
+            futures = [executor.submit(entry, table, n) for n in numbers]
+            assert [await asyncio.wrap_future(future) for future in futures] == found
+            other = await world.alice.put([1])
+            with pytest.raises(InvalidInput, match="another node's"):
+                await asyncio.wrap_future(executor.submit(repr, other))
+        table.release()
+        with pytest.raises(InvalidInput, match="it was released"):
+            await world.bob.map(lambda pair: entry(*pair), [(table, 1)])
+        await until(lambda: held_by(world) == 0)
 
 
 async def test_an_item_that_cannot_be_pickled_leaves_nothing_behind(world: SmallNetwork) -> None:

@@ -14,6 +14,7 @@ import fcntl
 import logging
 import mmap
 import os
+import queue
 import secrets
 import threading
 import time
@@ -83,6 +84,7 @@ class PrivateBlobs:
         self._spare: deque[Segment] = deque()  # the longest unused first
         self._memory_bytes = 0  # of all segments and files in memory, the spare ones too
         self._segments = 0
+        self._dropped_names: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def open(self, folder: Path) -> None:
         self._folder = folder
@@ -98,6 +100,7 @@ class PrivateBlobs:
     def put(self, pieces: Sequence[memoryview]) -> tuple[bytes, int]:
         """Keep these, laid out as in a parcel, until `release`. Returns the name and the size.
         Raises LocalError where neither memory nor the disk has room."""
+        self._release_dropped()
         size = places_of(piece.nbytes for piece in pieces)[-1]
         segment = self._segment(size)
         try:
@@ -170,6 +173,15 @@ class PrivateBlobs:
                 return
         self._forget(held)
 
+    def release_soon(self, name: bytes) -> None:
+        """As `release`, for finalizers: they may interrupt what holds the lock."""
+        self._dropped_names.put(name)
+
+    def _release_dropped(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self.release(self._dropped_names.get_nowait())
+
     def lend(self, name: bytes) -> Lent | None:
         """For a reader, which is to call `Lent.done`; None where it is not here. Raises OSError."""
         with self._lock:
@@ -216,7 +228,9 @@ class PrivateBlobs:
         self.trim()
 
     def trim(self, *, all_of_it: bool = False) -> None:
-        """Give back the memory of spare segments that were not used for a while."""
+        """Give back the memory of what finalizers released, and of spare segments that were not
+        used for a while."""
+        self._release_dropped()
         now_s = time.monotonic()
         while True:
             with self._lock:

@@ -19,18 +19,21 @@ from formation_p2p.host.drivers.driver import BlobAccess, Execution
 @dataclass(slots=True)
 class Handed:
     """The parcels of one pickle, ready to be handed to an interpreter. `done` once it has done with
-    them."""
+    them. What they refer to, it keeps for other calls."""
 
     body: bytes
     lent: list[Lent] = field(default_factory=list)
+    referred: list[Lent] = field(default_factory=list)
 
     @property
     def files(self) -> list[int]:
-        return [each.file for each in self.lent]
+        return [each.file for each in (*self.lent, *self.referred)]
 
     def done(self, *, clean: bool) -> None:
         for each in self.lent:
             each.done(clean=clean)
+        for each in self.referred:
+            each.done(clean=False)
 
 
 @dataclass(slots=True)
@@ -149,19 +152,22 @@ class Prefetch:
         parcel = Parcel.decode(record)
         if self._blobs is None:
             raise InvalidInput("driver", "has no access to private blobs")
-        handed = Handed(b"".join(map(_body, (parcel, *parcel.references))))
+        others = (_body(each, kept=True) for each in parcel.references)
+        handed = Handed(b"".join((_body(parcel, kept=False), *others)))
         try:
             for blob in parcel.blobs:
-                handed.lent.append(await self._blobs.lend(blob))
+                lent = handed.lent if blob is parcel.blob else handed.referred
+                lent.append(await self._blobs.lend(blob))
         except BaseException:
             handed.done(clean=True)
             raise
         return handed
 
 
-def _body(parcel: Parcel) -> bytes:
+def _body(parcel: Parcel, *, kept: bool) -> bytes:
     """As python_parcels.py reads it."""
+    name = parcel.blob.name if kept and parcel.blob is not None else python_parcels.OWN
     header = python_parcels.PARCEL.pack(
-        parcel.pickle_bytes, len(parcel.pickled), len(parcel.buffers)
+        name, parcel.pickle_bytes, len(parcel.pickled), len(parcel.buffers)
     )
     return b"".join((header, *map(python_parcels.SIZE.pack, parcel.buffers), parcel.pickled))

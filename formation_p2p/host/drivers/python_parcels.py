@@ -5,7 +5,11 @@ node has handed over.
 comes is a body of parcels, the call's own and then those that it refers to, and in one message on
 the data socket a descriptor for each that has memory. A parcel is a PARCEL, the SIZE of each buffer
 and the pickle, unless that is in the memory: there it comes first, and each piece at the next
-multiple of ALIGNMENT_BYTES. The mapping is private, so that what a call writes is its own.
+multiple of ALIGNMENT_BYTES.
+
+The mapping of the call's own is private, so that what a call writes is its own. What it refers to
+is mapped read-only and stays mapped for the calls that come, by its name; its value is read anew
+for each call that takes it, unless no call can change it.
 """
 
 from __future__ import annotations
@@ -21,15 +25,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-# Bytes of the pickle in memory, and here, and how many buffers there are.
-PARCEL = struct.Struct("!QII")
+# The name that it is kept by, bytes of the pickle in memory, and here, and how many buffers there
+# are.
+PARCEL = struct.Struct("!16sQII")
 SIZE = struct.Struct("!Q")
+# In place of a name: it is the call's own.
+OWN = bytes(16)
 # As in core/workload/parcel.py.
 ALIGNMENT_BYTES = 64
 # One for the call, and one for each reference.
 MAX_FILES = 129
+# Kept beside those of the newest call: what a call refers to, and as much as four arrays of 256
+# MiB. Its owner may have released it, and then this keeps it in memory.
+MAX_KEPT = 128
+MAX_KEPT_BYTES = 1024 * 1024 * 1024
 # What a message with descriptors has beside them: it cannot be empty.
 NOTE = b"+"
+# Of these, and tuples of them, one object serves all calls.
+UNCHANGING = frozenset({int, float, complex, bool, str, bytes, type(None), range})
+# How far tuples are looked into.
+MAX_DEPTH = 8
 
 _forks = 0
 
@@ -42,6 +57,27 @@ def forking() -> None:
 os.register_at_fork(before=forking)
 
 
+class Part:
+    """One parcel: its pickle and its buffers, and its value once that is known to stay as it is."""
+
+    def __init__(self, pickled: Any, buffers: list[memoryview], size_bytes: int) -> None:
+        self.pickled = pickled
+        self.buffers = buffers
+        self.size_bytes = size_bytes
+        self.values: list[Any] = []
+
+    def load(self, load: Callable[..., Any]) -> Any:
+        if self.values:
+            return self.values[0]
+        value = load(self.pickled, self.buffers)
+        if is_unchanging(value):
+            self.values.append(value)
+        return value
+
+
+_kept: dict[bytes, Part] = {}  # by name, the one that was used last at the end
+
+
 class Parcels:
     """The parcels of one call, in memory until they are loaded."""
 
@@ -50,52 +86,93 @@ class Parcels:
         self.forks = _forks
         with socket.socket(fileno=os.dup(data)) as connection:
             files = socket.recv_fds(connection, len(NOTE), MAX_FILES)[1]
+        self.maps: list[weakref.ref[mmap.mmap]] = []
+        self.parts: list[Part] = []
+        named: set[bytes] = set()
         try:
-            maps = [mmap.mmap(file, 0, mmap.MAP_PRIVATE) for file in files]
+            self.take(body, iter(files), named)
         finally:
             for file in files:
                 os.close(file)
-        self.maps = [weakref.ref(each) for each in maps]
-        self.parts = list(parts(memoryview(body), maps))
+        trim(named)
+
+    def take(self, body: bytes, files: Iterator[int], named: set[bytes]) -> None:
+        for name, inside, pickled, sizes in read(memoryview(body)):
+            file = next(files) if inside or any(sizes) else None
+            part = None if name == OWN else _kept.pop(name, None)
+            if part is None:
+                mapped = None if file is None else self.map(file, own=name == OWN)
+                part = part_of(mapped, inside, pickled, sizes)
+            if name != OWN:
+                _kept[name] = part
+                named.add(name)
+            self.parts.append(part)
+
+    def map(self, file: int, *, own: bool) -> mmap.mmap:
+        if not own:
+            return mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(file, 0, mmap.MAP_PRIVATE)
+        self.maps.append(weakref.ref(mapped))
+        return mapped
 
     def load(self, load: Callable[..., Any]) -> Any:
         """What the first of them is the pickle of."""
-        (pickled, buffers), *others = self.parts
+        own, *others = self.parts
         self.parts = []
         values: dict[int, Any] = {}
 
         def referred(index: int) -> Any:
             if index not in values:
-                values[index] = load(*others[index])
+                values[index] = others[index].load(load)
             return values[index]
 
-        return load(pickled, buffers, referred if others else None)
+        return load(own.pickled, own.buffers, referred if others else None)
 
     def are_kept(self) -> bool:
-        """Whether any of the memory may still be used, now that the call is over."""
+        """Whether any of the call's own memory may still be used, now that it is over."""
         self.parts = []
         return self.forks != _forks or any(each() is not None for each in self.maps)
 
 
-def parts(body: memoryview, maps: list[mmap.mmap]) -> Iterator[tuple[Any, list[memoryview]]]:
-    """Of each parcel its pickle and its buffers."""
-    at = used = 0
+def trim(named: set[bytes]) -> None:
+    """Forget those that were used the longest ago, past the bounds; not those of this call."""
+    kept_bytes = sum(part.size_bytes for part in _kept.values())
+    for name in [*_kept]:
+        if name in named or (len(_kept) <= MAX_KEPT and kept_bytes <= MAX_KEPT_BYTES):
+            return
+        kept_bytes -= _kept.pop(name).size_bytes
+
+
+def read(body: memoryview) -> Iterator[tuple[bytes, int, memoryview, list[int]]]:
+    """Of each parcel its name, the size of its pickle in memory or the pickle, and the sizes of its
+    buffers."""
+    at = 0
     while at < len(body):
-        inside, here, count = PARCEL.unpack_from(body, at)
+        name, inside, here, count = PARCEL.unpack_from(body, at)
         at += PARCEL.size
         sizes = [size for (size,) in SIZE.iter_unpack(body[at : at + count * SIZE.size])]
         at += count * SIZE.size
-        pickled = body[at : at + here]
+        yield name, inside, body[at : at + here], sizes
         at += here
-        buffers: list[memoryview] = []
-        if inside or any(sizes):
-            memory = memoryview(maps[used])
-            used += 1
-            place = inside
-            if inside:
-                pickled = memory[:inside]
-            for size in sizes:
-                place += -place % ALIGNMENT_BYTES
-                buffers.append(memory[place : place + size])
-                place += size
-        yield pickled, buffers
+
+
+def part_of(mapped: mmap.mmap | None, inside: int, pickled: memoryview, sizes: list[int]) -> Part:
+    if mapped is None:
+        return Part(pickled, [memoryview(b"") for _ in sizes], 0)
+    memory = memoryview(mapped)
+    if inside:
+        pickled = memory[:inside]
+    place = inside
+    buffers: list[memoryview] = []
+    for size in sizes:
+        place += -place % ALIGNMENT_BYTES
+        buffers.append(memory[place : place + size])
+        place += size
+    return Part(pickled, buffers, len(memory))
+
+
+def is_unchanging(value: object, depth: int = 0) -> bool:
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return depth < MAX_DEPTH and all(is_unchanging(each, depth + 1) for each in value)  # type: ignore[attr-defined]  # they are iterated
+    return kind in UNCHANGING

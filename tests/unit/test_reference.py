@@ -1,0 +1,148 @@
+"""References: what calls make of them on the caller's side, and when they are not good any more."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p.api.calls import ArgumentPickler, LargeFunctions, packed_function, reference_to
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.parcel import MAX_REFERENCES, Parcel
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from tests.support.parcels import a_packer
+
+
+def packed(pickler: ArgumentPickler, *args: Any, **kwargs: Any) -> Parcel:
+    parcel = pickler.dumps(args, kwargs)
+    assert isinstance(parcel, Parcel)
+    return parcel
+
+
+def test_each_is_named_once_in_a_call_wherever_it_is() -> None:
+    packer = a_packer()
+    first, second = reference_to([1, 2], packer), reference_to("text", packer)
+    pickler = ArgumentPickler(packer)
+    assert pickler.dumps((1,), {}) == pickle.dumps(((1,), {}), 5)
+    parcel = packed(pickler, [first, {"x": second}], first, y=(second, first))
+    assert parcel.references == (first.parcel, second.parcel)
+    assert parcel.blob is None
+    later = packed(pickler, second)
+    assert later.references == (second.parcel,)
+    assert pickler.dumps(([3],), {}) == pickle.dumps((([3],), {}), 5)
+    beside = packed(pickler, second, b"x" * MIB)
+    assert beside.blob is not None
+    for each in (parcel, later, beside):
+        packer.release(each)
+    assert len(packer.blobs) == 2
+
+
+def test_a_function_may_enclose_one() -> None:
+    packer = a_packer()
+    table = reference_to({"a": 1}, packer)
+
+    def entry(name: str) -> object:
+        return table, name
+
+    function = packed_function(entry, packer)
+    assert function.parcel is not None
+    assert function.parcel.references == (table.parcel,)
+    assert Parcel.decode(function.function) == function.parcel
+    assert "formation_p2p.api.reference" not in function.modules.referred
+    functions = LargeFunctions(packer)
+    again = [functions.packed(entry) for _ in range(3)]
+    assert len({id(each.parcel) for each in again}) == 1
+
+
+def test_calls_that_were_handed_over_have_it_to_their_end() -> None:
+    packer = a_packer()
+    reference = reference_to(b"x" * MIB, packer)
+    assert (reference.size_bytes, len(packer.blobs)) == (MIB + 64, 1)
+    parcel = packed(ArgumentPickler(packer), reference)
+    reference.release()
+    reference.release()
+    assert len(packer.blobs) == 1
+    packer.release(parcel)
+    assert len(packer.blobs) == 0
+    assert "bytes, 1.0MiB, released" in repr(reference)
+
+
+def test_one_that_is_dropped_is_released_before_memory_is_asked_for() -> None:
+    packer = a_packer(PrivateBlobs(limit_bytes=3 * MIB))
+    for _ in range(5):
+        reference_to(b"x" * 2 * MIB, packer)
+    assert len(packer.blobs) == 1
+    cycle: list[Any] = [reference_to(b"y", packer)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    packer.blobs.trim()
+    assert len(packer.blobs) == 0
+
+
+def test_one_that_is_not_good_here_is_an_error_at_once() -> None:
+    packer, other = a_packer(), a_packer()
+    good, foreign, released = (reference_to([1], each) for each in (packer, other, packer))
+    released.release()
+    pickler = ArgumentPickler(packer)
+
+    def encloses() -> object:
+        return foreign
+
+    with pytest.raises(InvalidInput, match="another node's"):
+        pickler.dumps((good, foreign), {})
+    with pytest.raises(InvalidInput, match="another node's"):
+        packed_function(encloses, packer)
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="it was released; put the object again"):
+            pickler.dumps(([good, released],), {})
+    other.blobs.close()
+    with pytest.raises(InvalidInput, match="it was released"):
+        ArgumentPickler(other).dumps((foreign,), {})
+    parcel = packed(pickler, good)
+    assert parcel.references == (good.parcel,)
+    packer.release(parcel)
+    good.release()
+    assert len(packer.blobs) == 0
+
+
+def test_what_cannot_be_kept_holds_no_reference() -> None:
+    packer = a_packer(PrivateBlobs(max_blobs=1))
+    reference = reference_to([1], packer)
+    with pytest.raises(LocalError, match="1 private blobs are held"):
+        ArgumentPickler(packer).dumps((reference, b"x" * MIB), {})
+    reference.release()
+    assert len(packer.blobs) == 0
+
+
+def test_it_goes_nowhere_but_into_calls() -> None:
+    packer = a_packer()
+    reference = reference_to([1], packer)
+    for use in (pickle.dumps, copy.copy, lambda each: reference_to([each], packer)):
+        with pytest.raises(InvalidInput, match="pass it to one, or pickle the object"):
+            use(reference)
+
+
+def test_a_call_takes_so_many() -> None:
+    packer = a_packer()
+    references = [reference_to(number, packer) for number in range(MAX_REFERENCES + 1)]
+    pickler = ArgumentPickler(packer)
+    with pytest.raises(InvalidInput, match="a call takes 128 references; put a list"):
+        pickler.dumps((references,), {})
+    assert len(packed(pickler, references[1:]).references) == MAX_REFERENCES
+
+
+def test_what_code_it_needs_is_asked_for_by_the_calls(tmp_path: Path) -> None:
+    packer = a_packer()
+    reference = reference_to([tmp_path], packer)
+    pickler = ArgumentPickler(packer)
+    assert "pathlib" not in pickler.modules.referred
+    packed(pickler, reference)
+    assert "pathlib" in pickler.modules.referred
+    many = reference_to([bytearray(KIB)], packer)
+    assert "pathlib" not in many.modules.referred
