@@ -1,6 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or later and nothing else: the first run puts
 # what they use into .venv, and nothing anywhere else. `make interop` needs npm as well, and puts
-# the other implementations into .interop; `make bench-dispatch` puts Ray and Dask into .bench.
+# the other implementations into .interop; `make bench-dispatch` and
+# `make bench-data` put Ray, Dask and joblib into .bench.
 
 PYTHON ?= python3
 # For the demo: make demo ARGS=--json
@@ -14,7 +15,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_BENCH := $(VENV)/.installed-bench
 # What we are compared with, in an environment of its own.
 PEERS := .bench
-PEERS_TXT := benchmarks/dispatch/peers.txt
+PEERS_TXT := benchmarks/peers.txt
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
@@ -24,7 +25,7 @@ PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/records/envelope.p
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-placement chaos clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement chaos clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -34,6 +35,7 @@ help:
 	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
 	@echo "make bench-dht  four DHTs side by side on loopback (ARGS=--json, ARGS=--kill)"
 	@echo "make bench-dispatch  small tasks beside Ray, Dask and a pool of processes (ARGS=--json)"
+	@echo "make bench-data  arrays, files, packages and environments, beside Ray and joblib (ARGS=--json)"
 	@echo "make bench-placement  a million profiles, and 100,000 tasks on 5,000 nodes (ARGS=--json)"
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make lint    ruff, mypy and the import contracts"
@@ -78,6 +80,9 @@ bench-dht: $(INSTALLED_BENCH)
 
 bench-dispatch: $(INSTALLED) $(PEERS)/.installed
 	@$(BIN)/python -m benchmarks.dispatch $(ARGS)
+
+bench-data: $(INSTALLED_BENCH) $(PEERS)/.installed
+	@$(BIN)/python -m benchmarks.data $(ARGS)
 
 bench-placement: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.placement $(ARGS)

@@ -26,88 +26,36 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import pstats
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.dispatch.figures import SIDES, Line, combined, table
-from benchmarks.dispatch.processes import ROOT, SideFailed, adopt_orphans, run_side
+from benchmarks.dispatch.parts import Part, here, run_parts
+from benchmarks.dispatch.processes import SideFailed, adopt_orphans, run_side
 from benchmarks.dispatch.profiles import VARIABLE
 
-# What `make bench-dispatch` makes for Ray and Dask.
-PEERS_PYTHON: Final = str(ROOT / ".bench" / "bin" / "python")
 TASKS: Final = 20_000
 # Lines of each profile that are printed; the file has the rest.
 PROFILE_LINES: Final = 15
 
 
-@dataclass(frozen=True)
-class Part:
-    """One process of a side. Nothing takes as long as `deadline_s`, on two busy cores."""
-
-    side: str
-    module: str
-    arguments: tuple[str, ...]
-    deadline_s: float
-    peers: bool = False
-
-    @property
-    def interpreter(self) -> str:
-        return PEERS_PYTHON if self.peers else sys.executable
-
-
 def parts(sides: Sequence[str], tasks: int, quick: bool) -> list[Part]:
     common = (f"--tasks={tasks}", *(("--rounds=1", "--calls=100") if quick else ()))
     every = [
-        Part("process_pool", "pool_side", common, 180),
-        Part("ray", "ray_side", common, 360, peers=True),
-        Part("dask", "dask_side", common, 480, peers=True),
-        Part("formation", "formation_side", common, 480),
-        Part("formation", "formation_cold", ("--times=3",) if quick else (), 240),
-        Part("formation", "formation_memory", (), 180),
-        Part("formation", "formation_durable", ("--times=1",) if quick else (), 300),
-        Part("formation", "formation_killed", ("--kills=2",) if quick else (), 420),
+        Part("process_pool", "dispatch.pool_side", common, 180),
+        Part("ray", "dispatch.ray_side", common, 360, peers=True),
+        Part("dask", "dispatch.dask_side", common, 480, peers=True),
+        Part("formation", "dispatch.formation_side", common, 480),
+        Part("formation", "dispatch.formation_cold", ("--times=3",) if quick else (), 240),
+        Part("formation", "dispatch.formation_memory", (), 180),
+        Part("formation", "dispatch.formation_durable", ("--times=1",) if quick else (), 300),
+        Part("formation", "dispatch.formation_killed", ("--kills=2",) if quick else (), 420),
     ]
     return [part for part in every if part.side in sides]
-
-
-async def run(every: Sequence[Part], say: Callable[[str], None]) -> tuple[Line, dict[str, str]]:
-    """The figures of those that brought some, and by part why others did not."""
-    lines: dict[str, Line] = {}
-    failed: dict[str, str] = {}
-    loads = {}
-    for part in every:
-        say(f"{part.module} …")
-        loads[part.module] = round(os.getloadavg()[0], 2)
-        try:
-            line = await run_part(part)
-        except SideFailed as failure:
-            failed[part.module] = str(failure)
-            say(f"{part.module}: {failure}")
-            continue
-        say("  ".join(f"{what} {value}" for what, value in line.items()))
-        lines.setdefault(part.side, {}).update(line)
-    result = combined(lines)
-    result |= {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": loads}
-    return result, failed
-
-
-async def run_part(part: Part) -> Line:
-    """With a folder of its own for what it writes, also where it does not end well. Raises
-    SideFailed."""
-    arguments = (f"benchmarks.dispatch.{part.module}", *part.arguments)
-    # A short name: Ray's sockets are deep below it, and the path of a socket has an end.
-    with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as folder:
-        # In its home Ray keeps the token that its own processes show each other.
-        places = {"TMPDIR": folder, **({"HOME": folder} if part.peers else {})}
-        return await run_side(part.interpreter, arguments, places, part.deadline_s)
 
 
 async def profile(folder: Path, tasks: int) -> None:
@@ -141,7 +89,11 @@ async def main(arguments: argparse.Namespace) -> int:
             return 1
         show_profile(arguments.profile)
         return 0
-    result, failed = await run(parts(arguments.only, tasks, arguments.quick), say)
+    lines, loads, failed = await run_parts(parts(arguments.only, tasks, arguments.quick), say)
+    by_side: dict[str, Line] = {}
+    for part, line in lines.items():
+        by_side.setdefault(part.side, {}).update(line)
+    result = {**combined(by_side), **here(), "load_before": loads}
     if arguments.json:
         print(json.dumps({**result, "failed": failed}))
     else:

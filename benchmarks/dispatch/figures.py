@@ -96,21 +96,24 @@ def table(result: Line) -> list[str]:
         (figure, _shown(result[figure]), *("" for _ in SIDES[1:]), _words(result, figure))
         for figure in OURS
     ]
-    return _aligned([head, *rows])
+    return aligned([head, *rows])
 
 
 def _words(result: Line, figure: str) -> str:
     """`≥ 3 x Ray's: yes`."""
-    verdict = {True: "yes", False: "NO", None: "not measured"}
     wanted = [target for target in targets(result) if target.figure == figure]
-    return ", ".join(f"{target.words}: {verdict[target.met]}" for target in wanted)
+    return ", ".join(f"{target.words}: {verdict(target.met)}" for target in wanted)
+
+
+def verdict(met: bool | None) -> str:
+    return {True: "yes", False: "NO", None: "not measured"}[met]
 
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

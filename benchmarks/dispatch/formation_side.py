@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterable
-from contextlib import suppress
 
 import psutil
 
+from benchmarks.cpu import used_s
 from benchmarks.dispatch.nodes import NEEDS, Workers
 from benchmarks.dispatch.profiles import profiled
 from benchmarks.dispatch.tasks import noop
@@ -38,19 +37,10 @@ class Formation:
         times = [worker.cpu_times() for worker in self._workers]
         ended = [each.children_user + each.children_system for each in times]
         return {
-            "scheduler": _used_s([psutil.Process()]),
-            "workers": _used_s(self._workers),
-            "interpreters": _used_s(below) + sum(ended),
+            "scheduler": used_s([psutil.Process()]),
+            "workers": used_s(self._workers),
+            "interpreters": used_s(below) + sum(ended),
         }
-
-
-def _used_s(processes: Iterable[psutil.Process]) -> float:
-    used_s = 0.0
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):  # an interpreter that ended a moment ago
-            times = process.cpu_times()
-            used_s += times.user + times.system
-    return used_s
 
 
 async def main() -> None:

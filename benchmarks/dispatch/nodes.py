@@ -1,12 +1,13 @@
 """A private network without a gate, on loopback: worker processes, homes that are thrown away.
 
 The first worker is the address in the invite. Each worker process is this file, run as a
-module with a home and the Pythons that it offers; it reads the invite, if it needs one, from its
+module with a home and what it offers; it reads the invite, if it needs one, from its
 standard input and serves until that ends, so that none outlives the process that started it.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import importlib
@@ -16,7 +17,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -25,6 +26,7 @@ from benchmarks.dispatch.processes import ROOT
 from benchmarks.dispatch.profiles import profiled
 from examples.local_network import end
 from formation_p2p import Home, Limits, Node, Rights
+from formation_p2p.api.config import NodeConfig
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # One task at a time on each worker: two workers are two processes that run tasks.
@@ -37,6 +39,13 @@ ANNOUNCED_S: Final = 15.0
 AGAIN_S: Final = 0.02
 # How long the network lasts if nobody ends it.
 GRANT_S: Final = 3600
+
+
+class Apart(Node):
+    """As if on a machine of its own: what is large goes to others over the network alone."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(replace(config, shares_memory=False))
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,16 @@ class Workers:
     """`async with Workers(2) as workers`. Entering raises RuntimeError where one does not come
     up, and TimeoutError."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self, count: int, *, drivers: Sequence[str] = ("python",), apart: bool = False
+    ) -> None:
+        """With `apart` each of its nodes is as if on a machine of its own."""
         self.all: list[Worker] = []
         self._count = count
+        self._apart = apart
+        self._offers = [f"--driver={driver}" for driver in drivers]
+        if apart:
+            self._offers.append("--apart")
         self._homes = 0
         self._invite = ""
         self._processes: list[Process] = []
@@ -98,7 +114,8 @@ class Workers:
     @asynccontextmanager
     async def newcomer(self, *, state: Path | None = None) -> AsyncIterator[Node]:
         """A node of a new identity, in this process, that has met every worker."""
-        joining = Node.join(self._invite, home=self.new_home(), listen=(), state=state)
+        kind = Apart if self._apart else Node
+        joining = kind.join(self._invite, home=self.new_home(), listen=(), state=state)
         async with joining as node:
             until_s = time.monotonic() + ANNOUNCED_S
             while (met := await node.neighbours()) < len(self.all):
@@ -130,7 +147,7 @@ class Workers:
         pythons: Sequence[str] = (),
     ) -> tuple[Worker, str]:
         process = await asyncio.create_subprocess_exec(
-            *(interpreter, "-m", "benchmarks.dispatch.nodes", str(home), *pythons),
+            *(interpreter, "-m", "benchmarks.dispatch.nodes", *self._offers, str(home), *pythons),
             stdin=PIPE,
             stdout=PIPE,
             cwd=ROOT,
@@ -151,18 +168,24 @@ class Workers:
         await asyncio.gather(*(end(process) for process in self._processes))
 
 
-async def _serve(home: Path, pythons: Sequence[str]) -> None:
+async def _serve(offers: argparse.Namespace) -> None:
     invite = sys.stdin.readline().strip() or None
     importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
-    with profiled(f"worker-{home.name}"):
-        async with Node.join(invite, home=home, listen=[LOOPBACK]) as node:
+    with profiled(f"worker-{offers.home.name}"):
+        kind = Apart if offers.apart else Node
+        async with kind.join(invite, home=offers.home, listen=[LOOPBACK]) as node:
             gc.collect()
             gc.freeze()  # as `formation worker` does once it has started
             limits = Limits(cpu_milli=WORKER_CPU_MILLI)
-            await node.worker(drivers=["python"], limits=limits, pythons=pythons)
+            await node.worker(drivers=offers.driver, limits=limits, pythons=offers.pythons)
             print(node.addresses[0], flush=True)
             await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]), sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--driver", action="append", required=True)
+    parser.add_argument("--apart", action="store_true", help="as if on a machine of its own")
+    parser.add_argument("home", type=Path)
+    parser.add_argument("pythons", nargs="*")
+    asyncio.run(_serve(parser.parse_args()))

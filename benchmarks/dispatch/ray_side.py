@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 
@@ -23,8 +25,8 @@ class Ray:
         assert ray.get(self._noop.remote(number)) == number
 
 
-if __name__ == "__main__":
-    arguments = arguments_of(__doc__)
+@contextmanager
+def ray_here() -> Iterator[None]:
     # Nothing about this run is told to anyone.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
@@ -35,6 +37,12 @@ if __name__ == "__main__":
         _temp_dir=tempfile.gettempdir(),
     )
     try:
-        put({**asyncio.run(measure(Ray(), arguments)), "version": ray.__version__})
+        yield
     finally:
         ray.shutdown()
+
+
+if __name__ == "__main__":
+    arguments = arguments_of(__doc__)
+    with ray_here():
+        put({**asyncio.run(measure(Ray(), arguments)), "version": ray.__version__})

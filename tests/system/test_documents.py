@@ -99,7 +99,8 @@ SHORT: Final = {
 ONLY_READ: Final = {
     "python -m simulations.realchaos": "takes a minute and root; tests/simulations runs it",
     "python -m benchmarks.dht.rpc": "takes minutes",
-    "python -m benchmarks.data": "takes minutes, and two cores",
+    "python -m benchmarks.data.blob": "takes minutes, and two cores",
+    "python -m benchmarks.data": "takes minutes; tests/system/test_benchmarks.py runs it in small",
     "python -m benchmarks.network": "takes a minute",
     "python -m benchmarks.mixed": "takes a minute; tests/system/test_benchmarks.py runs it",
     "python -m benchmarks.grants": "keeps Biscuit's engine busy for a minute",

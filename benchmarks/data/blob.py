@@ -1,6 +1,6 @@
 """One large file from one node to another on loopback, beside a plain TCP copy of the same file.
 
-    python -m benchmarks.data [--json] [--mib 1024] [--rounds 3] [--profile]
+    python -m benchmarks.data.blob [--json] [--mib 1024] [--rounds 3] [--profile]
 
 Both copies go from the page cache to a file, between two processes: once on the disk, and once in
 memory (`memory_`), so that the disk is left out. Ours is encrypted, and every chunk of it is
@@ -155,7 +155,7 @@ def peak_mb() -> float:
 
 
 def child(role: str, *arguments: str, profile: bool) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.data", "--role", role, *arguments]
+    command = [sys.executable, "-m", "benchmarks.data.blob", "--role", role, *arguments]
     if profile:
         command.insert(3, "--profile")
     return subprocess.Popen(

@@ -1,0 +1,85 @@
+"""An environment with scikit-learn: the first call in one that has to be built, of wheels that
+the worker has in its cache, and calls in it beside calls without one.
+
+The wheels come with an environment that is not counted. Each that follows has the same wheels and
+another name, since it asks for one more of those that scikit-learn brings anyway. The first call
+imports scikit-learn. Where the package index is comes from pip's configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import statistics
+import time
+from typing import Any, Final
+
+from benchmarks.cpu import spent
+from benchmarks.dispatch.nodes import NEEDS, Workers
+from benchmarks.dispatch.tasks import noop
+from benchmarks.dispatch.timing import percentile, put
+from formation_p2p import Env, Node
+
+PACKAGE: Final = "scikit-learn"
+MODULE: Final = "sklearn"
+# What it brings, one of which each further environment names too.
+BROUGHT: Final = ("joblib", "threadpoolctl", "scipy", "numpy")
+
+
+def version(module: str) -> str:
+    return str(importlib.import_module(module).__version__)
+
+
+async def cold(node: Node, *requirements: str) -> tuple[float, float]:
+    """Seconds until the first result, and of processor time."""
+    env = Env(requirements=requirements)
+    with spent() as took:
+        (found,) = await node.map(version, [MODULE], env=env, needs=NEEDS)
+    assert found
+    return took.wall_s, took.cpu_s
+
+
+async def warm(node: Node, calls: int, **options: Any) -> list[float]:
+    """In ms, after some that are not counted."""
+    times_ms: list[float] = []
+    for number in range(calls + calls // 4):
+        began_s = time.perf_counter()
+        assert await node.map(noop, [number], needs=NEEDS, **options) == [number]
+        times_ms.append((time.perf_counter() - began_s) * 1000)
+    return times_ms[calls // 4 :]
+
+
+async def main(times: int, calls: int) -> None:
+    importlib.import_module("formation_p2p.host.net.stack")  # which the node imports late
+    # One worker: two would each build what they are asked for.
+    async with Workers(1) as workers, workers.scheduler() as node:
+        fetched_s, _ = await cold(node, PACKAGE)
+        cold_s: list[float] = []
+        cpu_s: list[float] = []
+        for name in BROUGHT[:times]:
+            wall_s, used_s = await cold(node, PACKAGE, name)
+            cold_s.append(wall_s)
+            cpu_s.append(used_s)
+        env = Env(requirements=[PACKAGE])
+        warm_ms: dict[str, list[float]] = {"env": [], "none": []}
+        for _ in range(2):
+            warm_ms["env"] += await warm(node, calls, env=env)
+            warm_ms["none"] += await warm(node, calls)
+    put(
+        {
+            "env_cold_s": round(percentile(cold_s, 50), 2),
+            "env_warm_ms": {kind: round(statistics.median(ms), 3) for kind, ms in warm_ms.items()},
+            "cold_cpu_s": round(percentile(cpu_s, 50), 2),
+            "cold_max_s": round(max(cold_s), 2),
+            "fetched_s": round(fetched_s, 2),
+        }
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=300)
+    given = parser.parse_args()
+    asyncio.run(main(given.times, given.calls))
