@@ -15,7 +15,7 @@ from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named,
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
-from formation_p2p.cli.script import is_script, with_header
+from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.cli.task_flags import FLAGS, takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, Unplaceable
@@ -98,10 +98,12 @@ def run(
         kwargs["env"] = packages[0]
     options = options_of(kwargs, RUN_OPTIONS)
     kind = Kind(wasm, fuel, image)
-    if kind.driver == ProcessSpec.driver and is_script(argv, sent):
-        script = Path(argv[0])
+    place_of_script = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None
+    if place_of_script is not None:
+        script = Path(argv[place_of_script])
         options = with_header(script, options)
-        sent, argv = [*sent, script], ["python3", script.name, *argv[1:]]
+        python = argv[:place_of_script] or ["python3"]
+        sent, argv = [*sent, script], [*python, script.name, *argv[place_of_script + 1 :]]
     small, large = inline(named("in", sent))
     spec = ProcessSpec(
         (*kind.program, *argv),

@@ -1,23 +1,30 @@
-"""`formation run script.py`: a script of this machine, with the packages that its header names."""
+"""`formation run script.py`, and `formation run python script.py`: a script of this machine, with
+the packages that its header names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.workload.environment import Env
 from formation_p2p.host.environments.requirements import python_for, script_env
 
+_PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 
-def is_script(argv: Sequence[str], sent: Sequence[Path]) -> bool:
-    """Whether the command is a Python file from here, which nothing else sends along."""
-    if not argv or not argv[0].endswith(".py"):
-        return False
-    path = Path(argv[0])
-    return path not in sent and path.is_file()
+
+def script_of(argv: Sequence[str], sent: Sequence[Path]) -> int | None:
+    """Which word of the command is a Python file from here to run, which nothing else sends along;
+    None where there is none."""
+    place = 1 if argv and _PYTHON.fullmatch(argv[0]) else 0
+    if len(argv) <= place or not argv[place].endswith(".py"):
+        return None
+    path = Path(argv[place])
+    return place if path not in sent and path.is_file() else None
 
 
 def with_header(script: Path, options: TaskOptions) -> TaskOptions:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.script import is_script, with_header
+from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
@@ -146,10 +146,13 @@ def test_the_header_of_a_script_names_its_packages(write: Write) -> None:
     with pytest.raises(InvalidInput, match="two"):
         script_env(SCRIPT + SCRIPT)
     script = Path(write("show.py", SCRIPT))
-    assert is_script([str(script), "-v"], [])
-    assert not is_script([str(script)], [script])
-    assert not is_script(["elsewhere.py"], [])
-    assert not is_script([], [])
+    assert script_of([str(script), "-v"], []) == 0
+    assert script_of(["python", str(script), "-v"], []) == 1
+    assert script_of(["python3.12", str(script)], []) == 1
+    assert script_of([str(script)], [script]) is None
+    assert script_of(["python", str(script)], [script]) is None
+    for argv in (["elsewhere.py"], [], ["python"], ["python", "-v"], ["pythonic", str(script)]):
+        assert script_of(argv, []) is None
     options = with_header(script, TaskOptions())
     assert options.env == Env(["rich"])
     assert options.needs.python == own_name()

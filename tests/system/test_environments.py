@@ -17,6 +17,7 @@ from formation_p2p import (
     Unbuildable,
     Unplaceable,
 )
+from formation_p2p.core.workload.environment import Environment
 from tests.support.network import SmallNetwork, small_network
 from tests.support.packages import Index, an_index, source, wheel
 from tests.support.waiting import until
@@ -157,6 +158,21 @@ async def test_wheels_travel_to_a_worker_without_an_index(
         assert await network.bob.map(greet, ["ann"], env=env, needs=NEEDS) == ["hello, ann"]
         with pytest.raises(Unplaceable, match='wheels="ship"'):
             await network.bob.map(greet, ["ann"], env=["greet"], needs=NEEDS)
+
+
+async def test_wheels_that_a_worker_has_no_use_for_are_named(tmp_path: Path) -> None:
+    name, content = GREET
+    other = tmp_path / name.replace("py3-none-any", "cp39-cp39-manylinux_2_17_aarch64")
+    other.write_bytes(content)
+    async with small_network(tmp_path, environments=EnvironmentSettings(())) as network:
+        blob = await network.bob.put(other)
+        env = Environment(("greet==1.0",), wheels=((other.name, blob),))
+        with pytest.raises(
+            Unplaceable, match=r"with the wheels that came along, for cpython-3.*greet"
+        ):
+            await network.bob.run(["greet"], env=env, needs=NEEDS)
+        with pytest.raises(Unplaceable, match=r"python: needs cpython-3\.9, has cpython-3"):
+            await network.bob.run(["greet"], env=env, needs=f"{NEEDS},python=3.9")
 
 
 async def test_a_job_that_is_cancelled_while_it_builds_ends(

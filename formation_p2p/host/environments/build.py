@@ -30,6 +30,7 @@ from formation_p2p.host.environments.cache import EnvironmentCache, key_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
+from formation_p2p.host.machine.pythons import Interpreter
 
 # Resolving takes 200 MB; compilers take the rest.
 _CPU_MILLI: Final = 2000
@@ -87,7 +88,7 @@ async def environment_for(
                 if (why := cache.failure(key)) is not None:
                     raise EnvironmentFailed(why)
                 async with cache.builds:
-                    build = _Build(machine, cache, key, environment, interpreter.path, blobs, log)
+                    build = _Build(machine, cache, key, environment, interpreter, blobs, log)
                     await build.run()
         folder = cache.folder(key) / "venv"
         yield BuiltEnvironment(folder, folder / "bin" / "python")
@@ -99,7 +100,7 @@ class _Build:
     cache: EnvironmentCache
     key: str
     environment: Environment
-    python: Path
+    interpreter: Interpreter
     blobs: BlobAccess | None
     log: Log
 
@@ -146,7 +147,11 @@ class _Build:
         if time.cancelled_caught:
             raise EnvironmentFailed(f"uv was stopped after {settings.build_s:g} s; ask for less")
         if ending.how != "exit" or ending.number:
-            raise EnvironmentFailed(_why(ending, output, settings))
+            why = _why(ending, output, settings)
+            if self.environment.wheels:
+                mine = self.interpreter.python
+                why = f"with the wheels that came along, for {mine.name} on {mine.platform}: {why}"
+            raise EnvironmentFailed(why)
         await trio.to_thread.run_sync(remove_folder_now, work)
 
     async def _source(self, settings: EnvironmentSettings, work: Path) -> tuple[str, ...]:
@@ -186,7 +191,15 @@ class _Build:
         work = folder / "build"
         # Build backends are foreign code: what they leave in a cache is for this environment alone.
         downloads = work / "cache" if sources else self.cache.downloads
-        script = ("/bin/sh", "-c", _SCRIPT, "sh", uv, str(self.python), str(folder / "venv"))
+        script = (
+            "/bin/sh",
+            "-c",
+            _SCRIPT,
+            "sh",
+            uv,
+            str(self.interpreter.path),
+            str(folder / "venv"),
+        )
         return Launch(
             argv=(
                 *script,

@@ -12,12 +12,14 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Env, Environment
 from formation_p2p.host.environments.requirements import python_for, read_env
 from formation_p2p.host.environments.ship import wheels_for
+from formation_p2p.host.machine.pythons import own_name
 
 
 def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blob]) -> TaskOptions:
     """With an Environment in the place of an Env, and what its tasks need of a worker. Wheels that
     are to be shipped are downloaded below `home`, and offered to workers with `put`. Takes a
-    moment, and for wheels as long as they do. Raises InvalidInput, LocalError."""
+    moment, and for wheels as long as they do. Wheels are for one version of Python: this process's
+    own, where none is asked for. Raises InvalidInput, LocalError."""
     if not isinstance(options.env, Env):
         return options
     env, needs = options.env, options.needs
@@ -26,7 +28,8 @@ def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blo
     python = python_for(read.python, asked) or needs.python
     environment = Environment(read.lines, (*env.indexes, *read.indexes))
     if env.wheels == "ship":
-        lines, wheels = wheels_for(environment, asked, home / "wheels")
+        python = python if python not in ("", ANY_PYTHON) else own_name()
+        lines, wheels = wheels_for(environment, python, home / "wheels")
         shipped = tuple((path.name, put(path)) for path in wheels)
         environment = Environment(lines, wheels=shipped)
     named = environment.name(python)

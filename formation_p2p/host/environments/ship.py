@@ -31,10 +31,10 @@ def wheels_for(
 ) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Requirements of exactly these wheels, with their hashes; and the wheels, in a folder below
     `root` in which they stay. Raises LocalError, InvalidInput."""
-    folder = root / environment.name(python or own_name())
+    folder = root / environment.name(python)
     try:
         if not (folder / _MADE).exists():
-            _download(environment, python or own_name(), folder)
+            _download(environment, python, folder)
         os.utime(folder)
         wheels = tuple(sorted(folder.glob("*.whl")))
         _remove_old(root)
