@@ -367,6 +367,11 @@ class Node(Enterable):
         answered."""
         return await self._bridge.look(lambda shell: shell.neighbours)
 
+    async def incompatible(self) -> Mapping[PeerId, str]:
+        """The peers that this node refused lately since their version of the protocols is another
+        than its own, and which side is to be upgraded. Of the latest, some."""
+        return await self._bridge.look(lambda shell: shell.incompatible)
+
     async def trust(self) -> tuple[Standing, ...]:
         """What this node has learnt of each peer, by itself and from others; the most trusted
         first. See docs/trust.md."""

@@ -205,6 +205,7 @@ class SyncNode(_Sync[Node], NodeBase):
     explain = _waits(Node.explain)
     discover = _waits(Node.discover)
     neighbours = _waits(Node.neighbours)
+    incompatible = _waits(Node.incompatible)
     story = _waits(Node.story)
     trust = _waits(Node.trust)
     report_wrong = _waits(Node.report_wrong)

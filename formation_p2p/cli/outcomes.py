@@ -100,6 +100,8 @@ async def why_alone(node: Node, home: Home) -> str | None:
     """Why this node has reached no peer, and what to do about it; None where it has."""
     if await node.neighbours() > 0:
         return None
+    if (why := await _why_incompatible(node)) is not None:
+        return why
     network = home.network()
     if network is None or not network.gates:
         return (
@@ -109,10 +111,18 @@ async def why_alone(node: Node, home: Home) -> str | None:
     return f"no gate of this network answers; see that one runs at {', '.join(network.gates)}"
 
 
+async def _why_incompatible(node: Node) -> str | None:
+    refused = await node.incompatible()
+    if not refused:
+        return None
+    listed = (f"{short_id(peer_id)}: {why}" for peer_id, why in refused.items())
+    return f"peers of another version were refused: {'; '.join(listed)}"
+
+
 async def why_empty(node: Node, home: Home) -> str:
     """Why no worker was found, and what to do about it."""
-    alone = await why_alone(node, home)
-    return alone or "no worker is in this network; start one with `formation worker`"
+    why = await why_alone(node, home) or await _why_incompatible(node)
+    return why or "no worker is in this network; start one with `formation worker`"
 
 
 def _ended_badly(raw: bytes) -> bool:

@@ -22,7 +22,7 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, Pe
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
     Fence,
@@ -229,6 +229,11 @@ class Shell:
     def neighbours(self) -> int:
         """How many peers have answered and are thought to be there still."""
         return len(self.peer.dht.table)
+
+    @property
+    def incompatible(self) -> Mapping[PeerId, str]:
+        """Peers of another version, which were refused lately, and what to do."""
+        return dict(self._stack.incompatible)
 
     @property
     def _is_ending(self) -> bool:

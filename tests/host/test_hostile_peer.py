@@ -29,6 +29,7 @@ from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net import swarm
 from formation_p2p.host.net.addresses import TcpAddress
+from formation_p2p.host.net.identify import WORK_PROTOCOL
 from formation_p2p.host.net.limits import MAX_REMEMBERED, PeerLimitsTable
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
@@ -36,7 +37,7 @@ from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_REQUEST_BYTES,
     encode_frame,
 )
-from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import yamux as net_yamux
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE

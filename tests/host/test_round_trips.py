@@ -19,7 +19,8 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.host.net.identify import WORK_PROTOCOL
+from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,13 +25,14 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import Identity
 from formation_p2p.host.net.handlers import NetworkEvent
+from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
-from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
+from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_INCOMPATIBLE, Stack
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import until
@@ -680,3 +682,48 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
         [sys.executable, "-c", script, *paths], capture_output=True, timeout=20, check=True
     )
     assert done.stderr == b""
+
+
+# -- versions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "where"), [(VERSION - 1, "there"), (VERSION + 1, "here")])
+def test_nodes_of_two_versions_refuse_each_other_and_say_which_to_upgrade(
+    version: int, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        alice, bob, carol = Node(), Node(), Node()
+        async with running(alice, bob, carol):
+            served = bob.stack.served.by_protocol
+            served[f"/formation/work/{version}.0.0"] = served.pop(WORK_PROTOCOL)
+            for asker, asked in ((alice, bob), (bob, carol)):
+                with suppress(Unreachable):  # it may be answered before it is known who asks
+                    await asker.ask(asked, b"who is near?")
+            await until(lambda: bool(alice.stack.incompatible and carol.stack.incompatible))
+            for node in (alice, carol):
+                ((peer_id, why),) = node.stack.incompatible.items()
+                assert peer_id == bob.peer_id
+                assert why.startswith(f"it speaks version {version} of Formation's protocols, and")
+                assert why.endswith(f"upgrade formation_p2p {where}")
+            await until(lambda: alice.gone == [bob.peer_id])
+            assert await alice.ask(carol, b"who is near?") == b"re:who is near?"
+
+    run(story)
+    assert "upgrade formation_p2p" in caplog.text
+
+
+def test_of_nodes_of_other_versions_the_latest_are_remembered() -> None:
+    async def story() -> None:
+        alice = Node()
+        async with running(alice):
+            for _ in range(MAX_INCOMPATIBLE + 3):
+                bob = Node()
+                async with running(bob):
+                    served = bob.stack.served.by_protocol
+                    served["/formation/work/1.0.0"] = served.pop(WORK_PROTOCOL)
+                    with suppress(Unreachable):
+                        await alice.ask(bob, b"hello")
+                    await until(lambda: bob.peer_id in alice.stack.incompatible)  # noqa: B023
+            assert len(alice.stack.incompatible) == MAX_INCOMPATIBLE
+
+    run(story, within_s=60)

@@ -54,6 +54,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "map": lambda node: node.map(abs, [1]),
     "metrics_address": lambda node: node.metrics_address,
     "neighbours": lambda node: node.neighbours(),
+    "incompatible": lambda node: node.incompatible(),
     "peer_id": lambda node: node.peer_id,
     "put": lambda node: node.put("a file"),
     "report_wrong": lambda node: node.report_wrong("a peer"),

@@ -1,4 +1,4 @@
-"""The work protocol, `/formation/work/1.0.0`: each message, declared once.
+"""The work protocol, `/formation/work/2.0.0`: each message, declared once.
 
 A message is a dataclass with its number, its lane and what each field may be; packing, parsing and
 the lane follow (core/records/schema.py), and the unions at the end say who takes it. `parse` checks

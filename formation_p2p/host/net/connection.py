@@ -53,6 +53,7 @@ class Connection:
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
         self._opened_at = trio.current_time()
+        self.on_other_version: Callable[[Connection, int], None] = lambda connection, version: None
 
     @property
     def is_closed(self) -> bool:
@@ -138,6 +139,8 @@ class Connection:
             self.contact = Contact(self.peer, believed)
         if said.protocols:
             self.protocols = said.protocols
+        if said.other_version is not None:
+            self.on_other_version(self, said.other_version)
         self._identified.set()
 
     def as_server(self, protocol: str) -> Contact:

@@ -11,6 +11,7 @@ Source: libp2p identify specification 1.0.0.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -29,6 +30,12 @@ PROTOCOL: Final = "/ipfs/id/1.0.0"
 PUSH_PROTOCOL: Final = "/ipfs/id/push/1.0.0"
 PROTOCOL_VERSION: Final = "ipfs/0.1.0"
 AGENT: Final = "formation_p2p"
+# Of the messages and records that nodes of Formation exchange. Raise it with the first change after
+# a release that an older node cannot read: two versions refuse each other.
+VERSION: Final = 2
+_WORK: Final = "/formation/work/"
+WORK_PROTOCOL: Final = f"{_WORK}{VERSION}.0.0"
+_OF_WORK: Final = re.compile(rf"{_WORK}(\d{{1,6}})\.\d{{1,6}}\.\d{{1,6}}", re.ASCII)
 
 # go-libp2p's bound is 8 KiB.
 MAX_MESSAGE_BYTES: Final = 16 * KIB
@@ -41,6 +48,14 @@ class Identified(NamedTuple):
 
     addresses: tuple[str, ...]
     protocols: frozenset[str]
+
+    @property
+    def other_version(self) -> int | None:
+        """Of a node of Formation that does not speak ours; None for all others."""
+        if WORK_PROTOCOL in self.protocols:
+            return None
+        matches = map(_OF_WORK.fullmatch, self.protocols)
+        return max((int(match[1]) for match in matches if match), default=None)
 
 
 async def read_message(stream: MuxedStream) -> Identified:

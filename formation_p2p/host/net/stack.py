@@ -34,6 +34,7 @@ from formation_p2p.core.peer.events import Measured
 from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.handlers import Handlers, NetworkEvent, StreamHandlers
+from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
 from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
@@ -49,10 +50,11 @@ LOOPBACK: Final = "127.0.0.1"
 # against.
 LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
-WORK_PROTOCOL: Final = "/formation/work/1.0.0"
 # In a minute. Of more, which one peer that keeps coming back can cause, the log tells only
 # at the level of debugging.
 MAX_DROPS_TOLD: Final = 10
+# Of another version, the latest: enough to say which machine is to be upgraded.
+MAX_INCOMPATIBLE: Final = 16
 
 
 # What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
@@ -105,6 +107,8 @@ class Stack:
         self.limits = PeerLimitsTable(parameters)
         self.served = StreamHandlers(self._keys.public_key.serialize(), self._pushed)
         self._pending: set[trio.CancelScope] = set()
+        self.incompatible: dict[PeerId, str] = {}
+        """Nodes of another version that were refused lately, and which of us is to be upgraded."""
         self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
         self._runs = False
         self._closing = trio.Event()
@@ -166,6 +170,7 @@ class Stack:
             on_dialled=self._dialled,
             on_measured=lambda peer, rtt_us: self._tell(Measured(peer, rtt_us)),
             on_disconnected=lambda peer: self._tell(Disconnected(peer)),
+            on_other_version=self._refuse_version,
         )
         dial = self.swarm.dialler.dial
         self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)
@@ -258,14 +263,14 @@ class Stack:
         self._ensure_runs()
         self.limits.note_lease(peer)
 
-    def drop(self, peer: PeerId, reason: str) -> None:
+    def drop(self, peer: PeerId, reason: str, level: int = logging.INFO) -> None:
         """Close all connections to a peer that misbehaves."""
         if not self._runs:
             return  # they are closed already, or soon
         now_s = trio.current_time()
         if len(self._dropped_s) < MAX_DROPS_TOLD or self._dropped_s[0] <= now_s - 60:
             self._dropped_s.append(now_s)
-            log.info("dropping %s: %s", peer, reason)
+            log.log(level, "dropping %s: %s", peer, reason)
         else:  # a peer that comes back for more must not fill the log
             log.debug("dropping %s: %s", peer, reason)
         self.swarm.abort_peer(peer, reason)
@@ -303,6 +308,18 @@ class Stack:
             raise NodeClosed("the network does not run; start it, or wait until it is restarted")
 
     # -- connections ------------------------------------------------------------------------
+
+    def _refuse_version(self, connection: Connection, version: int) -> None:
+        where = "there" if version < VERSION else "here"
+        reason = (
+            f"it speaks version {version} of Formation's protocols, and this node version "
+            f"{VERSION}; upgrade formation_p2p {where}"
+        )
+        self.incompatible.pop(connection.peer, None)
+        if len(self.incompatible) >= MAX_INCOMPATIBLE:
+            del self.incompatible[next(iter(self.incompatible))]
+        self.incompatible[connection.peer] = reason
+        self.drop(connection.peer, reason, logging.WARNING)
 
     def _introduce(self, connection: Connection) -> None:
         self._spawn(partial(self.served.push, connection))

@@ -56,6 +56,7 @@ class Swarm:
     on_dialled: Callable[[Connection], None]
     on_measured: Callable[[PeerId, int], None]
     on_disconnected: Callable[[PeerId], None]
+    on_other_version: Callable[[Connection, int], None]
 
     def __post_init__(self) -> None:
         self.handshakes: Counter[str] = Counter()
@@ -104,6 +105,7 @@ class Swarm:
             max(inbound, key=lambda c: c.idle_s).abort("too many connections of one peer")
         siblings.append(connection)
         connection.muxer.measured = partial(self.on_measured, connection.peer)
+        connection.on_other_version = self.on_other_version
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
 
