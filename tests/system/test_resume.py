@@ -25,8 +25,8 @@ from tests.support.state_world import all_done, job_of
 from tests.support.waiting import wait_until
 from tests.system.test_cli_network import LOOPBACK, Done, formation, started
 
-KILLS = 10
-TASKS = 100
+KILLS = 8
+TASKS = 150
 OPTIONS = ("--cpu", "1", "--sandbox", "off")
 
 
@@ -98,7 +98,7 @@ def stored(state: Path) -> dict[str, bytes]:
         opened.close()
 
 
-def test_killed_ten_times_it_still_has_one_result_of_every_task(
+def test_killed_eight_times_it_still_has_one_result_of_every_task(
     carol: Path, tmp_path: Path
 ) -> None:
     """What a person was told is on the disk, and what is on the disk stays as it is."""
