@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, TypeVar, Unpack, overload
+from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, of_calls, reference_to, with_code
+from formation_p2p.api.calls import call_options, of_calls, with_code
 from formation_p2p.api.code import pickled
-from formation_p2p.api.entering import Enterable
+from formation_p2p.api.data import DataNode
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
 from formation_p2p.api.progress import Progress
-from formation_p2p.api.reference import Reference
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.core.errors import InvalidInput
@@ -60,7 +58,7 @@ R = TypeVar("R")
 EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
 
 
-class Node(Enterable):
+class Node(DataNode):
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
     `node = await Node.join(...)` and `await node.close()`.
 
@@ -274,45 +272,6 @@ class Node(Enterable):
         if error is not None:
             raise error
         return ProcessResult.decode(result.result)
-
-    @overload
-    async def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
-
-    @overload
-    async def put(self, obj: T) -> Reference[T]: ...
-
-    async def put(self, obj: object) -> Blob | Reference[object]:
-        """Keep an object for calls, or offer a file to the network.
-
-        A path, which any text is taken for: the file is offered by its content, from where it
-        lies. It is read once, to name it, and must stay as it is until its readers have it. Pass
-        the blob on: as an input of a ProcessSpec, or for `get` on another node.
-
-        Any other object is pickled once. Pass the reference to calls in its place: each worker
-        fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
-        object that cannot be pickled raises.
-
-        Raises LocalError where the file cannot be read, or the object not be kept.
-        """
-        self._lifecycle.check_loop()
-        if isinstance(obj, str | Path):
-            return await asyncio.to_thread(self._services.put, Path(obj))
-        return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
-
-    async def get(
-        self,
-        blob: Blob,
-        path: Path | str,
-        *,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Fetch a blob to the file at `path`, which is written over once all of it is there and
-        verified. What came before a failure is used when it is fetched again.
-
-        `progress` is called on the loop, with the bytes that are there and all that there are.
-        Raises Unreachable where no peer has it, LocalError where it cannot be written.
-        """
-        await self._bridge.get(blob, path, progress)
 
     async def workers(self) -> tuple[Profile, ...]:
         """The workers that the network knows of; of very many, some hundreds."""

@@ -239,6 +239,7 @@ class LeaseRun:
             needs.storage_bytes,
             needs.network_mbps > 0,
             needs.python,
+            under.owner,
         )
 
     async def _announce(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,9 @@ from formation_p2p.api.calls import (
     pickled_function,
     reference_to,
 )
-from formation_p2p.core.errors import LocalError
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel
@@ -29,7 +32,7 @@ from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.drivers_world import ALease, bare_machine, open_descriptors, within
-from tests.support.parcels import a_packer
+from tests.support.parcels import OWNER, a_packer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -49,13 +52,13 @@ class Blobs:
             self._news = trio.Event()
             await self._news.wait()
 
-    async def lend(self, blob: PrivateBlob) -> Lent:
+    async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         self.asked += 1
         self._news.set()
         await self.go.wait()
         lent = self.held.lend(blob.name)
         if lent is None:
-            raise LocalError("it is not here")
+            raise RemoteError("it is not here")
         return lent
 
 
@@ -66,7 +69,7 @@ class World:
         self.pickler = ArgumentPickler(self.packer)
         driver = PythonDriver(bare_machine())
         driver.blobs = cast("BlobAccess", self.blobs)  # it takes nothing else
-        self.lease = ALease(driver, root)
+        self.lease = ALease(driver, root, owner=OWNER.peer_id)
 
     def packed(self, *args: Any) -> Parcel:
         packed = self.pickler.dumps(args, {})
@@ -214,7 +217,8 @@ def test_data_that_is_gone_or_wrong_costs_its_call_alone(tmp_path: Path) -> None
         world.packer.release(gone)
         outcome = await world.outcome(len, gone)
         assert isinstance(outcome, Failed)
-        assert outcome.kind is FailureKind.DRIVER
+        assert outcome.kind is FailureKind.CALLER
+        assert "did not hand over" in outcome.message
         assert "not here" in outcome.message
         for wrong in (b"\x85garbage", gone.encode()[:-1]):
             outcome = await world.outcome(len, wrong)
@@ -331,5 +335,21 @@ def test_an_interpreter_keeps_so_much_of_what_calls_referred_to(tmp_path: Path) 
                 count, kept_bytes = await world.value(kept, reference)
         assert (count, kept_bytes) == (3, 3 * 9 * MIB)
         assert (await world.value(kept, references))[0] == 8
+
+    story(tmp_path, scenario)
+
+
+def test_data_of_others_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        stranger = Contact(Identity.from_seed(b"m" * 32).peer_id)
+        own = world.packed(np.ones(MIB))
+        assert own.blob is not None
+        theirs = replace(own, blob=replace(own.blob, owner=stranger))
+        for wrong in (theirs, Parcel(own.pickled, references=(theirs,))):
+            outcome = await world.outcome(len, wrong)
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.INVALID
+            assert "not the caller's own" in outcome.message
+        assert world.blobs.asked == 0
 
     story(tmp_path, scenario)

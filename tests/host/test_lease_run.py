@@ -17,6 +17,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionStarted,
     Work,
 )
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.host import lease_run
@@ -26,7 +27,7 @@ from tests.support.drivers_world import holds_nothing, within
 from tests.support.waiting import until
 
 HOLDS = Requirements(memory_bytes=2**28, storage_bytes=7, network_mbps=10, driver="test")
-UNDER = Execute("lease", HOLDS, ("GPU-0",), (), cause="a test")
+UNDER = Execute("lease", HOLDS, ("GPU-0",), (), PeerId("owner"), cause="a test")
 
 
 class Sleeper:

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.private_blob import PrivateBlob
@@ -242,16 +242,36 @@ def test_another_process_of_the_user_gets_the_descriptor() -> None:
     story(scenario)
 
 
+def test_what_calls_ask_for_again_is_asked_of_its_owner_once() -> None:
+    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
+        blob = owner.put(DATA)
+        first = await reader.lend(blob, again=True)
+        owner.blobs.release(blob.name)
+        second = await reader.lend(blob, again=True)
+        assert read(second)[: len(DATA)] == DATA
+        first.done(clean=True)
+        assert len(reader.fetched) == 1
+        reader.fetched.close()
+        assert read(second)[: len(DATA)] == DATA
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert owner.blobs.memory_bytes == MIB
+        second.done(clean=True)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert owner.blobs.memory_bytes == 0
+
+    story(scenario)
+
+
 def test_its_own_blobs_a_node_takes_without_asking() -> None:
     async def scenario(owner: Owner, reader: PrivateExchange) -> None:
         blob = owner.put(DATA)
         lent = await owner.exchange.lend(blob)
         lent.done(clean=True)
-        with pytest.raises(LocalError, match="any more"):
+        with pytest.raises(RemoteError, match="any more"):
             await owner.exchange.lend(replace(blob, size_bytes=2 * blob.size_bytes))
         owner.blobs.release(blob.name)
-        with pytest.raises(LocalError, match="any more"):
-            await owner.exchange.lend(blob)
+        with pytest.raises(RemoteError, match="any more"):
+            await owner.exchange.lend(blob, again=True)
 
     story(scenario)
 
@@ -259,8 +279,9 @@ def test_its_own_blobs_a_node_takes_without_asking() -> None:
 def test_a_name_that_is_not_known_is_refused() -> None:
     async def scenario(owner: Owner, reader: PrivateExchange) -> None:
         blob = replace(owner.put(DATA), name=bytes(16))
-        with pytest.raises(LocalError, match="any more"):
-            await reader.lend(blob)
+        for again in (True, False):
+            with pytest.raises(RemoteError, match="any more"):
+                await reader.lend(blob, again=again)
 
     story(scenario)
 

@@ -12,6 +12,7 @@ from typing import Literal
 import trio
 
 from formation_p2p.core.execution.effects import Execute, ExecutionOutput, ExecutionsEnded, Work
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
@@ -20,6 +21,9 @@ from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
+
+# Of leases.
+OWNER = PeerId("owner")
 
 _numbers = itertools.count()
 
@@ -100,9 +104,10 @@ class ALease:
         memory_bytes: int = 256 * MIB,
         device_ids: tuple[str, ...] = (),
         python: str = "",
+        owner: PeerId = OWNER,
     ) -> None:
         holds = Requirements(memory_bytes=memory_bytes, driver=driver.name, python=python)
-        self._held = Execute(lease_id, holds, device_ids, (), cause="a test")
+        self._held = Execute(lease_id, holds, device_ids, (), owner, cause="a test")
         self._run = LeaseRun(self._held, driver, root, self._take)
         self._reports: dict[str, Recorder] = {}
         self._outcomes: dict[str, Outcome] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from formation_p2p import python_calls, value_of
+from formation_p2p import FailureKind, python_call, python_calls, value_of
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.parcel import Parcel
 from tests.support.drivers_world import open_descriptors
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
@@ -97,6 +99,41 @@ async def test_a_reference_is_the_object_in_every_kind_of_call(world: SmallNetwo
         with pytest.raises(InvalidInput, match="it was released"):
             await world.bob.map(lambda pair: entry(*pair), [(table, 1)])
         await until(lambda: held_by(world) == 0)
+
+
+async def test_a_reference_goes_over_the_network_once(tmp_path: Path) -> None:
+    async with gate_at(tmp_path) as invitation:
+        joining = OpenNode.join(invitation(), home=tmp_path / "bob", listen=())
+        apart = replace(joining.config, shares_memory=False)  # as on a machine of his own
+        async with OpenNode.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
+            await alice.worker(limits=MACHINE)
+            async with asyncio.timeout(DEADLINE_S), OpenNode(apart) as bob:
+                await sees(bob, 1)
+                async with OpenNode.join(invitation(), home=tmp_path / "mallory") as mallory:
+                    await refers(bob, mallory)
+
+
+async def refers(bob: OpenNode, mallory: OpenNode) -> None:
+    table = await bob.put(np.arange(2 * MIB))
+    shared = await bob.map(lambda n: float(table[n]), range(40), needs=NEEDS)  # type: ignore[index]
+    assert shared == list(map(float, range(40)))
+    with bob.executor(needs=NEEDS) as executor:
+        futures = [executor.submit(total, table) for _ in range(20)]
+        sums = {await asyncio.wrap_future(future) for future in futures}
+    assert sums == {float(sum(range(2 * MIB)))}
+    sent = await bob._bridge.look(lambda shell: shell.exchange.server.sent_bytes)
+    assert table.size_bytes <= sent < 1.5 * table.size_bytes
+    # A peer that has come to know a name gets nothing from the worker that has the content.
+    assert table.parcel.blob is not None
+    of_bob = Parcel(pickle.dumps(((1,), {})), references=(table.parcel,))
+    claimed = replace(table.parcel.blob, owner=mallory.services.contact)
+    as_own = replace(of_bob, references=(replace(table.parcel, blob=claimed),))
+    kinds = []
+    for parcel in (of_bob, as_own):
+        call = replace(python_call(total, 1), arguments=parcel.encode())
+        (result,) = await (await mallory.submit(call, needs=NEEDS))
+        kinds.append(result.kind)
+    assert kinds == [FailureKind.INVALID, FailureKind.CALLER]
 
 
 async def test_an_item_that_cannot_be_pickled_leaves_nothing_behind(world: SmallNetwork) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent, Tick
@@ -16,7 +17,7 @@ from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outc
 
 WORK = tuple(Work(attempt, b"", b"", None) for attempt in ("a", "b", "c"))
 NEEDS = Requirements(memory_bytes=512, driver="python")
-EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, cause="test")
+EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, PeerId("owner"), cause="test")
 
 
 def reported(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:

@@ -8,10 +8,11 @@ from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskPlaced, TaskS
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import ends, is_idle, job, only, town, where
+from tests.support.stories import at, ends, is_idle, job, only, peer_of, town, where
 
 MISSING = Failed(FailureKind.DRIVER, "could not start: sotr: No such file or directory")
 NO_MODULE = Failed(FailureKind.MODULE, "No module named sotr")
+NOT_HANDED_OVER = Failed(FailureKind.CALLER, "the caller did not hand over the data of the call")
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
 WORKERS = ("alice", "carol", "dave")
 
@@ -79,3 +80,24 @@ def test_a_task_that_is_cancelled_says_nothing_of_the_others() -> None:
     bob.cancel("job")
     world.elapse(20)
     assert len(ends(bob)) == 20
+
+
+def test_what_its_caller_does_not_hand_over_is_not_the_workers_fault() -> None:
+    outcomes: dict[str, Outcome] = {"alice": NOT_HANDED_OVER}
+    world = town_where(outcomes, alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(1))
+    world.elapse(5)
+    (gave_up,) = only(ends(bob).values(), TaskGaveUp)
+    assert (gave_up.kind, len(gave_up.attempts)) == (FailureKind.CALLER, 3)
+    alice = world.nodes["alice"].identity.peer_id
+    standing = peer_of(bob).reputation.explain(alice, at(world.now_s))
+    assert standing.score_milli == 500
+    outcomes.clear()
+    bob.submit(job(1, job_id="later"))
+    world.elapse(1)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 1
+    outcomes["alice"] = MISSING
+    bob.submit(job(1, job_id="last"))
+    world.elapse(30)
+    assert peer_of(bob).reputation.explain(alice, at(world.now_s)).score_milli < 500

@@ -92,7 +92,7 @@ def dispatch_of(*numbers: int, payload: bytes = b"") -> Dispatch:
 
 
 def execute(*work: Work) -> Execute:
-    return Execute("lease", LEASE.needs, ("GPU-7",), work, cause="")
+    return Execute("lease", LEASE.needs, ("GPU-7",), work, LEASE.owner.peer_id, cause="")
 
 
 def work(number: int, payload: bytes = b"", shared: bytes = b"") -> Work:
@@ -149,7 +149,7 @@ def test_leases_have_nothing_to_do_with_each_other(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch(given_(0), blobs=[(1, b"shared")]))
     other = replace(dispatch(given_(0), given_(1, blob=1)), lease_id="other")
     (ran, refused) = alice.dispatched(lease_of(CAROL, "other"), other)
-    assert ran == replace(execute(work(0)), lease_id="other")
+    assert ran == replace(execute(work(0)), lease_id="other", owner=CAROL.peer_id)
     assert isinstance(refused, Send)  # the blob is not hers
     assert refused.to == CAROL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.resources.requirements import Requirements
@@ -37,7 +38,7 @@ class Shell:
             for number, each in enumerate(seconds, first)
         )
         needs = Requirements(memory_bytes=64, driver="process")
-        execute = Execute(lease_id, needs, ("gpu",), work, cause="test")
+        execute = Execute(lease_id, needs, ("gpu",), work, PeerId("owner"), cause="test")
         self.executor.execute(execute)
 
     def ended(self) -> list[tuple[float, tuple[str, ...]]]:

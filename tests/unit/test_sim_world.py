@@ -15,6 +15,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause, Work
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.messages import Dispatch, PlacementRequest
 from formation_p2p.core.negotiation.session import Fenced
 from formation_p2p.core.peer.effects import PeerEffect
@@ -463,7 +464,7 @@ def test_a_worker_may_be_told_to_begin_nothing_for_a_while() -> None:
     work = (Work("t#1", b"", b"", None),)
     world.performer.perform(alice, Pause("a lease", cause="a test"))
     needs = Requirements(cpu_milli=1, memory_bytes=1, driver="process")
-    execute = Execute("a lease", needs, (), work, cause="a test")
+    execute = Execute("a lease", needs, (), work, PeerId("owner"), cause="a test")
     world.performer.perform(alice, execute)
     world.elapse(5)
     assert not alice.running

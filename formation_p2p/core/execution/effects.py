@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended
@@ -29,12 +30,13 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Execute(Effect):
     """Run these with the driver of `needs`, within what the lease holds, after those handed over
-    before."""
+    before. What they return is for the `owner` of the lease."""
 
     lease_id: str
     needs: Requirements
     device_ids: tuple[str, ...]
     work: tuple[Work, ...]
+    owner: PeerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,10 @@ class Executions:
                 work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
         if work:
             devices = lease.device_ids
-            effects.append(Execute(lease.lease_id, lease.needs, devices, tuple(work), cause=cause))
+            owner = lease.owner.peer_id
+            effects.append(
+                Execute(lease.lease_id, lease.needs, devices, tuple(work), owner, cause=cause)
+            )
         return effects + self._results(run, refused, cause) + self._send_unsent(run, cause)
 
     def received(self, sender: PeerId, message: Cancel | ResultAck) -> list[ExecutionEffect]:

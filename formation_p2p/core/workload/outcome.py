@@ -23,12 +23,15 @@ class FailureKind(StrEnum):
     OUTPUT = "output"  # the result is larger than a result may be
     DEADLINE = "deadline"  # its job's deadline passed
     UPSTREAM = "upstream"  # a task that it waited for brought no result
+    CALLER = "caller"  # its caller did not hand over what it needs: not the worker's fault
     ENVIRONMENT = "environment"  # the machine could not have the packages
     DRIVER = "driver"  # the machine could not run it: no such program, no disk, …
 
 
 # It ended before the task's own code ran: another task of the same kind ends alike there.
-UNSTARTED: Final = frozenset({FailureKind.DRIVER, FailureKind.MODULE, FailureKind.ENVIRONMENT})
+UNSTARTED: Final = frozenset(
+    {FailureKind.DRIVER, FailureKind.MODULE, FailureKind.ENVIRONMENT, FailureKind.CALLER}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,10 @@ class Exchange:
             self.server.private = private.content
         stack.serve(PROTOCOL, self.server.serve)
 
-    async def lend(self, blob: PrivateBlob) -> Lent:
-        """A private blob, to be read. Raises LocalError, RemoteError."""
+    async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
+        """See `BlobAccess.lend`."""
         assert self.private is not None, "a node that works has private blobs"
-        return await self.private.lend(blob)
+        return await self.private.lend(blob, again=again)
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())

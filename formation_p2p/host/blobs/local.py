@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import LocalError
+from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity, PeerId, is_signed_by
 from formation_p2p.core.workload.private_blob import NAME_BYTES, PrivateBlob
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
@@ -45,6 +45,10 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 class NotLocal(Exception):
     """The owner is not on this machine, or not of this user, or does not answer."""
+
+
+class Dropped(RemoteError):
+    """The owner of a private blob does not have it any more."""
 
 
 class LocalBlobs:
@@ -108,7 +112,7 @@ class LocalBlobs:
             lent.done(clean=clean)
 
     async def lend(self, blob: PrivateBlob) -> Lent:
-        """Raises NotLocal; LocalError where its owner is here, and does not have it."""
+        """Raises NotLocal; Dropped where its owner is here, and does not have it."""
         owner = blob.owner.peer_id
         connection = trio.socket.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         try:
@@ -145,7 +149,7 @@ class LocalBlobs:
                 files.frombytes(data[: len(data) - len(data) % files.itemsize])
         try:
             if answer == _NOT_HERE:
-                raise LocalError(f"{blob.owner.peer_id} does not have it any more")
+                raise Dropped(f"{blob.owner.peer_id} does not have it any more")
             if len(answer) != _ANSWER_BYTES or len(files) != 1:
                 raise NotLocal("the answer is malformed")
             signature = answer[_SIZE.size :]

@@ -78,7 +78,7 @@ class PrivateBlobs:
         self._spare_bytes, self._spare_s, self._max_blobs = spare_bytes, spare_s, max_blobs
         self._folder: Path | None = None
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._limit_bytes = pages // MEMORY_SHARE if limit_bytes is None else limit_bytes
+        self.limit_bytes: Final = pages // MEMORY_SHARE if limit_bytes is None else limit_bytes
         self._lock = threading.Lock()
         self._held: dict[bytes, _Held] = {}
         self._spare: deque[Segment] = deque()  # the longest unused first
@@ -268,7 +268,7 @@ class PrivateBlobs:
 
     def _is_past_bounds(self, more_bytes: int) -> bool:
         too_many = self._segments >= MAX_SEGMENTS
-        return too_many or self._memory_bytes + more_bytes > self._limit_bytes
+        return too_many or self._memory_bytes + more_bytes > self.limit_bytes
 
     def _drop(self, segment: Segment) -> None:
         with self._lock:

@@ -4,17 +4,22 @@ the network."""
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.local import LocalBlobs, NotLocal
+from formation_p2p.host.blobs.fetched import IDLE_S, LOCAL_IDLE_S, FetchedBlobs
+from formation_p2p.host.blobs.local import Dropped, LocalBlobs, NotLocal
 from formation_p2p.host.blobs.memory import SPARE_S, Lent, PrivateBlobs
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 
 log = logging.getLogger(__name__)
+
+# Of the memory for private blobs, what is kept for calls that ask for it again: the rest is for
+# arguments.
+FETCHED_SHARE: Final = 2
 
 
 class PrivateExchange:
@@ -28,38 +33,50 @@ class PrivateExchange:
         self._me = identity.peer_id
         self._remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
+        self.fetched = FetchedBlobs(self._fetch, blobs.limit_bytes // FETCHED_SHARE)
 
     async def serve(self) -> None:
         """Until cancelled."""
-        async with trio.open_nursery() as nursery:
-            if self._local is not None:
-                nursery.start_soon(self._local.serve)
-            while True:
-                await trio.sleep(SPARE_S / 2)
-                self.blobs.trim()
+        try:
+            async with trio.open_nursery() as nursery:
+                if self._local is not None:
+                    nursery.start_soon(self._local.serve)
+                while True:
+                    await trio.sleep(SPARE_S / 2)
+                    self.blobs.trim()
+                    self.fetched.trim()
+        finally:
+            self.fetched.close()
 
     def content(self, name: bytes) -> PrivateContent | None:
         """To serve it over the network; None where it is not here."""
         lent = self.blobs.lend(name)
         return None if lent is None else PrivateContent(lent)
 
-    async def lend(self, blob: PrivateBlob) -> Lent:
-        """A private blob, to be read. Raises LocalError, RemoteError."""
+    async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
+        """A private blob, to be read; with `again` it is kept for others that ask for it. Raises
+        LocalError; RemoteError where its owner does not hand it over."""
         if blob.owner.peer_id == self._me:
             lent = self.blobs.lend(blob.name)
             if lent is not None and lent.size_bytes >= blob.size_bytes:
                 return lent
             if lent is not None:
                 lent.done(clean=True)
-            raise LocalError("this node does not have it any more")
+            raise Dropped("this node does not have it any more")
+        if again:
+            return await self.fetched.lend(blob)
+        return (await self._fetch(blob))[0]
+
+    async def _fetch(self, blob: PrivateBlob) -> tuple[Lent, float]:
+        """And how long it is worth to be kept unused."""
         if self._local is not None:
             try:
-                return await self._local.lend(blob)
+                return await self._local.lend(blob), LOCAL_IDLE_S
             except NotLocal as why:
                 log.debug("%s is asked over the network: %s", blob.owner.peer_id, why)
-        return await self._fetched(blob)
+        return await self._copied(blob), IDLE_S
 
-    async def _fetched(self, blob: PrivateBlob) -> Lent:
+    async def _copied(self, blob: PrivateBlob) -> Lent:
         room = self.blobs.room(blob.size_bytes)
         try:
             await self._remote.fetch(blob, room.view)

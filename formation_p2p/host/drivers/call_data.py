@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.errors import FormationError, InvalidInput, RemoteError
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.drivers import python_parcels
 from formation_p2p.host.drivers.driver import BlobAccess, Execution
+
+_NOT_HANDED_OVER: Final = (
+    "the caller did not hand over the data of the call; its node is to stay until calls have ended"
+)
 
 
 @dataclass(slots=True)
@@ -108,7 +114,10 @@ class Prefetch:
             self._event, self._scope = trio.Event(), trio.CancelScope()
             payload = execution.payload if is_parcel(execution.payload) else b""
             function = context.function if new and is_parcel(context.function) else b""
-            self._nursery.start_soon(self._fetch, payload, function, self._scope, self._event)
+            fetch = _Fetch(self._blobs, execution.owner)
+            self._nursery.start_soon(
+                self._fetch, fetch, payload, function, self._scope, self._event
+            )
 
     def take(self, *, idle: bool) -> CallData | Failed | None:
         """What was fetched, once it is there. Where it cannot be had, the outcome of the call: once
@@ -126,16 +135,23 @@ class Prefetch:
         self._found, self._of = None, ""
 
     async def _fetch(
-        self, payload: bytes, function: bytes, scope: trio.CancelScope, event: trio.Event
+        self,
+        fetch: _Fetch,
+        payload: bytes,
+        function: bytes,
+        scope: trio.CancelScope,
+        event: trio.Event,
     ) -> None:
         data = CallData()
         found: CallData | Failed = data
         with scope:
             try:
-                data.function = await self._handed(function)
-                data.arguments = await self._handed(payload)
+                data.function = await fetch.handed(function, again=True)
+                data.arguments = await fetch.handed(payload, again=False)
             except InvalidInput as error:
                 found = Failed(FailureKind.INVALID, str(error))
+            except RemoteError as error:
+                found = Failed(FailureKind.CALLER, f"{_NOT_HANDED_OVER}: {error}")
             except (FormationError, OSError) as error:
                 found = Failed(FailureKind.DRIVER, f"the data of the call cannot be had: {error}")
         if found is not data or scope.cancelled_caught:
@@ -145,19 +161,30 @@ class Prefetch:
             event.set()
             self._arrived()
 
-    async def _handed(self, record: bytes) -> Handed | None:
-        """Raises InvalidInput, LocalError, RemoteError."""
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """Of one call, whose lease `owner` has."""
+
+    blobs: BlobAccess | None
+    owner: PeerId
+
+    async def handed(self, record: bytes, *, again: bool) -> Handed | None:
+        """`again` where other calls take it too. Raises InvalidInput, LocalError, RemoteError."""
         if not record:
             return None
         parcel = Parcel.decode(record)
-        if self._blobs is None:
+        if self.blobs is None:
             raise InvalidInput("driver", "has no access to private blobs")
+        if any(blob.owner.peer_id != self.owner for blob in parcel.blobs):
+            raise InvalidInput("parcel", "names data that is not the caller's own")
         others = (_body(each, kept=True) for each in parcel.references)
         handed = Handed(b"".join((_body(parcel, kept=False), *others)))
         try:
             for blob in parcel.blobs:
-                lent = handed.lent if blob is parcel.blob else handed.referred
-                lent.append(await self._blobs.lend(blob))
+                own = blob is parcel.blob
+                lent = await self.blobs.lend(blob, again=again or not own)
+                (handed.lent if own else handed.referred).append(lent)
         except BaseException:
             handed.done(clean=True)
             raise
@@ -168,6 +195,6 @@ def _body(parcel: Parcel, *, kept: bool) -> bytes:
     """As python_parcels.py reads it."""
     name = parcel.blob.name if kept and parcel.blob is not None else python_parcels.OWN
     header = python_parcels.PARCEL.pack(
-        name, parcel.pickle_bytes, len(parcel.pickled), len(parcel.buffers)
+        parcel.pickle_bytes, len(parcel.pickled), len(parcel.buffers)
     )
-    return b"".join((header, *map(python_parcels.SIZE.pack, parcel.buffers), parcel.pickled))
+    return b"".join((name, header, *map(python_parcels.SIZE.pack, parcel.buffers), parcel.pickled))

@@ -26,6 +26,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
@@ -42,6 +43,8 @@ CHUNK_BYTES: Final = 64 * KIB
 # and be kept, does not.
 MAX_OUTPUT_BYTES: Final = 16 * MIB
 
+_UNKNOWN: Final = PeerId("")
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
@@ -52,7 +55,7 @@ class Execution:
     Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
     `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU is what
     CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one,
-    `python` the version that its call is for (core/resources/python.py).
+    `python` the version that its call is for (core/resources/python.py). `owner` has the lease.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -71,6 +74,7 @@ class Execution:
     storage_bytes: int = 0
     network: bool = False
     python: str = ""
+    owner: PeerId = _UNKNOWN
 
     @property
     def limits(self) -> TaskLimits:
@@ -233,8 +237,9 @@ class BlobAccess(BlobCopies, Protocol):
         can fetch it for a while. Raises LocalError."""
         ...
 
-    async def lend(self, blob: PrivateBlob, /) -> Lent:
-        """A private blob, to be read. Raises LocalError, RemoteError."""
+    async def lend(self, blob: PrivateBlob, /, *, again: bool = False) -> Lent:
+        """A private blob, to be read; with `again` it is kept for a while for calls that come.
+        Raises LocalError; RemoteError where its owner does not hand it over."""
         ...
 
     async def add(self, content: Buffer, holder: str) -> Blob:

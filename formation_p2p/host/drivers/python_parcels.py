@@ -3,9 +3,9 @@ node has handed over.
 
 `python_child.py` loads this file with the first of them; nothing of this package is imported. What
 comes is a body of parcels, the call's own and then those that it refers to, and in one message on
-the data socket a descriptor for each that has memory. A parcel is a PARCEL, the SIZE of each buffer
-and the pickle, unless that is in the memory: there it comes first, and each piece at the next
-multiple of ALIGNMENT_BYTES.
+the data socket a descriptor for each that has memory. A parcel is a name, a PARCEL, the SIZE of
+each buffer and the pickle, unless that is in the memory: there it comes first, and each piece at
+the next multiple of ALIGNMENT_BYTES.
 
 The mapping of the call's own is private, so that what a call writes is its own. What it refers to
 is mapped read-only and stays mapped for the calls that come, by its name; its value is read anew
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-# The name that it is kept by, bytes of the pickle in memory, and here, and how many buffers there
-# are.
-PARCEL = struct.Struct("!16sQII")
+# Bytes of the pickle in memory, and here, and how many buffers there are.
+PARCEL = struct.Struct("!QII")
 SIZE = struct.Struct("!Q")
-# In place of a name: it is the call's own.
+# In place of the name that it is kept by: it is the call's own.
 OWN = bytes(16)
 # As in core/workload/parcel.py.
 ALIGNMENT_BYTES = 64
@@ -148,7 +147,9 @@ def read(body: memoryview) -> Iterator[tuple[bytes, int, memoryview, list[int]]]
     buffers."""
     at = 0
     while at < len(body):
-        name, inside, here, count = PARCEL.unpack_from(body, at)
+        name = bytes(body[at : at + len(OWN)])
+        at += len(OWN)
+        inside, here, count = PARCEL.unpack_from(body, at)
         at += PARCEL.size
         sizes = [size for (size,) in SIZE.iter_unpack(body[at : at + count * SIZE.size])]
         at += count * SIZE.size

@@ -1,0 +1,58 @@
+"""What a node keeps for others, and gets from them: files, and objects that calls refer to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, overload
+
+from formation_p2p.api.calls import reference_to
+from formation_p2p.api.entering import Enterable
+from formation_p2p.api.reference import Reference
+from formation_p2p.core.workload.blob import Blob
+
+T = TypeVar("T")
+
+
+class DataNode(Enterable):
+    """The part of `Node` that is about data."""
+
+    @overload
+    async def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def put(self, obj: T) -> Reference[T]: ...
+
+    async def put(self, obj: object) -> Blob | Reference[object]:
+        """Keep an object for calls, or offer a file to the network.
+
+        A path, which any text is taken for: the file is offered by its content, from where it
+        lies. It is read once, to name it, and must stay as it is until its readers have it. Pass
+        the blob on: as an input of a ProcessSpec, or for `get` on another node.
+
+        Any other object is pickled once. Pass the reference to calls in its place: each worker
+        fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
+        object that cannot be pickled raises.
+
+        Raises LocalError where the file cannot be read, or the object not be kept.
+        """
+        self._lifecycle.check_loop()
+        if isinstance(obj, str | Path):
+            return await asyncio.to_thread(self._services.put, Path(obj))
+        return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
+
+    async def get(
+        self,
+        blob: Blob,
+        path: Path | str,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Fetch a blob to the file at `path`, which is written over once all of it is there and
+        verified. What came before a failure is used when it is fetched again.
+
+        `progress` is called on the loop, with the bytes that are there and all that there are.
+        Raises Unreachable where no peer has it, LocalError where it cannot be written.
+        """
+        await self._bridge.get(blob, path, progress)
