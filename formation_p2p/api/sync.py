@@ -28,6 +28,7 @@ from formation_p2p.core.workload.work import Task
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
 class _Loop:
@@ -97,10 +98,10 @@ class _Loop:
         await self._stopped.wait()
 
 
-class _Sync(Generic[S]):
+class _Sync(Generic[S_co]):
     """What stands for something of the loop."""
 
-    def __init__(self, wrapped: S, loop: _Loop) -> None:
+    def __init__(self, wrapped: S_co, loop: _Loop) -> None:
         self._wrapped = wrapped
         self._loop = loop
 

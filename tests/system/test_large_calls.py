@@ -121,7 +121,7 @@ async def refers(bob: OpenNode, mallory: OpenNode) -> None:
         futures = [executor.submit(total, table) for _ in range(20)]
         sums = {await asyncio.wrap_future(future) for future in futures}
     assert sums == {float(sum(range(2 * MIB)))}
-    sent = await bob._bridge.look(lambda shell: shell.exchange.server.sent_bytes)
+    sent = await bob.bridge.look(lambda shell: shell.exchange.server.sent_bytes)
     assert table.size_bytes <= sent < 1.5 * table.size_bytes
     # A peer that has come to know a name gets nothing from the worker that has the content.
     assert table.parcel.blob is not None
