@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 from libp2p.abc import ISecureConn
 from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.connection.raw_connection import RawConnection
@@ -19,7 +20,6 @@ from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_b
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.tcp import TcpStream
-from tests.support.stacks import Node
 
 NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")
@@ -30,6 +30,13 @@ SYN, ACK, FIN, RST = 1, 2, 4, 8
 async def propose(stream: ReadWriteCloser, protocol: str) -> None:
     await net_negotiation.offer(stream, protocol)
     await net_negotiation.confirm(stream, protocol)
+
+
+class Victim(Protocol):
+    @property
+    def peer_id(self) -> PeerId: ...
+    @property
+    def port(self) -> int: ...
 
 
 class _Wire(Protocol):
@@ -79,21 +86,21 @@ class Hand:
         await self.data(2, message)
 
 
-async def tcp(victim: Node) -> trio.SocketStream:
+async def tcp(victim: Victim) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", victim.port)
 
 
-async def secured(victim: Node) -> ISecureConn:
-    """A connection as far as Noise, under a new identity."""
+async def secured(victim: Victim, keys: KeyPair | None = None) -> ISecureConn:
+    """A connection as far as Noise, under a new identity, or that of `keys`."""
     noise = NoiseTransport(
-        create_new_key_pair(os.urandom(32)), create_new_noise_key_pair().private_key
+        keys or create_new_key_pair(os.urandom(32)), create_new_noise_key_pair().private_key
     )
     raw = RawConnection(TcpStream(await tcp(victim)), True)
     await propose(raw, "/noise")
     return await noise.secure_outbound(raw, ID(peer_id_to_bytes(victim.peer_id)))
 
 
-async def muxed(victim: Node) -> Hand:
+async def muxed(victim: Victim) -> Hand:
     """A connection as far as yamux."""
     connection = await secured(victim)
     await propose(connection, "/yamux/1.0.0")

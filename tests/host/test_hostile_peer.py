@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ import psutil
 import pytest
 import trio
 import trio.lowlevel
+from libp2p.crypto.secp256k1 import create_new_key_pair as create_new_secp256k1_pair
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
 from multiaddr import Multiaddr
@@ -144,6 +146,21 @@ def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away() -> No
             await until(lambda: not victim.stack.swarm.handshakes)
 
     run(story)
+
+
+def test_a_key_of_a_kind_that_is_not_supported_is_refused_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with besieged() as victim:
+            for _ in range(3):
+                keys = create_new_secp256k1_pair()
+                pipe = await mallory.secured(victim, keys)
+                with pytest.raises((IOException, Unreachable)):
+                    await mallory.propose(pipe, "/yamux/1.0.0")
+
+    run(story)
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:

@@ -22,7 +22,8 @@ from trio.testing import (
 )
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.parameters import DEFAULTS
+from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
+from formation_p2p.host.net.token_bucket import BURST_S
 from formation_p2p.host.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
@@ -117,9 +118,9 @@ async def muxers(*, lockstep: bool = False) -> AsyncIterator[tuple[Muxer, Muxer]
 
 
 @asynccontextmanager
-async def by_hand() -> AsyncIterator[tuple[Hand, Muxer]]:
+async def by_hand(parameters: NetParameters = DEFAULTS) -> AsyncIterator[tuple[Hand, Muxer]]:
     here, there = pipes()
-    bob = Muxer(there, PEER)  # type: ignore[arg-type]
+    bob = Muxer(there, PEER, parameters)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bob.start)
         yield Hand(here), bob
@@ -339,6 +340,39 @@ def test_streams_past_the_bound_are_reset_and_the_others_live() -> None:
             assert len(bob.streams) == MAX_INBOUND_STREAMS
             await mallory.send(DATA, 0, 1, 5, b"hello")
             assert await (await bob.accept()).read() == b"hello"
+
+    run(story)
+
+
+def test_streams_opened_and_reset_at_once_do_not_pile_up() -> None:
+    async def story() -> None:
+        async with by_hand(NetParameters(opens_per_s=100_000)) as (mallory, bob):
+            count = 10 * MAX_INBOUND_STREAMS
+            for i in range(count):
+                await mallory.send(WINDOW_UPDATE, SYN, 2 * i + 1, 0)
+                await mallory.send(DATA, 0, 2 * i + 1, 5, b"hello")
+                await mallory.send(WINDOW_UPDATE, RST, 2 * i + 1, 0)
+            last = 2 * count + 1
+            await mallory.send(WINDOW_UPDATE, SYN, last, 0)
+            assert (await bob.accept()).stream_id == last
+            assert list(bob.streams) == [last]
+            assert bob.unread_bytes == 0
+
+    run(story)
+
+
+def test_a_peer_that_opens_streams_faster_than_they_are_served_loses_its_connection() -> None:
+    async def story() -> None:
+        async with by_hand(NetParameters(opens_per_s=50)) as (mallory, bob):
+            for i in range(50 * BURST_S):
+                await mallory.send(WINDOW_UPDATE, SYN | RST, 2 * i + 1, 0)
+            await until(lambda: bob._last_remote_id == 2 * 50 * BURST_S - 1)
+            assert bob.broken is None
+            more = range(50 * BURST_S, 60 * BURST_S)
+            frames = [HEADER.pack(0, WINDOW_UPDATE, SYN | RST, 2 * i + 1, 0) for i in more]
+            await mallory.pipe.write(b"".join(frames))
+            await until(lambda: bob.broken)
+            assert "faster than" in str(bob.broken)
 
     run(story)
 

@@ -15,15 +15,18 @@ from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.addresses import told_by
-from formation_p2p.host.net.limits import TokenBucket
+from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import MuxedStream
-from formation_p2p.host.net.transport.yamux import Muxer
+from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS, Muxer
 
 log = logging.getLogger(__name__)
 
 # To agree on a protocol for a stream: a round trip, and a busy peer.
 NEGOTIATION_S: Final = 5.0
+# Handlers at work on the streams of one connection. That of a stream which the peer has reset goes
+# on for a moment, so that there may be more of them than streams.
+MAX_HANDLERS: Final = 2 * MAX_INBOUND_STREAMS
 # To learn a peer's addresses.
 IDENTIFY_S: Final = 10.0
 
@@ -49,6 +52,7 @@ class Connection:
         remote = muxer.get_remote_address()
         self.remote_host = remote[0] if remote is not None else None
         self._stream_bucket = TokenBucket(muxer.parameters.streams_per_s)
+        self._handlers = 0
         self._identified = trio.Event()
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
@@ -68,6 +72,10 @@ class Connection:
                 while True:
                     stream = await self.muxer.accept()
                     await self._stream_bucket.wait()
+                    if self._handlers >= MAX_HANDLERS:
+                        stream.abort("too many streams at once")
+                        continue
+                    self._handlers += 1
                     nursery.start_soon(self._serve, stream, handler)
             except MuxedConnUnavailable as end:
                 log.debug("connection to %s is over: %s", self.peer, end)
@@ -174,3 +182,5 @@ class Connection:
             stream.abort("failed here")
         else:
             await stream.close()
+        finally:
+            self._handlers -= 1

@@ -26,7 +26,7 @@ from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import Measured
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import IDENTIFY_S, NEGOTIATION_S, Connection, StreamHandler
-from formation_p2p.host.net.limits import TokenBucket
+from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import MuxedStream
 

@@ -18,6 +18,7 @@ from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
+from formation_p2p.host.net.token_bucket import TokenBucket
 
 _T = TypeVar("_T")
 
@@ -38,8 +39,6 @@ SMALL_FRAME_BYTES: Final = MAX_KAD_FRAME_BYTES
 MAX_LEASE_PEERS: Final = 1024
 # Requests of a peer that are being answered at once; the others wait in their streams.
 MAX_ANSWERING: Final = 4
-# What a frame costs as a rule.
-FRAME_CPU_S: Final = 0.001
 # The events of a few hundred short tasks a second, from a peer that a lease is shared with.
 WORK_FRAMES_PER_S: Final = 1024
 # From anybody else: it negotiates, or wants to keep a core busy. A quarter of one, as for kad.
@@ -48,31 +47,6 @@ STRANGERS_FRAMES_PER_S: Final = 256
 DATA_FRAMES_PER_S: Final = 2048
 # Peers remembered: some times as many as may be connected.
 MAX_REMEMBERED: Final = 1024
-# What may come at once after a pause, in seconds of the rate.
-BURST_S: Final = 4
-
-
-class TokenBucket:
-    """A token bucket. A peer ahead of its rate waits, so that frames stay with the peer."""
-
-    def __init__(self, per_s: int) -> None:
-        self._per_s = per_s
-        self._tokens = float(per_s * BURST_S)
-        self._filled_at = trio.current_time()
-
-    async def wait(self) -> None:
-        now = trio.current_time()
-        self._tokens += (now - self._filled_at) * self._per_s
-        self._tokens = min(self._tokens, self._per_s * BURST_S) - 1
-        self._filled_at = now
-        if self._tokens < 0:
-            # The number of a peer's streams limits the debt, and each waits for its own place.
-            await trio.sleep(-self._tokens / self._per_s)
-
-    def charge(self, cpu_s: float) -> None:
-        """What came took so long to deal with: beyond the millisecond that each has, it counts
-        as so many more."""
-        self._tokens -= max(cpu_s - FRAME_CPU_S, 0.0) / FRAME_CPU_S
 
 
 @contextmanager

@@ -43,6 +43,9 @@ class NetParameters:
 
     # A negotiation costs 1 ms. A foreign implementation opens a stream for each request.
     streams_per_s: int = 128
+    # Opened, whether served or reset. Past it, and a burst of four seconds' worth, the connection
+    # ends: to open a stream and reset it costs 24 bytes there, and 50 us and an answer here.
+    opens_per_s: int = 512
     # A kad request costs about 1 ms, so that one peer takes a quarter of a core at most; a lookup
     # asks each peer once or twice.
     kad_frames_per_s: int = 256

@@ -108,8 +108,8 @@ class TcpStream(ReadWriteCloser):
             if self._more:
                 await trio.lowlevel.checkpoint()
             else:
-                await trio.lowlevel.wait_readable(self._stream.socket.fileno())
-            data = os.read(self._stream.socket.fileno(), size)
+                await trio.lowlevel.wait_readable(self._open_socket())
+            data = os.read(self._open_socket(), size)
         except BlockingIOError:
             self._more = False
             return  # the kernel thought better of it
@@ -159,8 +159,8 @@ class TcpStream(ReadWriteCloser):
         all of it. Raises ConnectionClosedError."""
         self._torn = True
         try:
-            await trio.lowlevel.wait_writable(self._stream.socket.fileno())
-            sent = os.writev(self._stream.socket.fileno(), self._unsent)
+            await trio.lowlevel.wait_writable(self._open_socket())
+            sent = os.writev(self._open_socket(), self._unsent)
         except BlockingIOError:
             sent = 0
         except (OSError, ValueError, trio.ClosedResourceError) as error:
@@ -173,6 +173,14 @@ class TcpStream(ReadWriteCloser):
         """Let the kernel take so much ahead of what the link carries."""
         with suppress(OSError):  # gone: the next write says so
             self._stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+    def _open_socket(self) -> int:
+        """Its number. Raises ConnectionClosedError where it was closed here: trio remembers who
+        waited for the number that is none, and tells the next one that it is busy."""
+        number = self._stream.socket.fileno()
+        if number < 0:
+            raise ConnectionClosedError("connection closed here")
+        return number
 
     async def close(self) -> None:
         """At once, even when cancelled."""

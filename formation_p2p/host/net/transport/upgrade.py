@@ -20,6 +20,7 @@ from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWri
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.secure_session import SecureSession
 
+from formation_p2p.core.identity import peer_id_from_bytes
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
@@ -151,6 +152,7 @@ async def upgrade(
             else:
                 secured = await noise.secure_outbound(_Proposing(tcp), peer_id)
             remote = secured.get_remote_peer()
+            peer_id_from_bytes(remote.to_bytes())  # raises for the id of a secp256k1 key
             if peer_id not in (None, remote):
                 raise SwarmException(f"{remote} answers in place of {peer_id}")
             if peer_id is None:

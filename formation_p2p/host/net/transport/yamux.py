@@ -21,7 +21,6 @@ import itertools
 import logging
 import secrets
 import struct
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -33,6 +32,7 @@ from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
+from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.stream import ACK, FIN, RST, SYN, WINDOW_BYTES, MuxedStream
 from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
@@ -98,7 +98,9 @@ class Muxer:
         self._last_remote_id = 0
         self.streams: dict[int, MuxedStream] = {}
         self._inbound = 0
-        self._accepted: deque[MuxedStream] = deque()
+        # Opened by the peer, and not taken yet: no more than are inbound.
+        self._accepted: dict[int, MuxedStream] = {}
+        self._opens = TokenBucket(parameters.opens_per_s)
         self._acceptable = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -158,7 +160,7 @@ class Muxer:
             if self.broken is not None:
                 raise MuxedConnUnavailable(self.broken)
             await self._acceptable.park()
-        return self._accepted.popleft()
+        return self._accepted.pop(next(iter(self._accepted)))
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
@@ -363,6 +365,8 @@ class Muxer:
         return stream
 
     def _opened(self, stream_id: int) -> MuxedStream | None:
+        if not self._opens.take():
+            raise ProtocolViolation("opens streams faster than any are served")
         if self._inbound >= MAX_INBOUND_STREAMS:
             self.update(stream_id, RST)
             self._stray_bytes += WINDOW_BYTES
@@ -371,7 +375,7 @@ class Muxer:
         self.streams[stream_id] = stream
         self._inbound += 1
         self.update(stream_id, ACK)
-        self._accepted.append(stream)
+        self._accepted[stream_id] = stream
         self._acceptable.unpark()
         return stream
 
@@ -379,6 +383,7 @@ class Muxer:
         if stream.broken is not None:
             return
         if flags & RST:
+            self._accepted.pop(stream.stream_id, None)  # or those opened and reset would pile up
             stream.end("reset by the peer")
         elif flags & FIN:
             stream.finish_there()

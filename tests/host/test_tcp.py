@@ -1,0 +1,66 @@
+"""Sockets that were closed here, and what those who still wait on them are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from libp2p.io.exceptions import ConnectionClosedError
+
+from formation_p2p.host.net.transport.tcp import TcpStream
+from tests.support.stacks import run
+
+
+@asynccontextmanager
+async def loopback() -> AsyncIterator[TcpStream]:
+    """One end of a connection whose other end does nothing."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            yield TcpStream(stream)
+
+
+Use = Callable[[TcpStream], Awaitable[Any]]
+USES: dict[str, Use] = {
+    "fill": lambda stream: stream.fill(),
+    "flush": lambda stream: stream.flush(),
+    "read": lambda stream: stream.read(1),
+    "write": lambda stream: stream.write(b"x"),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_whatever_is_done_with_closed_sockets_says_that_they_are_closed(use: Use) -> None:
+    """All closed sockets have the same number, for which several may wait at once."""
+
+    async def story() -> None:
+        for _ in range(3):
+            async with loopback() as stream:
+                await stream.close()
+                with pytest.raises(ConnectionClosedError):
+                    await use(stream)
+
+    run(story)
+
+
+@pytest.mark.parametrize("use", [USES["fill"], USES["flush"]], ids=["fill", "flush"])
+def test_who_waits_on_a_socket_hears_that_it_is_closed(use: Use) -> None:
+    async def story() -> None:
+        async with loopback() as stream, trio.open_nursery() as nursery:
+            while stream.write_now(bytes(65_536)):  # until the kernel takes no more
+                pass
+
+            async def wait() -> None:
+                with pytest.raises(ConnectionClosedError):
+                    await use(stream)
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            await stream.close()
+
+    run(story)
