@@ -105,6 +105,9 @@ class Lenient(AdmissionController):
     def weighed(self, grant: bytes, priority: int) -> int:
         return priority
 
+    def invitation(self, grant: bytes) -> str:
+        return grant.decode()
+
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         pass
 

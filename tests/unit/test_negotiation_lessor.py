@@ -263,15 +263,22 @@ def test_what_she_cannot_do_is_refused_with_the_reason(alice: Alice) -> None:
 
 
 def test_what_is_taken_is_refused_with_what_is_free(alice: Alice) -> None:
-    alice.offer(needs=replace(NEEDS, cpu_milli=1500))
+    alice.lease(needs=replace(NEEDS, cpu_milli=1500))
     assert alice.refusal(NEEDS) == Infeasible("cpu", 1000, 500)
+
+
+def test_what_is_offered_to_others_is_refused_with_when_that_ends(alice: Alice) -> None:
+    alice.offer(now_s=0.0)
+    alice.offer(now_s=0.5, to=CAROL)
+    assert alice.refusal(NEEDS, now_s=1) == GivingWay("cpu", 500)
+    assert alice.refusal(replace(NEEDS, cpu_milli=2000), now_s=1) == GivingWay("cpu", 1000)
 
 
 def test_two_schedulers_race_for_the_last_core_and_one_gets_it() -> None:
     alice = Alice(replace(MACHINE, cpu_milli=1000))
     lease_id = alice.offer(to=BOB)
     ((_, refused),) = sent(alice.lessor.requested(CAROL, asked(), at(0)))
-    assert refused == RequestRefused(1, Infeasible("cpu", 1000, 0))
+    assert refused == RequestRefused(1, GivingWay("cpu", HOLD_MS))
     stolen = alice.lessor.committed(CAROL, Commit(lease_id), at(0))
     assert sent(stolen) == [(CAROL.peer_id, CommitRefused(lease_id, gone(lease_id)))]
     assert sent(alice.lessor.committed(BOB, Commit(lease_id), at(0))) == [
@@ -288,7 +295,7 @@ def test_an_offer_names_the_devices_and_a_released_one_gives_them_back() -> None
     assert offer.holds.device_ids == ("GPU-7",)
     assert offer.holds.gpu_share_milli == 1000
     assert offer.holds.gpu_memory_bytes == 40 * GIB
-    assert alice.refusal(wants_one) == Infeasible("gpu", 1, 0)
+    assert alice.refusal(wants_one) == GivingWay("gpu", HOLD_MS)
     assert alice.lessor.released(BOB, Release(offer.lease_id), at(0)) == []
     assert alice.lessor.ledger.free == idle(alice.lessor.capability)
 
@@ -297,7 +304,7 @@ def test_a_lease_takes_what_any_task_is_given_at_the_least() -> None:
     """Else a thousand leases over one byte each would be given 64 MiB each."""
     alice = Alice(Capability(cpu_milli=2000, memory_bytes=100 * MIB))
     tiny = replace(NEEDS, cpu_milli=1, memory_bytes=1)
-    alice.offer(needs=tiny)
+    alice.lease(needs=tiny)
     assert alice.lessor.ledger.free.memory_bytes == 100 * MIB - MIN_MEMORY_BYTES
     assert alice.refusal(tiny) == Infeasible("memory", 64 * MIB, 36 * MIB)
 

@@ -43,7 +43,7 @@ class Budget:
         self._used_milli[scope] += cpu_milli
 
     def closed(self, lease_id: str) -> None:
-        scope, cpu_milli = self._leases.pop(lease_id)
+        scope, cpu_milli = self._leases.pop(lease_id, (Scope.COMMONS, 0))
         self._used_milli[scope] -= cpu_milli
 
     def validate(self, held: Collection[str]) -> None:

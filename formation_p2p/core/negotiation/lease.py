@@ -33,7 +33,9 @@ TRANSITIONS: Final = {
 
 @dataclass(slots=True)
 class Lease:
-    """One reservation. `expires_s` is on this machine's monotonic clock."""
+    """One reservation. `expires_s` is on this machine's monotonic clock. `invitation` is what the
+    owner's grant was made of. Of an offer that is not `kept`, the capacity is taken when it is
+    committed to, if it is still free then."""
 
     lease_id: str
     owner: Contact
@@ -41,6 +43,8 @@ class Lease:
     reservation: Reservation
     state: LeaseState
     expires_s: float
+    invitation: str
+    kept: bool
     fence: int = 0
 
     @property
@@ -60,7 +64,7 @@ class Lease:
         return True
 
     def granted(self, fence: int, expires_s: float) -> None:
-        self.fence, self.expires_s = fence, expires_s
+        self.fence, self.expires_s, self.kept = fence, expires_s, True
 
     def renewed(self, owner: Contact, expires_s: float) -> None:
         """`owner` may be at other addresses, in a later incarnation."""

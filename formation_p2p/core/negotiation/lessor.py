@@ -19,6 +19,7 @@ from functools import reduce
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.failed_environments import FailedEnvironments
@@ -27,6 +28,7 @@ from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.preemption import Wants, to_displace
 from formation_p2p.core.negotiation.session import Fence, Send
+from formation_p2p.core.negotiation.standing import Standing
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import Ledger, fits
@@ -72,6 +74,7 @@ class Lessor:
         self._places = places
         self._leases: dict[str, Lease] = {}
         self._wants = Wants(parameters)
+        self._standing = Standing(capability, parameters)
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._leaving = False
@@ -105,6 +108,9 @@ class Lessor:
             event, why = taken
             self._end(lease, event, cause, now)
             answer = work.CommitRefused(message.lease_id, why)
+        elif is_offer and not lease.kept and (refusal := self._take(lease, now)):
+            self._end(lease, "preempt", cause, now)
+            answer = work.CommitRefused(message.lease_id, refusal)
         elif not lease.moved("commit"):
             answer = work.CommitRefused(message.lease_id, _ended(message.lease_id))
         else:
@@ -112,6 +118,7 @@ class Lessor:
                 self._fence += 1
                 lease.granted(self._fence, now.mono_s + self._parameters.lease_s)
                 self._admission.began(lease.lease_id, now)
+                self._standing.committed(sender.peer_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
             answer = work.Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
         return [Send(sender, answer, cause=cause)]
@@ -185,8 +192,9 @@ class Lessor:
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
-        self.ledger.validate(self._leases)
-        self._budget.validate(self._leases)
+        kept = {lease_id for lease_id, lease in self._leases.items() if lease.kept}
+        self.ledger.validate(kept)
+        self._budget.validate(kept)
         for lease_id, lease in self._leases.items():
             ensure(lease_id == lease.lease_id, f"{lease.lease_id} is kept under another id")
             ensure(lease.state is not LeaseState.ENDED, f"{lease_id} has ended, and is kept")
@@ -213,61 +221,106 @@ class Lessor:
         )
         if self._leaving:
             return refusals.Leaving()
-        refusal = self._budget.refusal(request.grant, sender.peer_id, needs.cpu_milli) or fits(
-            needs, self.capability, self._labels, self._drivers
+        for want in self._wants.take_lapsed(now):
+            idle_s = self._parameters.hold_s
+            self._standing.idled(want.owner, want.invitation, want.needs, idle_s, now)
+        owner, invitation = sender.peer_id, self._admission.invitation(request.grant)
+        refusal = (
+            self._budget.refusal(request.grant, owner, needs.cpu_milli)
+            or fits(needs, self.capability, self._labels, self._drivers)
+            or self._failed_environments.refusal(needs.environment, now)
+            or self._standing.refusal(owner, invitation, self._offers(), now)
         )
         if refusal is not None:
             return refusal
-        if (unbuildable := self._failed_environments.refusal(needs.environment, now)) is not None:
-            return unbuildable
         if len(self._leases) >= (limit := self._parameters.max_leases):
             return refusals.Busy("the table of leases", limit)
-        offered = [x.owner for x in self._leases.values() if x.state is LeaseState.OFFERED]
-        open_offers = sum(owner.peer_id == sender.peer_id for owner in offered)
-        if open_offers >= (limit := self._parameters.max_offers_per_owner):
-            return refusals.Busy("the table of your open offers", limit)
         lease_id = f"{self._rng.getrandbits(64):016x}"
         # What runs is given this much in any case; leases over less would add up to more memory
         # than there is.
         least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
         reservation = self.ledger.reserve(lease_id, least)
         if isinstance(reservation, refusals.Infeasible):
-            return self._later(sender, least, request.priority, reservation, now)
+            return self._later(owner, invitation, least, request.priority, reservation, now)
         if isinstance(reservation, refusals.Busy):
             return reservation
         urgent = self._hindered(request.priority, now)
         if urgent is not None:
             self.ledger.release(lease_id)
             return refusals.Infeasible("priority", urgent, request.priority)
-        self._wants.forget(sender.peer_id, least, request.priority)
+        self._wants.forget(owner, least, request.priority)
         expires_s = now.mono_s + self._parameters.hold_s
-        lease = Lease(lease_id, sender, request, reservation, LeaseState.OFFERED, expires_s)
+        kept = not self._standing.is_doubtful(owner, invitation, now)
+        state = LeaseState.OFFERED
+        lease = Lease(lease_id, sender, request, reservation, state, expires_s, invitation, kept)
         self._leases[lease_id] = lease
-        self._admission.opened(lease_id, request.grant, needs.cpu_milli, lease.gpu_milli)
-        self._budget.opened(lease_id, request.grant, sender.peer_id, needs.cpu_milli)
+        if kept:
+            self._opened(lease)
+        else:
+            self.ledger.release(lease_id)
         return lease
+
+    def _take(self, lease: Lease, now: Moment) -> refusals.PeerRefusal | None:
+        """Keep what an offer was for, now that it is committed to; or why not."""
+        grant, peer_id = lease.request.grant, lease.owner.peer_id
+        refusal = self._denied(lease.owner, lease.request, now, another=True)
+        refusal = refusal or self._budget.refusal(grant, peer_id, lease.needs.cpu_milli)
+        if refusal is not None:
+            return refusal
+        if not self.ledger.retake(lease.reservation):
+            why = "others took it; it was not kept, since earlier offers had lapsed"
+            return refusals.Gone(f"lease {lease.lease_id}", why)
+        self._opened(lease)
+        return None
+
+    def _opened(self, lease: Lease) -> None:
+        """The lease holds capacity from now on."""
+        grant, cpu_milli = lease.request.grant, lease.needs.cpu_milli
+        self._admission.opened(lease.lease_id, grant, cpu_milli, lease.gpu_milli)
+        self._budget.opened(lease.lease_id, grant, lease.owner.peer_id, cpu_milli)
+
+    def _offers(self) -> list[Lease]:
+        return [x for x in self._leases.values() if x.state is LeaseState.OFFERED]
 
     def _later(
         self,
-        sender: Contact,
+        owner: PeerId,
+        invitation: str,
         needs: Requirements,
         priority: int,
         lacking: refusals.Infeasible,
         now: Moment,
     ) -> refusals.GivingWay | refusals.Infeasible:
-        """What is lacking may come free for these needs: then it is kept for them, for a while."""
+        """What is lacking may come free for these needs: then it is kept for them, for a while;
+        or what is offered to others may."""
         lower = [x for x in self._leases.values() if x.request.priority < priority]
         lower = [x for x in lower if x.state is not LeaseState.ENDING]
         # An offer goes before a lease, then the one that is up for renewal first.
         lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
         candidates = [lease.lease_id for lease in lower]
         displaced = to_displace(needs, self.ledger, self._ending(), candidates)
-        owner = sender.peer_id
-        if displaced is None or not self._wants.note(owner, needs, priority, displaced, now):
+        if (
+            displaced is None
+            or self._standing.is_doubtful(owner, invitation, now)
+            or not self._wants.note(owner, invitation, needs, priority, displaced, now)
+        ):
             self._wants.forget(owner, needs, priority)
-            return lacking
+            return self._unless_offers_lapse(needs, lacking, now)
         ends = (self._gives_way_s(self._leases[lease_id]) for lease_id in displaced)
         wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + self._parameters.fencing_s
+        return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
+
+    def _unless_offers_lapse(
+        self, needs: Requirements, lacking: refusals.Infeasible, now: Moment
+    ) -> refusals.GivingWay | refusals.Infeasible:
+        """Whoever an offer is open to may not commit to it: then there is room soon."""
+        offers = sorted(self._offers(), key=lambda x: x.expires_s)
+        order, ending = [offer.lease_id for offer in offers], self._ending()
+        lapsing = to_displace(needs, self.ledger, ending, order)
+        if lapsing is None:
+            return lacking
+        ends = (self._leases[lease_id].expires_s - now.mono_s for lease_id in lapsing)
+        wait_s = max(*ends, self._parameters.fencing_s if ending else 0.0, 0.0)
         return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
 
     def _hindered(self, priority: int, now: Moment) -> int | None:
@@ -308,8 +361,13 @@ class Lessor:
         return lease
 
     def _end(self, lease: Lease, event: str, cause: str, now: Moment) -> list[LessorEffect]:
+        was_offered = lease.state is LeaseState.OFFERED
         if not lease.moved(event):
             return []
+        if was_offered and event in ("release", "expire"):
+            for_s = self._parameters.hold_s - max(lease.expires_s - now.mono_s, 0.0)
+            owner = lease.owner.peer_id
+            self._standing.idled(owner, lease.invitation, lease.needs, for_s, now)
         # Past its end its owner had no use of it, however late that is noticed.
         self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
         if lease.state is LeaseState.ENDED:

@@ -38,6 +38,23 @@ class LeaseParameters:
     # Offers that one owner may hold open; past it a flood of requests would take the machine.
     max_offers_per_owner: int = 16
 
+    # Offers open to all bearers of one invitation, but for those that committed lately: a quarter
+    # of the table. Any number of ids can be made of one invitation.
+    max_offers_per_invitation: int = 256
+    # Capacity is kept for an owner until it has had so many machine-seconds for nothing, as a whole
+    # machine for two rounds that were lost; from then on it is offered, and not kept.
+    idle_s: float = 1.0
+    # It is refused from here on, until less is left: the machine would be asked for nothing.
+    back_off_idle_s: float = 6.0
+    # No more is counted, so that all is forgotten in ten minutes.
+    max_idle_s: float = 61.0
+    # Forgotten, each second: the share of a machine that one owner can have for nothing.
+    idle_share: float = 0.1
+    # A commit says for so long that its owner means it.
+    proved_s: float = 600.0
+    # Owners, invitations, and owners that committed: as many as there are leases.
+    max_standings: int = 1024
+
     # How long a request for what work of lower priority holds is kept in mind: a lease comes up for
     # renewal within 7 s, and what ran under it takes a few more to end.
     want_s: float = 10.0

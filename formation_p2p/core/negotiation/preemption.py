@@ -22,6 +22,7 @@ class Want:
     """`displaced` are the leases that give way, by id."""
 
     owner: PeerId
+    invitation: str
     needs: Requirements
     priority: int
     displaced: frozenset[str]
@@ -32,10 +33,12 @@ class Wants:
     def __init__(self, parameters: LeaseParameters) -> None:
         self._parameters = parameters
         self._wants: dict[tuple[PeerId, Requirements, int], Want] = {}
+        self._lapsed: list[Want] = []  # no more than there may be wants, between two requests
 
     def note(
         self,
         owner: PeerId,
+        invitation: str,
         needs: Requirements,
         priority: int,
         displaced: Iterable[str],
@@ -51,7 +54,7 @@ class Wants:
                 return False
             self.forget(least.owner, least.needs, least.priority)
         until_s = now.mono_s + self._parameters.want_s
-        want = Want(owner, needs, priority, frozenset(displaced), until_s)
+        want = Want(owner, invitation, needs, priority, frozenset(displaced), until_s)
         self._wants[owner, needs, priority] = want
         return True
 
@@ -70,9 +73,15 @@ class Wants:
         self._expire(now)
         return [want for want in self._wants.values() if want.priority > priority]
 
+    def take_lapsed(self, now: Moment) -> list[Want]:
+        """Those whose owners asked no more, since the last time."""
+        self._expire(now)
+        lapsed, self._lapsed = self._lapsed, []
+        return lapsed
+
     def _expire(self, now: Moment) -> None:
         for key in [key for key, want in self._wants.items() if want.until_s <= now.mono_s]:
-            del self._wants[key]
+            self._lapsed.append(self._wants.pop(key))
 
 
 def to_displace(

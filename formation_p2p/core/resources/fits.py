@@ -246,6 +246,21 @@ class Ledger:
         self._reservations[reservation_id] = reservation
         return reservation
 
+    def retake(self, reservation: Reservation) -> bool:
+        """Take what was released, the same devices too, if all of it is free."""
+        if len(self._reservations) >= self.max_reservations:
+            return False
+        if _lacks_amount(reservation.needs, self._free) is not None:
+            return False
+        free = {gpu.device_id: gpu for gpu in self._free.gpus}
+        for claim in reservation.gpus:
+            gpu = free[claim.device_id]
+            if gpu.share_milli < claim.share_milli or gpu.memory_bytes < claim.memory_bytes:
+                return False
+        self._free = _moved(self._free, reservation, -1)
+        self._reservations[reservation.reservation_id] = reservation
+        return True
+
     def release(self, reservation_id: str) -> bool:
         """Gives back exactly what was taken; False for an unknown id."""
         reservation = self._reservations.pop(reservation_id, None)

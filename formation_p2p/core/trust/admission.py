@@ -122,6 +122,10 @@ class AdmissionController:
         """A priority, weighed by a grant that was not denied."""
         return read_grant(grant, self._membership.root_public_key).rights.weighed(priority)
 
+    def invitation(self, grant: bytes) -> str:
+        """What a grant that was not denied was made of."""
+        return read_grant(grant, self._membership.root_public_key).invitation
+
     # -- usage ------------------------------------------------------------------------
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
