@@ -25,6 +25,7 @@ from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.refusals import Busy, Denied, GivingWay, Infeasible
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Rights, bind, issue
 from formation_p2p.core.trust.network import Membership
@@ -55,7 +56,13 @@ class Guarded(Alice):
         self.invitations = {BOB: first, CAROL: second}
 
     def ask(
-        self, who: Contact, now_s: float, *, of: Contact = BOB, needs=ALL, priority: int = 0
+        self,
+        who: Contact,
+        now_s: float,
+        *,
+        of: Contact = BOB,
+        needs: Requirements = ALL,
+        priority: int = 0,
     ) -> Offer | RequestRefused:
         grant = bind(self.invitations[of], ROOT.public_key, who.peer_id)
         request = PlacementRequest(1, needs, grant, priority)

@@ -43,9 +43,9 @@ class Lease:
     reservation: Reservation
     state: LeaseState
     expires_s: float
-    invitation: str
-    kept: bool
     fence: int = 0
+    invitation: str = ""
+    kept: bool = True
 
     @property
     def needs(self) -> Requirements:

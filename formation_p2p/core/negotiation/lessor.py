@@ -252,7 +252,7 @@ class Lessor:
         expires_s = now.mono_s + self._parameters.hold_s
         kept = not self._standing.is_doubtful(owner, invitation, now)
         state = LeaseState.OFFERED
-        lease = Lease(lease_id, sender, request, reservation, state, expires_s, invitation, kept)
+        lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, invitation, kept)
         self._leases[lease_id] = lease
         if kept:
             self._opened(lease)
@@ -263,8 +263,8 @@ class Lessor:
     def _take(self, lease: Lease, now: Moment) -> refusals.PeerRefusal | None:
         """Keep what an offer was for, now that it is committed to; or why not."""
         grant, peer_id = lease.request.grant, lease.owner.peer_id
-        refusal = self._denied(lease.owner, lease.request, now, another=True)
-        refusal = refusal or self._budget.refusal(grant, peer_id, lease.needs.cpu_milli)
+        denied = self._denied(lease.owner, lease.request, now, another=True)
+        refusal = denied or self._budget.refusal(grant, peer_id, lease.needs.cpu_milli)
         if refusal is not None:
             return refusal
         if not self.ledger.retake(lease.reservation):
