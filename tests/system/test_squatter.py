@@ -1,0 +1,72 @@
+"""A member asks a worker for all that it has, again and again, and commits to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import trio
+
+from formation_p2p import Limits, ProcessSpec
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import parse_peer_id
+from formation_p2p.core.negotiation.messages import Offer, PlacementRequest, pack, parse
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.core.units import MIB
+from tests.support import stacks
+from tests.support.network import DEADLINE_S, small_network
+from tests.support.waiting import wait_until
+
+ALL = Requirements(driver="process", cpu_milli=1000, memory_bytes=256 * MIB)
+EVERY_S = 0.02
+TARGET_S = 3.0
+
+
+@contextmanager
+def squatting(invite: str, address: str) -> Iterator[list[str]]:
+    """Mallory, on a thread of her own. What it gives grows with each offer that she gets."""
+    where, _, peer = address.rpartition("/p2p/")
+    alice = Contact(parse_peer_id(peer), (where,))
+    mallory, offers, over = stacks.Node(()), list[str](), threading.Event()
+    grant = parse_invite(invite).bound_to(mallory.peer_id).grant
+
+    def take(frame: bytes) -> None:
+        if isinstance(message := parse(frame), Offer):
+            offers.append(message.lease_id)
+
+    async def squat() -> None:
+        mallory.take = take
+        async with stacks.running(mallory):
+            for number in count():
+                if over.is_set():
+                    return
+                mallory.stack.send(alice, pack(PlacementRequest(number, ALL, grant, 0)))
+                await trio.sleep(EVERY_S)
+
+    thread = threading.Thread(target=stacks.run, args=(squat, DEADLINE_S))
+    thread.start()
+    try:
+        yield offers
+    finally:
+        over.set()
+        thread.join()
+
+
+async def test_an_honest_job_takes_three_seconds_at_most(tmp_path: Path) -> None:
+    limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=limits) as network:
+        with squatting(network.invite, network.alice.addresses[0]) as offers:
+            await asyncio.to_thread(wait_until, lambda: offers)
+            # All is taken now, and from the second time on nothing is.
+            for _ in range(2):
+                began_s = time.monotonic()
+                job = await network.bob.submit(ProcessSpec(("true",)), needs="cpu=1,memory=256MiB")
+                (done,) = await job
+                assert done.status == "succeeded"
+                assert time.monotonic() - began_s <= TARGET_S
