@@ -10,11 +10,23 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from formation_p2p import Blob, Home, Limits, Node, ProcessResult, ProcessSpec, TaskPlaced
+from formation_p2p import (
+    Blob,
+    Home,
+    Limits,
+    Node,
+    ProcessResult,
+    ProcessSpec,
+    TaskPlaced,
+    python_calls,
+    value_of,
+)
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.network import parse_invite
@@ -277,6 +289,32 @@ async def test_what_was_held_for_a_job_that_has_ended_is_released_by_the_next_li
             store.hold("unknown", [], durable=True)
         async with Node.join(made.invite, **join) as carol:  # type: ignore[arg-type]
             assert carol._services.blobs.durable_holders == {"unknown"}
+
+
+async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "priced.py").write_text("def price(n):\n    return 3 * n\n")
+    monkeypatch.syspath_prepend(tmp_path / "project")
+    price = import_module("priced").price
+    join: dict[str, Any] = {"home": tmp_path / "bob", "listen": (), "state": tmp_path / "jobs.db"}
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        invite = invitation()
+        async with Node.join(invite, **join) as bob:
+            job = await bob.submit(python_calls(price, [1, 2]), needs=SMALL)
+            assert bob._services.blobs.durable_holders == {job.job_id}
+        (tmp_path / "project" / "priced.py").unlink()
+        async with Node.join(invite, **join) as bob:
+            store = bob._services.blobs
+            (job,) = bob.jobs()
+            assert store.durable_holders == {job.job_id}
+            async with Node.join(invite, home=tmp_path / "alice", listen=LISTEN) as alice:
+                await alice.worker(limits=MACHINE)
+                assert [value_of(each) for each in await job] == [3, 6]
+                await until(lambda: not store.is_holder(job.job_id))
+        async with Node.join(invite, **join) as bob:
+            assert bob._services.blobs.durable_holders == frozenset()
 
 
 async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> None:
