@@ -87,6 +87,11 @@ def test_nothing_goes_that_is_not_the_users_own(root: Path, module: str) -> None
     assert of(module, imported=(f"{module}.more",)) is None
 
 
+def test_what_pip_has_installed_into_a_folder_is_not_own(root: Path) -> None:
+    make(root, "shop/__init__.py", "alone.py", "shop-1.0.dist-info/RECORD")
+    assert of("shop", "alone") is None
+
+
 def test_what_is_linked_into_site_packages_for_development_is_own(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,5 +177,7 @@ def is_own(path: Path) -> bool:
         path = path.resolve()
     if _INSTALLED.intersection(path.parts):
         return False
+    if any(path.parent.glob("*.dist-info")):
+        return False  # `pip install --target`
     real = path.resolve()
     return not any(real.is_relative_to(folder) for folder in _STANDARD)
