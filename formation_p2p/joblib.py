@@ -33,6 +33,9 @@ except ImportError as error:
 NAME: Final = "formation"
 # For so long the number of workers is not asked for again: scikit-learn wants it for each call.
 COUNTED_S: Final = 10.0
+# Between two calls of `Parallel` in a loop, so that the next one starts no interpreters. A search
+# fits models of its own in between.
+LINGER_S: Final = 5.0
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 
@@ -43,7 +46,8 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     `node` is a SyncNode, or a Node from any thread, that of its loop too, which joblib then blocks.
     `trust_results` and the other options are those of `Node.executor`: results are data unless
     they are trusted (docs/data.md). With `n_jobs=-1`, the default, as many calls are in flight as
-    keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them here.
+    keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them here. Workers
+    stay leased for `linger_s` after a `Parallel` call, 5 s by default.
 
     What a call starts in parallel in turn runs on the cores of that call. A call that fails stops
     the others. Raises InvalidInput without a node; what `Node.executor` raises.
@@ -68,7 +72,7 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             problem = f'pass the node: parallel_config("{NAME}", node=node)'
             raise InvalidInput("node", problem)
         self._node = node
-        self._options = options
+        self._options = {"linger_s": LINGER_S, **options}
         self._max_workers: int | None = None
         self._executor: NodeExecutor | None = self._opened()
         self._counted: tuple[float, int] = (float("-inf"), 0)

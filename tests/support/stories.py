@@ -148,6 +148,7 @@ def job(
     deadline_s: float | None = None,
     speculate: bool = False,
     priority: int = 0,
+    linger_s: float | None = None,
     **options: Unpack[PlacementKwargs],
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
@@ -160,6 +161,7 @@ def job(
         deadline_s=deadline_s,
         speculate=speculate,
         priority=priority,
+        linger_s=linger_s,
     )
     return Job(job_id, tasks, options=options_of(options, base))
 

@@ -906,6 +906,18 @@ def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
     assert is_idle(alice)
 
 
+def test_a_job_says_for_how_long_its_leases_are_kept() -> None:
+    world = quickly(0.01)
+    bob = world.nodes["bob"]
+    for n in range(2):
+        bob.submit(job(job_id=f"call {n}", linger_s=3.0))
+        world.elapse(2.0)
+    assert len(only(passed(world, "alice", "bob"), Leased)) == 1
+    assert only(passed(world, "bob", "alice"), Release) == []
+    world.elapse(1.5)
+    assert len(only(passed(world, "bob", "alice"), Release)) == 1
+
+
 def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> None:
     world = quickly(0.01)
     bob = world.nodes["bob"]

@@ -104,6 +104,8 @@ def test_words_change_the_options_that_they_name() -> None:
         ({"timeout_s": -1.0}, "timeout"),
         ({"timeout_s": float("nan")}, "timeout"),
         ({"timeout_s": MAX_TIMEOUT_S + 1}, "timeout"),
+        ({"linger_s": 0}, "linger"),
+        ({"linger_s": 61.0}, "linger"),
         ({"deadline_s": "2h"}, "deadline"),
         ({"deadline_s": 0}, "deadline"),
         ({"deadline_s": float("nan")}, "deadline"),
@@ -137,9 +139,7 @@ def test_the_largest_of_everything_is_accepted() -> None:
 
 
 def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
-    reported = (
-        "deadline_s: map does not take this option; it takes attempts, env, hints, max_price_micro"
-    )
+    reported = "deadline_s: map does not take this option; it takes attempts, env, hints, linger_s"
     with pytest.raises(InvalidInput, match=reported):
         options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^deadline_s: map"):

@@ -183,7 +183,7 @@ class Leasing:
         self.release(group, cause, now.mono_s, kept)
         for active in group.leases.values():
             if active not in kept:
-                group.wake_by(active.idle_s + self._parameters.linger_s)
+                group.wake_by(active.idle_s + group.linger_s)
 
     def release_barred(self, group: TaskGroup, cause: str) -> None:
         """Give back, at once, those that get nothing more to do."""
@@ -200,7 +200,7 @@ class Leasing:
     ) -> None:
         """Give back those that are only kept warm: at once, or where that is over by `now_s`."""
         for active in list(group.leases.values()):
-            due_s = active.idle_s + self._parameters.linger_s
+            due_s = active.idle_s + group.linger_s
             if not active.attempts and active not in kept and due_s <= now_s:
                 self.ended(group, active)
                 self._lessee.release(active.lease, cause)

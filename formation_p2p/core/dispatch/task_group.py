@@ -80,6 +80,7 @@ class TaskGroup:
         self, key: SchedulingKey, parameters: DispatchParameters = DISPATCH_DEFAULTS
     ) -> None:
         self.key = key
+        self.linger_s = parameters.linger_s if key.linger_s is None else key.linger_s
         self.acquisition = Acquisition()
         self.estimates = Estimates(parameters)
         self.candidates = Candidates(

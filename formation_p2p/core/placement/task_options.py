@@ -39,6 +39,8 @@ MAX_ATTEMPTS: Final = 20
 MAX_TIMEOUT_S: Final = 24 * 3600
 # A year: longer than any scheduler's process lives.
 MAX_DEADLINE_S: Final = 365 * 24 * 3600
+# Between two steps of a person at a prompt; a worker that is leased for longer is held for nothing.
+MAX_LINGER_S: Final = 60.0
 # A signed 64-bit integer, as a profile holds.
 MAX_PRICE_MICRO: Final = 2**63 - 1
 
@@ -58,6 +60,7 @@ class SchedulingKey(NamedTuple):
     policy: PlacementPolicy = NEAREST
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
+    linger_s: float | None = None
 
     def view(self, name: str, key: Key) -> TaskView:
         """A task with this scheduling key."""
@@ -110,6 +113,9 @@ class CallKwargs(PlacementKwargs, total=False):
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
+    linger_s: float | None
+    """How long workers stay leased after the last task, so that later ones find them warm: a
+    quarter of a second by default, a minute at most. Others cannot use them meanwhile."""
 
 
 class TaskOptionKwargs(CallKwargs, total=False):
@@ -156,6 +162,7 @@ class TaskOptions:
     scope: Scope = Scope.COMMONS
     learn: bool = True
     env: Env | Environment | None = None
+    linger_s: float | None = None
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -163,6 +170,7 @@ class TaskOptions:
         check_amount("attempts", self.attempts, 1, MAX_ATTEMPTS)
         _check_time("timeout", self.timeout_s, MAX_TIMEOUT_S)
         _check_time("deadline", self.deadline_s, MAX_DEADLINE_S)
+        _check_time("linger", self.linger_s, MAX_LINGER_S)
         if self.max_price_micro is not None:
             check_amount("price", self.max_price_micro, 0, MAX_PRICE_MICRO)
         sound(self.policy)
@@ -176,7 +184,13 @@ class TaskOptions:
     def scheduling_key(self, needs: Requirements) -> SchedulingKey:
         """By which tasks with these needs share leases."""
         return SchedulingKey(
-            needs, self.priority, self.max_price_micro, self.policy, self.hints, self.scope
+            needs,
+            self.priority,
+            self.max_price_micro,
+            self.policy,
+            self.hints,
+            self.scope,
+            self.linger_s,
         )
 
     def pack(self) -> list[list[object]]:
