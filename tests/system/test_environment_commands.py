@@ -1,4 +1,4 @@
-"""Workers and tasks with packages, by the command alone: each node is a process."""
+"""Workers and tasks with packages, by the command: all nodes but the gate are processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p import SyncNode
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
@@ -60,7 +61,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             argv = (sys.executable, "-m", "formation_p2p", *command, "--listen", LISTEN[0])
             return stack.enter_context(running(*argv, FORMATION_HOME=str(home.path)))
 
-        started(gate, "gate").line_with("to invite others")
+        open_gate = stack.enter_context(SyncNode.join(home=gate.path, listen=LISTEN))
+        gate.add_gate(open_gate.addresses[0])
         invite = gate.invite(Rights(int(time.time()) + 3600))
         alice, carol, dave = (Home(folder / name) for name in ("alice", "carol", "dave"))
         for home in (alice, carol, dave):

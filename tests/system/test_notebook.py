@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty
 from textwrap import dedent
 from typing import Final
@@ -79,6 +78,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     finally:
         client.stop_channels()
         manager.shutdown_kernel()
+    assert not manager.is_alive(), "it does not end while its node is open"
 
 
 def test_a_function_of_a_cell_runs_on_a_worker(notebook: Notebook) -> None:
@@ -111,16 +111,6 @@ def test_a_closed_node_says_so_in_the_next_cell(notebook: Notebook) -> None:
     closed = "NodeClosed: the node is closed; join again"
     assert notebook.run("await other.workers()").error == closed
     assert notebook.run("other.map(abs, [1])").error == closed
-
-
-def test_a_kernel_whose_node_is_open_still_ends(tmp_path: Path) -> None:
-    manager, client = start_new_kernel(startup_timeout=CELL_S, kernel_name="python3")
-    try:
-        assert Notebook(client).run(BEGIN.format(home=str(tmp_path / "home"))) == Cell()
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel()
-    assert not manager.is_alive()
 
 
 def test_what_a_call_prints_is_below_its_cell(notebook: Notebook) -> None:

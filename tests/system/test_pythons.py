@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from formation_p2p import InvalidInput, Node, Unplaceable
+from formation_p2p import InvalidInput, Limits, Node, SyncNode, Unplaceable
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.pythons import own_name
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, sees
-from tests.support.programs import Program, python, running
+from tests.support.programs import python
 from tests.support.pythons import other_pythons
 
 SMALL: Final[dict[str, Any]] = {"needs": "cpu=0.5,memory=64MiB", "attempts": 1}
@@ -45,27 +44,17 @@ class Mixed:
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
     names, folder = other_pythons(), tmp_path_factory.mktemp("homes")
-    flags = [flag for name in names for flag in ("--python", name.removeprefix("cpython-"))]
-    gate = Home(folder / "gate")
+    gate, dave = Home(folder / "gate"), Home(folder / "dave")
     gate.create_network()
-    with ExitStack() as programs:
-
-        def started(home: Home, *command: str) -> Program:
-            argv = (sys.executable, "-m", "formation_p2p", *command, "--listen", LISTEN[0])
-            return programs.enter_context(running(*argv, FORMATION_HOME=str(home.path)))
-
-        started(gate, "gate").line_with("to invite others")
+    size = Limits(cpu_milli=1000, memory_bytes=1024 * MIB)
+    with SyncNode.join(home=gate.path, listen=LISTEN) as alice:
+        gate.add_gate(alice.addresses[0])
+        alice.worker(limits=size)
         invite = gate.invite(Rights(int(time.time()) + 3600))
-        alice, carol, dave = (Home(folder / name) for name in ("alice", "carol", "dave"))
-        for home in (alice, carol, dave):
-            home.join(parse_invite(invite))
-        size = ("--cpu", "1", "--memory", "1GiB")
-        workers = (
-            started(alice, "worker", "--json", *size),
-            started(carol, "worker", "--json", *size, *flags),
-        )
-        own, others = (json.loads(each.line_with("ready"))["peer_id"] for each in workers)
-        yield Mixed(invite, dave.path, own, others, names)
+        dave.join(parse_invite(invite))
+        with SyncNode.join(invite, home=folder / "carol", listen=LISTEN) as carol:
+            carol.worker(limits=size, pythons=[name.removeprefix("cpython-") for name in names])
+            yield Mixed(invite, dave.path, alice.peer_id, carol.peer_id, names)
 
 
 @pytest.fixture
