@@ -33,8 +33,9 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.environment import Environment
+from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
+from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel, places_of
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
@@ -292,7 +293,7 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     `trust_results`; Unplaceable."""
     error = result.error()
     if error is None:
-        return load_result(result.result, trust=trust_results)
+        return _loaded(result.result, result.content, trust_results)
     if result.kind in _RAISED and result.result:
         raise _raised(result, str(error), trust_results)
     raise error
@@ -357,8 +358,30 @@ def size_of(arguments: bytes | Parcel) -> int:
 def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
     """As `value_of`, of a task that has just ended."""
     if type(end) is TaskSucceeded:
-        return load_result(end.result, trust=trust_results)
+        return _loaded(end.result, end.content, trust_results)
     return value_of(result_of(end), trust_results=trust_results)
+
+
+def _loaded(result: bytes, content: Content | None, trust: bool) -> Any:
+    """Arrays are used where the content lies."""
+    if content is None:
+        return load_result(result, trust=trust)
+    pickled, buffers = parts_of(Parcel.decode(result), content.take())
+    return load_result(pickled, buffers=buffers, trust=trust)
+
+
+def parts_of(parcel: Parcel, content: memoryview) -> tuple[bytes, list[memoryview]]:
+    """The pickle and its buffers."""
+    sizes = parcel.sizes
+    pieces = [content[at : at + size] for at, size in zip(places_of(sizes), sizes, strict=False)]
+    return parcel.pickled or bytes(pieces[0]), pieces[1:]
+
+
+def bytes_of_end(end: TaskSucceeded) -> int:
+    """How much memory this side holds for a result."""
+    if end.content is None:
+        return len(end.result)
+    return sum(Parcel.decode(end.result).sizes)
 
 
 def name_of(function: Callable[..., Any]) -> str:

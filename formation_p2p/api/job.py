@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -37,6 +37,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.refusals import Denied, Refusal
+from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.work import Task
@@ -53,7 +54,8 @@ class TaskResult:
     `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
     of those that brought nothing; `refusals` is why each worker did not take it. `waited_for` is
     the label, or else the id, of the task that brought no result, where this one never ran because
-    of that. `nearest` is whether it ran where it waited: see TaskPlaced.
+    of that. `nearest` is whether it ran where it waited: see TaskPlaced. Of the large result of a
+    call, `result` is a record, and `content` what lay with its worker; `value_of` reads both.
     """
 
     task_id: str
@@ -68,6 +70,7 @@ class TaskResult:
     refusals: tuple[tuple[PeerId, Refusal], ...] = ()
     kind: FailureKind | None = None
     waited_for: str = ""
+    content: Content | None = field(default=None, compare=False, repr=False)
 
     def error(self) -> FormationError | None:
         """What to raise for a task that brought no result, None for one that did."""
@@ -105,7 +108,15 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
         case TaskSucceeded(task_id, worker, result, ran_ms):
             nearest = next((p.nearest for p in reversed(placed) if p.worker == worker), False)
             return TaskResult(
-                task_id, label, "succeeded", worker, result, ran_ms, len(placed), nearest
+                task_id,
+                label,
+                "succeeded",
+                worker,
+                result,
+                ran_ms,
+                len(placed),
+                nearest,
+                content=end.content,
             )
         case TaskGaveUp(task_id, attempts, kind, result, waited_for):
             return TaskResult(

@@ -24,6 +24,7 @@ from formation_p2p.api.calls import (
     BATCH_CALLS,
     LOOK_AHEAD_BYTES,
     ArgumentPickler,
+    bytes_of_end,
     context_of,
     job_of,
     name_of,
@@ -145,6 +146,7 @@ class Flow:
         self._room = buffersize
         self._enough_room = min(BATCH_CALLS, max(1, buffersize // 2))
         self._held_bytes = 0
+        self._result_bytes = 0  # of all results so far
         self._fed = 0
         self._in_flight = 0
         self._ended: list[tuple[int, TaskEnd]] = []
@@ -201,7 +203,7 @@ class Flow:
     def took(self, end: TaskEnd) -> None:
         self._room += 1
         if type(end) is TaskSucceeded:
-            self._held_bytes -= len(end.result)
+            self._held_bytes -= bytes_of_end(end)
         self._taken.set()
 
     def close(self) -> None:
@@ -221,7 +223,14 @@ class Flow:
         """For a batch worth the crossing; where nothing is in flight, for one item."""
         if not self._in_flight and not self._ended:
             return self._room > 0
-        return self._room >= self._enough_room and self._held_bytes < LOOK_AHEAD_BYTES
+        return self._room >= self._enough_room and not self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether what is held, with the results of what is in flight, is as much as may be. Those
+        are taken to be as large as the others were."""
+        coming = self._in_flight * self._result_bytes // max(1, self._succeeded)
+        return self._held_bytes + coming >= LOOK_AHEAD_BYTES
 
     def _feed(self, items: Iterator[Any]) -> None:
         """Hand over the next items, up to one batch."""
@@ -265,7 +274,7 @@ class Flow:
                 arguments.append(self._pickler.dumps((item,), {}))
                 if len(arguments) >= BATCH_CALLS or size_of(arguments[-1]) > LARGE_BYTES:
                     flush()
-                while self._room <= len(arguments) or self._held_bytes >= LOOK_AHEAD_BYTES:
+                while self._room <= len(arguments) or self._is_full:
                     self._taken.clear()
                     await self._taken.wait()
             flush()
@@ -304,7 +313,9 @@ class Flow:
         self._in_flight -= 1
         self._held_bytes -= sent_bytes
         if type(end) is TaskSucceeded:
-            self._held_bytes += len(end.result)
+            size = bytes_of_end(end)
+            self._held_bytes += size
+            self._result_bytes += size
             self._succeeded += 1
         else:
             self._failed += 1

@@ -27,6 +27,7 @@ from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.core.workload.work import PythonCall
+from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.drivers.driver import DriverMaker, KeepsEnvironments
@@ -75,6 +76,7 @@ class NodeServices:
         self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
+        self.arrivals = Arrivals()
         self.packer = Packer(self._private, lambda: self.contact)
 
     def open(
@@ -99,6 +101,7 @@ class NodeServices:
             self._blobs.load()
             self._private.open(claimed.blobs)
             closing.callback(self._private.close)
+            self.arrivals.folder = claimed.blobs
             own = claimed.identity.peer_id
             journal = None if durable is None else durable.open(own, closing, config.journal)
             for job_id in self._blobs.durable_holders:
@@ -116,6 +119,7 @@ class NodeServices:
                 scratch_root=claimed.scratch,
                 blobs=self._blobs,
                 private=self._private,
+                arrivals=self.arrivals,
                 shares_memory=config.shares_memory,
                 journal=journal,
                 observers=self.observability.observers,

@@ -128,10 +128,10 @@ class Runtime:
         # After a crash, at the port that others know.
         stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
         remote = RemoteBlobs(stack, config.network.grant)
-        private = PrivateExchange(
-            config.private, config.identity, remote, local=config.shares_memory
-        )
         own = config.identity.peer_id
+        private = PrivateExchange(
+            config.private, config.identity, remote, config.arrivals, local=config.shares_memory
+        )
         exchange = Exchange(config.blobs, stack, own, config.network, private=private)
         shell = Shell(config, stack, exchange, self._notify)
         async with trio.open_nursery() as nursery:

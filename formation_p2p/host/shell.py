@@ -18,10 +18,11 @@ import trio
 from formation_p2p.core.dht import codec, rpc
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
+from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import FormationError, ProtocolViolation
-from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
+from formation_p2p.core.execution.effects import Continue, Execute, FreeResults, Kill, Pause
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
@@ -45,6 +46,7 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
@@ -52,6 +54,7 @@ from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDr
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.lease_run import LeaseRun
+from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -93,6 +96,7 @@ class RuntimeConfig:
     scratch_root: Path
     blobs: BlobStore
     private: PrivateBlobs = field(default_factory=PrivateBlobs)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     shares_memory: bool = True
     journal: Journal | None = None
     observers: Sequence[Observe] = ()
@@ -132,6 +136,7 @@ class Shell:
         self._ask_ids = itertools.count(1)
         self._answers: dict[int, Callable[[bytes | None], None]] = {}
         self._runs: dict[str, LeaseRun] = {}  # by lease
+        self._fetches = ResultFetches(exchange.private, config.journal, self.feed)
         self._left = trio.Event()
         self._reach = Reach.UNKNOWN
         self._serving = False
@@ -318,6 +323,13 @@ class Shell:
             case Continue(lease_id):
                 if (running := self._runs.get(lease_id)) is not None:
                     running.go_on()
+            case FreeResults(lease_id, attempt_ids):
+                if self.exchange.private is not None:
+                    self.exchange.private.results.free(lease_id, attempt_ids)
+            case FetchResult():
+                self.do(self._fetches.fetch, effect)
+            case StopFetch():
+                self._fetches.stop(effect)
             case Fence(lease_id):
                 self.do(self._fence, lease_id)
             case PersistLease() | ForgetLease():
@@ -382,6 +394,8 @@ class Shell:
             except Exception:
                 # A driver that cannot tidy up must not keep the capacity for ever.
                 log.exception("the driver %s failed to end lease %s", name, lease_id)
+        if self.exchange.private is not None:
+            self.exchange.private.results.lease_ended(lease_id)
         self.feed(Fenced(lease_id))
 
     async def _keep_time(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.negotiation.session import Fenced
+from formation_p2p.core.workload.large_result import size_at_worker
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Executor:
 
     def __init__(self, world: World, emit: Callable[[PeerEvent], None]) -> None:
         self.running: dict[tuple[str, str], Running] = {}
+        # The large results whose content is here, by lease and attempt.
+        self.kept: set[tuple[str, str]] = set()
         self._world = world
         self._emit = emit
         self._lanes: dict[str, _Lane] = {}
@@ -94,6 +97,9 @@ class Executor:
             lane.paused = False
             self._go_on(lease_id, lane)
 
+    def free(self, lease_id: str, attempt_ids: tuple[str, ...]) -> None:
+        self.kept -= {(lease_id, attempt_id) for attempt_id in attempt_ids}
+
     def fence(self, lease_id: str, takes_s: float = 0.0) -> None:
         """Nothing more of the lease begins, or is told; what runs is ended, which takes a while,
         and then `Fenced` is told."""
@@ -119,6 +125,7 @@ class Executor:
         self._emit = lambda event: None
         self._lanes.clear()
         self.running.clear()
+        self.kept.clear()
 
     def _later(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         due_s = self._world.now_s + delay_s
@@ -142,6 +149,7 @@ class Executor:
     def _end_all(self, lease_id: str) -> None:
         for key in [key for key in self.running if key[0] == lease_id]:
             del self.running[key]
+        self.kept = {key for key in self.kept if key[0] != lease_id}
 
     def _go_on(self, lease_id: str, lane: _Lane) -> None:
         while lane.current is None and lane.queue and not lane.paused:
@@ -174,6 +182,8 @@ class Executor:
         assert lane.current is not None
         running, lane.current = lane.current, None
         del self.running[running.key]
+        if size_at_worker(running.under.needs.driver, outcome):
+            self.kept.add(running.key)
         ended = Ended(running.work.attempt_id, outcome, round(ran_s * 1_000_000))
         self._ended(lease_id, lane, ended)
 

@@ -5,15 +5,17 @@ As the shell in production, it matches every effect that there is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from formation_p2p.core.dht import codec, rpc
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
+from formation_p2p.core.dispatch.fetch import FetchResult, ResultFetched, ResultLost, StopFetch
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import Continue, Execute, Kill, Pause
+from formation_p2p.core.execution.effects import Continue, Execute, FreeResults, Kill, Pause
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
 from formation_p2p.core.peer.effects import (
@@ -28,6 +30,20 @@ from formation_p2p.core.trust.admission import Charged, Tolerated
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
     from formation_p2p.sim.world import World
+
+
+# Until a fetch that brings nothing more ends.
+GIVEN_UP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a large result is made of in a world: so many zeros."""
+
+    size_bytes: int
+
+    def take(self) -> memoryview:
+        return memoryview(bytes(self.size_bytes))
 
 
 class Performer:
@@ -68,6 +84,12 @@ class Performer:
                 node.executor.go_on(lease_id)
             case Fence(lease_id):
                 node.executor.fence(lease_id, world.fence_s())
+            case FreeResults(lease_id, attempt_ids):
+                node.executor.free(lease_id, attempt_ids)
+            case FetchResult():
+                self._fetch(node, effect)
+            case StopFetch():
+                pass  # what comes of it has no effect
             case EmitJobEvent(event=event):
                 node.reported.append(event)
             case PersistLease() | ForgetLease():
@@ -93,6 +115,25 @@ class Performer:
         dialled = rpc.ReachabilityProbed(dial.request_id, other.name not in world.undialable)
         # A round trip each for TCP, Noise and yamux.
         world.later(6 * world.latency(node, other), node, dialled)
+
+    def _fetch(self, node: SimNode, fetch: FetchResult) -> None:
+        """It is there a round trip later."""
+        other = self._world.peers[fetch.blob.owner.peer_id]
+        delay_s = 2 * self._world.delay_s(node, other)
+        self._world.after(delay_s, self._fetched, node, node.incarnation, other, fetch)
+
+    def _fetched(self, node: SimNode, incarnation: int, other: SimNode, fetch: FetchResult) -> None:
+        """From a worker that still has it; else it is given up in a while."""
+        world = self._world
+        key = (fetch.lease_id, fetch.attempt_id)
+        event: ResultFetched | ResultLost
+        reachable = other.alive and not other.suspended and not world.is_cut(node, other)
+        if reachable and key in other.executor.kept:
+            event = ResultFetched(other.identity.peer_id, *key, Fetched(fetch.blob.size_bytes))
+            world.deliver_to(incarnation, node, event)
+        else:
+            event = ResultLost(other.identity.peer_id, *key, "it is not there")
+            world.after(GIVEN_UP_S, world.deliver_to, incarnation, node, event)
 
     def _advertise(self, node: SimNode, serves_dht: bool) -> None:
         """As identify's push, to the peers that it is connected to."""

@@ -22,8 +22,9 @@ class ActiveLease:
     `shared_blobs` are what the worker has of what tasks share, `load` how much is in flight.
     `began` is the attempt that was last reported to run for long, and `began_s` when; `cleared` the
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
-    `heard_s` is since when the worker has reported the end of no attempt, `idle_s` since when none
-    is in flight.
+    `fetching` are those that have ended, and whose results are on their way: their runs, and how
+    they ended. `heard_s` is since when the worker has reported the end of no attempt, `idle_s`
+    since when none is in flight or fetched.
     """
 
     lease: HeldLease
@@ -34,6 +35,7 @@ class ActiveLease:
     began_s: float = float("inf")
     cleared: str = ""
     recalled: set[str] = field(default_factory=set)
+    fetching: dict[str, tuple[TaskRun, Ended]] = field(default_factory=dict)
     idle_s: float = float("inf")
     heard_s: float = float("-inf")
 
@@ -50,15 +52,46 @@ class ActiveLease:
         self.idle_s = float("inf")
 
     def remove(self, attempt_id: str, now: Moment) -> TaskRun | None:
-        run = self.attempts.pop(attempt_id, None)
-        if run is None:
-            return None
-        self.load.remove(len(run.task.payload), run.task.shared)
-        run.ended()
-        self.recalled.discard(attempt_id)
-        if not self.attempts:
-            self.idle_s = now.mono_s
+        run = self._remove(attempt_id)
+        if run is not None:
+            run.ended()
+            self._idle(now)
         return run
+
+    def fetch(self, ended: Ended) -> None:
+        """One of the attempts has ended, and is in flight until its result is here."""
+        run = self._remove(ended.attempt_id)
+        assert run is not None
+        self.fetching[ended.attempt_id] = run, ended
+
+    def fetched(self, attempt_id: str, now: Moment) -> tuple[TaskRun, Ended] | None:
+        """Its result is here, or does not come."""
+        found = self.fetching.pop(attempt_id, None)
+        if found is not None:
+            found[0].ended()
+            self._idle(now)
+        return found
+
+    @property
+    def runs(self) -> Iterator[TaskRun]:
+        """Of all that is in flight, on the worker or on its way back."""
+        yield from self.attempts.values()
+        yield from (run for run, _ in self.fetching.values())
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.attempts or self.fetching)
+
+    def _remove(self, attempt_id: str) -> TaskRun | None:
+        run = self.attempts.pop(attempt_id, None)
+        if run is not None:
+            self.load.remove(len(run.task.payload), run.task.shared)
+            self.recalled.discard(attempt_id)
+        return run
+
+    def _idle(self, now: Moment) -> None:
+        if not self.is_busy:
+            self.idle_s = now.mono_s
 
     def has_room_for(self, run: TaskRun) -> bool:
         return self.load.has_room_for(run.task.payload, run.task.shared)
@@ -121,7 +154,7 @@ class ActiveLease:
         lease_id = self.lease.lease_id
         ensure(self.load.tasks == len(self.attempts), f"{lease_id} carries another load")
         ensure(self.recalled <= self.attempts.keys(), f"{lease_id} recalls what has ended")
-        ensure((self.idle_s < float("inf")) != bool(self.attempts), f"{lease_id} is idle and busy")
+        ensure((self.idle_s < float("inf")) != self.is_busy, f"{lease_id} is idle and busy")
 
     def _message(self, blobs: list[tuple[int, bytes]], assignments: list[Assignment]) -> Dispatch:
         lease = self.lease

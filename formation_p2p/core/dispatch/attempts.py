@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.fetch import FetchEvent, FetchResult, ResultFetched, StopFetch
 from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, WorkerLost
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.dispatch.task_run import TaskRun, TaskState
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.failed_environments import on_one_line
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
-from formation_p2p.core.negotiation.messages import Cancel, TaskOutput, TaskStarted
+from formation_p2p.core.negotiation.messages import Cancel, ResultAck, TaskOutput, TaskStarted
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Faulty, Preempted, Unbuildable
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
+from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.large_result import Content, blob_of, is_large
+from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
 # Workers that lack the same thing, while others have it, are rarely so many.
 _TELLING: Final = 2
@@ -170,6 +176,12 @@ class Attempts:
             for job in dict.fromkeys(run.job for run in in_flight):
                 self._jobs.notify(job, WorkerLost(active.worker, why))
         again = []
+        for attempt_id, (run, _) in list(active.fetching.items()):
+            self._stop_fetch(active, attempt_id, now, why)
+            if run.state is TaskState.DISPATCHED and self._jobs.lost(
+                run, attempt_id, active.worker, why, counts=not excused
+            ):
+                again.append(run)
         for attempt_id, run in runs:
             active.remove(attempt_id, now)
             counts = (attempt_id, run) == blamed
@@ -180,14 +192,107 @@ class Attempts:
         for run in reversed(again):
             group.queues.wait(run, first=True)
 
-    def ended(self, group: TaskGroup, active: ActiveLease, ended: Ended, now: Moment) -> None:
-        """A result, or why there is none. Each counts once."""
-        attempt_id, outcome = ended.attempt_id, ended.outcome
-        recalled = attempt_id in active.recalled
-        run = active.remove(attempt_id, now)
-        if run is None or run.state is not TaskState.DISPATCHED:
-            return  # known before, or another attempt of the task was faster
-        worker = active.worker
+    def ended(
+        self, group: TaskGroup, active: ActiveLease, all_ended: Iterable[Ended], now: Moment
+    ) -> None:
+        """Results, or why there are none. Each counts once. The worker may forget those that are
+        not being fetched."""
+        told = [x.attempt_id for x in all_ended if self._ended(group, active, x, now)]
+        self._forget(active, told, "results have arrived")
+
+    def _ended(self, group: TaskGroup, active: ActiveLease, ended: Ended, now: Moment) -> bool:
+        """Whether the worker may forget it."""
+        if ended.attempt_id in active.fetching:
+            return False
+        run = active.attempts.get(ended.attempt_id)
+        if run is not None and run.state is TaskState.DISPATCHED:
+            ended = self._judged(active, run, ended, now)
+            outcome = ended.outcome
+            if isinstance(outcome, Succeeded) and is_large(run.task.needs.driver, outcome.result):
+                return False
+        recalled = ended.attempt_id in active.recalled
+        run = active.remove(ended.attempt_id, now)
+        # Else it was known before, or another attempt of the task was faster.
+        if run is not None and run.state is TaskState.DISPATCHED:
+            self._counted(group, active.worker, run, ended, now, recalled=recalled)
+        return True
+
+    def _judged(self, active: ActiveLease, run: TaskRun, ended: Ended, now: Moment) -> Ended:
+        """As its worker sent it, unless that is a record of something else than a large result. The
+        fetch of one has begun."""
+        outcome = ended.outcome
+        if not is_large(run.task.needs.driver, outcome.result):
+            return ended
+        try:
+            if isinstance(outcome, Failed):
+                blob_of(outcome.result, active.worker, MAX_BLOB_BYTES)
+                return ended
+            if not run.is_wanted:
+                failed = Failed(FailureKind.CANCELLED, "its job does not want the result")
+                return replace(ended, outcome=failed)
+            most = CallContext.decode(run.task.shared).max_result_bytes
+            blob = blob_of(outcome.result, active.worker, most)
+        except InvalidInput as problem:
+            self._experienced(active.worker, Experience.ERROR, now)
+            kind = outcome.kind if isinstance(outcome, Failed) else FailureKind.OUTPUT
+            return replace(ended, outcome=Failed(kind, str(problem)))
+        attempt_id, job_id = ended.attempt_id, run.job.job.job_id
+        active.fetch(ended)
+        cause = f"the result of {attempt_id} is large"
+        self._outbox.emit(FetchResult(active.lease.lease_id, attempt_id, job_id, blob, cause=cause))
+        return ended
+
+    def fetch_ended(
+        self, group: TaskGroup, active: ActiveLease, event: FetchEvent, now: Moment
+    ) -> None:
+        """A large result is here, or does not come."""
+        found = active.fetched(event.attempt_id, now)
+        if found is None:
+            return
+        run, ended = found
+        if run.state is TaskState.DISPATCHED and isinstance(event, ResultFetched):
+            self._counted(group, active.worker, run, ended, now, content=event.content)
+        elif run.state is TaskState.DISPATCHED and not isinstance(event, ResultFetched):
+            why = f"its result did not arrive: {event.why}"
+            group.candidates.refused(active.worker, Faulty(why), now)
+            self._experienced(active.worker, Experience.ERROR, now)
+            if self._jobs.lost(run, event.attempt_id, active.worker, why, counts=True):
+                group.queues.wait(run, first=True)
+        self._forget(active, [event.attempt_id], "a large result is fetched, or lost")
+
+    def stop_fetching(self, active: ActiveLease, job: JobRun, now: Moment, cause: str) -> None:
+        """The job does not want its results any more."""
+        for attempt_id, (run, _) in list(active.fetching.items()):
+            if run.job is job:
+                self._stop_fetch(active, attempt_id, now, cause)
+                if not run.copies and run.state is TaskState.DISPATCHED:
+                    self._jobs.stopped(run)
+                self._forget(active, [attempt_id], cause)
+
+    def _stop_fetch(self, active: ActiveLease, attempt_id: str, now: Moment, cause: str) -> None:
+        active.fetched(attempt_id, now)
+        stop = StopFetch(active.worker, active.lease.lease_id, attempt_id, cause=cause)
+        self._outbox.emit(stop)
+
+    def _forget(self, active: ActiveLease, attempt_ids: list[str], cause: str) -> None:
+        """Have the worker forget results."""
+        if attempt_ids:
+            message = ResultAck(active.lease.lease_id, tuple(attempt_ids))
+            self._outbox.acknowledge(Send(active.lease.lessor, message, cause=cause))
+
+    def _counted(
+        self,
+        group: TaskGroup,
+        worker: PeerId,
+        run: TaskRun,
+        ended: Ended,
+        now: Moment,
+        *,
+        recalled: bool = False,
+        content: Content | None = None,
+    ) -> None:
+        attempt_id = ended.attempt_id
+        outcome: Outcome = ended.outcome
         made = None
         if isinstance(outcome, Succeeded):
             made = run.job.outputs.read(run.task.task_id, outcome.result)
@@ -198,7 +303,7 @@ class Attempts:
             group.candidates.back_off.succeeded(worker)
             self._experienced(worker, Experience.SUCCESS, now)
             ran_ms = ended.ran_us // 1000
-            self._jobs.succeeded(run, worker, outcome.result, ran_ms, ended.used)
+            self._jobs.succeeded(run, worker, outcome.result, ran_ms, ended.used, content)
             if run.copies:
                 for other in group.leases.values():
                     copies = [a for a, copy in other.attempts.items() if copy is run]

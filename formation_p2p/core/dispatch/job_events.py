@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.code_bundle import Code
+from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
 
 
@@ -56,14 +58,16 @@ class TaskPrinted:
 
 @dataclass(frozen=True, slots=True)
 class TaskSucceeded:
-    """`result` is the driver's encoding. Exactly one of these for a task, or one TaskGaveUp; and
-    one more after each TaskReopened."""
+    """`result` is the driver's encoding; where it is a record (large_result.py), `content` is what
+    lay with the worker. Exactly one of these for a task, or one TaskGaveUp; and one more after each
+    TaskReopened."""
 
     task_id: str
     worker: PeerId
     result: bytes
     ran_ms: int
     used: Usage = UNMEASURED
+    content: Content | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +200,4 @@ class ForgetLease(Effect):
     lease_id: str
 
 
-SchedulerEffect = EmitJobEvent | PersistLease | ForgetLease | Send
+SchedulerEffect = EmitJobEvent | PersistLease | ForgetLease | FetchResult | StopFetch | Send

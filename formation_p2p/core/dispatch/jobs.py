@@ -11,6 +11,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.large_result import Content, is_large
 from formation_p2p.core.workload.outcome import UNMEASURED, UNSTARTED, Failed, FailureKind, Usage
 
 
@@ -98,12 +99,18 @@ class Jobs:
         self.notify(run.job, job_events.TaskBegan(run.task.task_id, worker))
 
     def succeeded(
-        self, run: TaskRun, worker: PeerId, result: bytes, ran_ms: int, used: Usage = UNMEASURED
+        self,
+        run: TaskRun,
+        worker: PeerId,
+        result: bytes,
+        ran_ms: int,
+        used: Usage = UNMEASURED,
+        content: Content | None = None,
     ) -> None:
         run.job.ran()
-        self._end(
-            run, "success", job_events.TaskSucceeded(run.task.task_id, worker, result, ran_ms, used)
-        )
+        task_id = run.task.task_id
+        succeeded = job_events.TaskSucceeded(task_id, worker, result, ran_ms, used, content)
+        self._end(run, "success", succeeded)
 
     def unplaceable(self, run: TaskRun, reasons: tuple[tuple[PeerId, Refusal], ...]) -> None:
         self._end(run, "unplaceable", job_events.TaskUnplaceable(run.task.task_id, reasons))
@@ -136,7 +143,9 @@ class Jobs:
         # One worker may lack a package that others have. What two lack is sent by none.
         module = FailureKind.MODULE
         again_missing = failed.kind is module and before is not None and before.kind is module
-        hopeless = failed.kind is FailureKind.INVALID or again_missing
+        # Its worker keeps the result, which is larger than its caller takes: so is the next.
+        kept = failed.kind is FailureKind.OUTPUT and is_large(task.needs.driver, failed.result)
+        hopeless = failed.kind is FailureKind.INVALID or again_missing or kept
         final = hopeless or failures >= run.job.job.options.attempts
         return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
 

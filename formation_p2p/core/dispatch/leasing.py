@@ -201,6 +201,6 @@ class Leasing:
         """Give back those that are only kept warm: at once, or where that is over by `now_s`."""
         for active in list(group.leases.values()):
             due_s = active.idle_s + group.linger_s
-            if not active.attempts and active not in kept and due_s <= now_s:
+            if not active.is_busy and active not in kept and due_s <= now_s:
                 self.ended(group, active)
                 self._lessee.release(active.lease, cause)

@@ -12,7 +12,7 @@ from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.keyspace import Key
+from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import refusal_of
@@ -57,6 +57,23 @@ class PlacementDecider:
             authorised=lambda profile: self._authorised(profile, scheduling_key, now),
             now_unix_s=now.unix_s,
         )
+
+    def explain(
+        self,
+        scheduling_key: SchedulingKey | None,
+        name: str,
+        profiles: Iterable[Profile],
+        group: TaskGroup | None,
+        now: Moment,
+    ) -> Decision:
+        """As `decide`, for a task of this name; with what workers have answered to its group."""
+        decision = self.decide(scheduling_key, name, key_of(name.encode()), profiles, now)
+        known = {each.profile.peer_id for each in decision.ranked}
+        rejected = dict(decision.rejected)
+        for worker, refusal in () if group is None else group.candidates.reasons():
+            if worker not in known:
+                rejected.setdefault(worker, refusal)
+        return replace(decision, rejected=tuple(rejected.items()))
 
     def review(self, group: TaskGroup, now: Moment) -> None:
         """Bar those of the group's workers that the policy admits no longer: trust falls while

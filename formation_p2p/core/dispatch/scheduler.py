@@ -10,13 +10,13 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
+from formation_p2p.core.dispatch.fetch import FetchEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
@@ -29,7 +29,6 @@ from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.lessee import (
@@ -40,7 +39,6 @@ from formation_p2p.core.negotiation.lessee import (
     NegotiationEvent,
     RoundClosed,
 )
-from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
@@ -152,6 +150,7 @@ class Scheduler:
             for active in group.leases.values():
                 unwanted = [a for a, run in active.attempts.items() if run.job is job]
                 self._attempts.cancel(active, unwanted, cause)
+                self._attempts.stop_fetching(active, job, now, cause)
             self._pump(group, now, cause)
 
     def leave(self) -> list[SchedulerEffect]:
@@ -161,7 +160,7 @@ class Scheduler:
             self._jobs.stop_blocked(job)
         for group in list(self.groups.values()):
             leases = list(group.leases.values())
-            running = [run for active in leases for run in active.attempts.values()]
+            running = [run for active in leases for run in active.runs]
             for run in (*group.queues.drain(), *running):
                 self._jobs.cancelled(run)
             for active in leases:
@@ -193,14 +192,8 @@ class Scheduler:
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
         tasks of the same key are in flight. Without a key, who may work at all."""
-        decision = self._decider.decide(key, name, key_of(name.encode()), profiles, now)
         group = None if key is None else self.groups.get(key)
-        known = {each.profile.peer_id for each in decision.ranked}
-        rejected = dict(decision.rejected)
-        for worker, refusal in () if group is None else group.candidates.reasons():
-            if worker not in known:
-                rejected.setdefault(worker, refusal)
-        return replace(decision, rejected=tuple(rejected.items()))
+        return self._decider.explain(key, name, profiles, group, now)
 
     def found(self, found: Found, now: Moment) -> list[SchedulerEffect]:
         waiting = (g for g in self.groups.values() if g.acquisition.find == found.find)
@@ -289,21 +282,29 @@ class Scheduler:
                     return []
                 cause = f"attempts under {message.lease_id} ended"
                 group.estimates.took(active.mean_s(message.ended, now))
-                for ended in message.ended:
-                    self._attempts.ended(group, active, ended, now)
-                touched = self._bind_again() + self._queue(self._jobs.take_ready())
-                if touched:
-                    # Before a lease is given back to make room for what comes next.
-                    self._outbox.flush_events()
-                for each in dict.fromkeys([group, *touched]):
-                    self._pump(each, now, cause)
-                ids = tuple(ended.attempt_id for ended in message.ended)
-                self._outbox.acknowledge(
-                    Send(sender, work.ResultAck(message.lease_id, ids), cause=cause)
-                )
+                self._attempts.ended(group, active, message.ended, now)
+                self._ended(group, now, cause)
             case _:
                 assert_never(message)
         return self._outbox.take()
+
+    def fetch_ended(self, event: FetchEvent, now: Moment) -> list[SchedulerEffect]:
+        """Of a lease that is lost, or an attempt that is wanted no more, it has no effect."""
+        key = (event.worker, event.lease_id)
+        group = next((g for g in self.groups.values() if key in g.leases), None)
+        if group is not None:
+            self._attempts.fetch_ended(group, group.leases[key], event, now)
+            self._ended(group, now, f"the fetch of {event.attempt_id} ended")
+        return self._outbox.take()
+
+    def _ended(self, group: TaskGroup, now: Moment, cause: str) -> None:
+        """Attempts of a group have."""
+        touched = self._bind_again() + self._queue(self._jobs.take_ready())
+        if touched:
+            # Before a lease is given back to make room for what comes next.
+            self._outbox.flush_events()
+        for each in dict.fromkeys([group, *touched]):
+            self._pump(each, now, cause)
 
     def heard(self, worker: PeerId) -> None:
         """A message outside the work protocol came from a peer: it lives."""

@@ -61,7 +61,15 @@ class Continue(Effect):
     lease_id: str
 
 
-ExecutionEffect = Execute | Kill | Pause | Continue | Send
+@dataclass(frozen=True, slots=True)
+class FreeResults(Effect):
+    """The owner of the lease has these results, of which this machine keeps the content."""
+
+    lease_id: str
+    attempt_ids: tuple[str, ...]
+
+
+ExecutionEffect = Execute | Kill | Pause | Continue | FreeResults | Send
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
+    FreeResults,
     Kill,
     Pause,
     Work,
@@ -39,17 +40,24 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.large_result import size_at_worker
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 
 # Results of one lease not yet acknowledged: as much as may be in flight (in_flight.py).
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES
+# Of these, those whose content waits on this machine to be fetched: a few large arrays, so that the
+# next call runs meanwhile. Each of those in memory has a descriptor.
+MAX_KEPT_BYTES: Final = 256 * MIB
+MAX_KEPT: Final = 64
 
 
 @dataclass(slots=True)
 class LeaseExecutions:
     """What goes on under one lease. `in_flight` has the size of each payload, and what it shares;
-    `unsent` are the results of the outbox that the owner may not have seen; `began` is the attempt
+    `unsent` are the results of the outbox that the owner may not have seen, `kept_bytes` the sizes
+    of those whose content it has to fetch; `began` is the attempt
     that it was last told to run for long."""
 
     lease: Lease
@@ -60,6 +68,7 @@ class LeaseExecutions:
     outbox: dict[str, Ended] = field(default_factory=dict)
     outbox_bytes: int = 0
     unsent: set[str] = field(default_factory=set)
+    kept_bytes: dict[str, int] = field(default_factory=dict)
     began: str = ""
     paused: bool = False
 
@@ -74,7 +83,11 @@ class LeaseExecutions:
 
     @property
     def outbox_is_full(self) -> bool:
-        return len(self.outbox) >= self.window or self.outbox_bytes >= MAX_OUTBOX_BYTES
+        if len(self.outbox) >= self.window or self.outbox_bytes >= MAX_OUTBOX_BYTES:
+            return True
+        # The kernel counts them as the memory of the interpreter that wrote them.
+        most = min(MAX_KEPT_BYTES, self.lease.needs.memory_bytes // 4)
+        return len(self.kept_bytes) >= MAX_KEPT or sum(self.kept_bytes.values()) > most
 
 
 class Executions:
@@ -131,15 +144,22 @@ class Executions:
                 for attempt_id in message.attempt_ids
                 if attempt_id in run.in_flight
             ]
+        fetched: list[str] = []
         for attempt_id in message.attempt_ids:
             ended = run.outbox.pop(attempt_id, None)
             if ended is not None:
                 run.outbox_bytes -= _bytes_of(ended)
                 run.unsent.discard(attempt_id)
-        if not run.paused or run.outbox_is_full:
-            return []
-        run.paused = False
-        return [Continue(message.lease_id, cause="results are acknowledged")]
+                if run.kept_bytes.pop(attempt_id, 0):
+                    fetched.append(attempt_id)
+        effects: list[ExecutionEffect] = []
+        cause = "results are acknowledged"
+        if fetched:
+            effects.append(FreeResults(message.lease_id, tuple(fetched), cause=cause))
+        if run.paused and not run.outbox_is_full:
+            run.paused = False
+            effects.append(Continue(message.lease_id, cause=cause))
+        return effects
 
     def renewed(self, lease: Lease) -> list[ExecutionEffect]:
         """The scheduler is there: send again what it may have missed."""
@@ -180,6 +200,8 @@ class Executions:
             kept = _bounded(each)
             run.outbox[kept.attempt_id] = kept
             run.outbox_bytes += _bytes_of(kept)
+            if size := size_at_worker(run.lease.needs.driver, kept.outcome):
+                run.kept_bytes[kept.attempt_id] = size
             results.append(kept)
         cause = "attempts ended"
         effects = self._results(run, results, cause)
@@ -203,6 +225,8 @@ class Executions:
             both = run.in_flight.keys() & run.outbox.keys()
             ensure(not both, f"{sorted(both)} of {lease_id} run, and have ended")
             ensure(run.unsent <= run.outbox.keys(), f"{lease_id} sends what is not in its outbox")
+            kept = run.kept_bytes.keys()
+            ensure(kept <= run.outbox.keys(), f"{lease_id} keeps what is not in its outbox")
             outbox_bytes = sum(map(_bytes_of, run.outbox.values()))
             ensure(outbox_bytes == run.outbox_bytes, f"the outbox of {lease_id} has another size")
 

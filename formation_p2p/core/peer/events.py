@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.dht.rpc import DhtEvent
+from formation_p2p.core.dispatch.fetch import FetchEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
@@ -130,5 +131,6 @@ PeerEvent = (
     | Undelivered
     | Disconnected
     | ExecutionEvent
+    | FetchEvent
     | Fenced
 )

@@ -20,6 +20,7 @@ from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
 from formation_p2p.core.discovery.publication import names_of
+from formation_p2p.core.dispatch.fetch import ResultFetched, ResultLost
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
@@ -171,6 +172,8 @@ class Peer:
                     self.worker.disconnected(sender, now)
             case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
                 return [] if self.worker is None else self.worker.handle_report(event, now)
+            case ResultFetched() | ResultLost():
+                return self.scheduler.fetch_ended(event, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():

@@ -70,7 +70,7 @@ class Status:
 def status_of(scheduler: Scheduler, worker: Worker | None, now: Moment) -> Status:
     held = tuple(scheduler.leases())
     # A task of which two attempts are under way is one task.
-    tasks = {run.task.task_id: run for active in held for run in active.attempts.values()}
+    tasks = {run.task.task_id: run for active in held for run in active.runs}
     in_flight = Counter(run.job.job.job_id for run in tasks.values() if run.is_wanted)
     return Status(
         tuple(_job_status(run, in_flight[run.job.job_id]) for run in scheduler.jobs()),

@@ -6,31 +6,40 @@ It is the `shared` part of a PythonCall: it travels to a worker once, whose driv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.resources.python import python_name
-from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.blob import MAX_BLOB_BYTES, Blob
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, decode_fields, encode_fields
+
+# Of what one call returns, unless its caller says otherwise: several fit into the memory of most
+# machines, and a mistake does not fill it.
+MAX_RESULT_BYTES: Final = GIB
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """`function` is a pickle that the Python named `python` has written (`cpython-3.11`). `code` is
     the bundle of the modules that go along with it (code_bundle.py), `environment` the packages
-    that it imports, encoded (environment.py); empty for those of the worker. Raises InvalidInput.
+    that it imports, encoded (environment.py); empty for those of the worker. `max_result_bytes`
+    bounds what a call returns: its pickle, with all buffers. Raises InvalidInput.
     """
 
     python: str
     function: bytes
     code: Blob | None = None
     environment: bytes = b""
+    max_result_bytes: int = MAX_RESULT_BYTES
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
             raise InvalidInput("python", f"{self.python!r} is not a name such as cpython-3.11")
         if type(self.function) is not bytes or type(self.environment) is not bytes:
             raise InvalidInput("function", "is not bytes, or what it needs is not")
+        check_amount("max_result", self.max_result_bytes, 1, MAX_BLOB_BYTES)
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -44,12 +53,20 @@ class CallContext:
             fields["code"] = self.code.pack()
         if self.environment:
             fields["environment"] = self.environment
+        if self.max_result_bytes != MAX_RESULT_BYTES:
+            fields["max_result_bytes"] = self.max_result_bytes
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, shared: bytes) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
-        required, optional = ("python", "function"), ("code", "environment")
+        required, optional = ("python", "function"), ("code", "environment", "max_result_bytes")
         fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, required, optional)
         code = Blob.unpack(fields["code"]) if "code" in fields else None
-        return cls(fields["python"], fields["function"], code, fields.get("environment", b""))
+        return cls(
+            fields["python"],
+            fields["function"],
+            code,
+            fields.get("environment", b""),
+            fields.get("max_result_bytes", MAX_RESULT_BYTES),
+        )

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
@@ -52,7 +53,7 @@ class _Held:
     """One private blob: in a segment of ours, in memory that is sealed (`file`), or at `path`.
 
     `readers` have its descriptor and have not said that they have done with it. `spoilt` is one
-    that may be read for ever.
+    that may be read for ever. Over the network `peer` alone may read it, where there is one.
     """
 
     size_bytes: int
@@ -62,6 +63,7 @@ class _Held:
     holders: int = 1
     readers: int = 0
     spoilt: bool = False
+    peer: PeerId | None = None
 
 
 class PrivateBlobs:
@@ -85,6 +87,7 @@ class PrivateBlobs:
         self._memory_bytes = 0  # of all segments and files in memory, the spare ones too
         self._segments = 0
         self._dropped_names: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._files = 0
 
     def open(self, folder: Path) -> None:
         self._folder = folder
@@ -126,16 +129,31 @@ class PrivateBlobs:
     def _given_back(self, room: Room) -> None:
         self._forget(_Held(room.size_bytes, room.segment, path=room.path))
 
-    def adopt(self, file: int, size_bytes: int) -> bytes:
-        """Keep memory that another process has filled, whose descriptor is given away. Its name.
-        Raises LocalError for what is not a memory file of this size at least, or can still be
-        written to; `file` is closed then."""
+    def adopt(self, file: int, size_bytes: int, peer: PeerId | None = None) -> bytes:
+        """Keep memory that another process has filled, whose descriptor is given away: where there
+        is a `peer`, for that alone. Its name. Past the bounds of memory it is copied to a file.
+        Raises LocalError for what is not a memory file of this size, or can be written to, and
+        where the disk has no room; `file` is closed then."""
         try:
             check_sealed(file, size_bytes)
-            return self._add(_Held(size_bytes, file=file))
+            path = self._copied(file, size_bytes) if self.is_full(size_bytes) else None
         except BaseException:
             os.close(file)
             raise
+        if path is None:
+            return self._add(_Held(size_bytes, file=file, peer=peer))
+        os.close(file)
+        return self._add(_Held(size_bytes, path=path, peer=peer))
+
+    def _copied(self, file: int, size_bytes: int) -> Path:
+        content = mmap.mmap(file, size_bytes, prot=mmap.PROT_READ)
+        with content, memoryview(content) as view:
+            return self._written([view], size_bytes)
+
+    def is_full(self, more_bytes: int) -> bool:
+        """Whether memory has no room for so many bytes more."""
+        with self._lock:
+            return self._files >= MAX_SEGMENTS or self._is_past_bounds(more_bytes)
 
     def _add(self, held: _Held) -> bytes:
         name = secrets.token_bytes(NAME_BYTES)
@@ -144,6 +162,7 @@ class PrivateBlobs:
                 self._held[name] = held
                 if held.file is not None:
                     self._memory_bytes += held.size_bytes
+                    self._files += 1
                 return name
         self._forget(held)
         raise LocalError(f"{self._max_blobs} private blobs are held; wait until calls have ended")
@@ -169,6 +188,7 @@ class PrivateBlobs:
             del self._held[name]
             if held.file is not None:
                 self._memory_bytes -= held.size_bytes
+                self._files -= 1
             if held.readers:
                 return
         self._forget(held)
@@ -182,11 +202,12 @@ class PrivateBlobs:
             while True:
                 self.release(self._dropped_names.get_nowait())
 
-    def lend(self, name: bytes) -> Lent | None:
-        """For a reader, which is to call `Lent.done`; None where it is not here. Raises OSError."""
+    def lend(self, name: bytes, peer: PeerId | None = None) -> Lent | None:
+        """For a reader, which is to call `Lent.done`; None where it is not here, or for another
+        `peer`. Raises OSError."""
         with self._lock:
             held = self._held.get(name)
-            if held is None:
+            if held is None or (peer is not None and held.peer not in (None, peer)):
                 return None
             held.readers += 1
             try:
@@ -306,6 +327,7 @@ class PrivateBlobs:
         with self._lock:
             self._folder = None
             held, self._held = list(self._held.values()), {}
+            self._files = 0
         for each in held:
             each.holders = 0
             if not each.readers:

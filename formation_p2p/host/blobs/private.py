@@ -8,12 +8,15 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.arrivals import COPIED_BYTES, Arrivals, Arrived
 from formation_p2p.host.blobs.fetched import IDLE_S, LOCAL_IDLE_S, FetchedBlobs
 from formation_p2p.host.blobs.local import Dropped, LocalBlobs, NotLocal
 from formation_p2p.host.blobs.memory import SPARE_S, Lent, PrivateBlobs
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
+from formation_p2p.host.blobs.results import ResultBlobs
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +30,17 @@ class PrivateExchange:
     as if they were on others."""
 
     def __init__(
-        self, blobs: PrivateBlobs, identity: Identity, remote: RemoteBlobs, *, local: bool = True
+        self,
+        blobs: PrivateBlobs,
+        identity: Identity,
+        remote: RemoteBlobs,
+        arrivals: Arrivals | None = None,
+        *,
+        local: bool = True,
     ) -> None:
         self.blobs = blobs
+        self.results = ResultBlobs(blobs, lambda: Contact(self._me, remote.announced))
+        self._arrivals = Arrivals() if arrivals is None else arrivals
         self._me = identity.peer_id
         self._remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
@@ -45,36 +56,64 @@ class PrivateExchange:
                     await trio.sleep(SPARE_S / 2)
                     self.blobs.trim()
                     self.fetched.trim()
+                    self.results.trim()
         finally:
             self.fetched.close()
 
-    def content(self, name: bytes) -> PrivateContent | None:
-        """To serve it over the network; None where it is not here."""
-        lent = self.blobs.lend(name)
+    def content(self, name: bytes, peer: PeerId) -> PrivateContent | None:
+        """To serve it over the network to a peer; None where it is not here."""
+        lent = self.blobs.lend(name, peer)
         return None if lent is None else PrivateContent(lent)
 
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         """A private blob, to be read; with `again` it is kept for others that ask for it. Raises
         LocalError; RemoteError where its owner does not hand it over."""
-        if blob.owner.peer_id == self._me:
-            lent = self.blobs.lend(blob.name)
-            if lent is not None and lent.size_bytes >= blob.size_bytes:
-                return lent
-            if lent is not None:
-                lent.done(clean=True)
-            raise Dropped("this node does not have it any more")
+        lent = self._own(blob)
+        if lent is not None:
+            return lent
         if again:
             return await self.fetched.lend(blob)
         return (await self._fetch(blob))[0]
 
+    async def result(self, blob: PrivateBlob) -> Arrived:
+        """A large result that a worker has. Raises LocalError, RemoteError."""
+        arrivals, size = self._arrivals, blob.size_bytes
+        lent = self._own(blob) or await self._handed(blob)
+        if lent is None:
+            arrived = await trio.to_thread.run_sync(arrivals.room, size)
+            await self._remote.fetch(blob, arrived.view)
+            return arrived
+        try:
+            if size <= COPIED_BYTES:
+                return arrivals.of_worker(lent.file, size)
+            return await trio.to_thread.run_sync(arrivals.of_worker, lent.file, size)
+        finally:
+            lent.done(clean=False)
+
+    def _own(self, blob: PrivateBlob) -> Lent | None:
+        """None where another node has it. Raises LocalError."""
+        if blob.owner.peer_id != self._me:
+            return None
+        lent = self.blobs.lend(blob.name)
+        if lent is not None and lent.size_bytes >= blob.size_bytes:
+            return lent
+        if lent is not None:
+            lent.done(clean=True)
+        raise Dropped("this node does not have it any more")
+
     async def _fetch(self, blob: PrivateBlob) -> tuple[Lent, float]:
         """And how long it is worth to be kept unused."""
+        lent = await self._handed(blob)
+        return (await self._copied(blob), IDLE_S) if lent is None else (lent, LOCAL_IDLE_S)
+
+    async def _handed(self, blob: PrivateBlob) -> Lent | None:
+        """By a node of this machine; None where its owner is to be asked over the network."""
         if self._local is not None:
             try:
-                return await self._local.lend(blob), LOCAL_IDLE_S
+                return await self._local.lend(blob)
             except NotLocal as why:
                 log.debug("%s is asked over the network: %s", blob.owner.peer_id, why)
-        return await self._copied(blob), IDLE_S
+        return None
 
     async def _copied(self, blob: PrivateBlob) -> Lent:
         room = self.blobs.room(blob.size_bytes)

@@ -44,6 +44,11 @@ class RemoteBlobs:
         self._patience_s = patience_s
         self._places = trio.CapacityLimiter(MAX_FETCHES)
 
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """Where others reach this node."""
+        return self._stack.announced
+
     async def fetch(self, blob: PrivateBlob, into: memoryview) -> None:
         """Raises Unreachable, NodeClosed; RemoteError where its owner does not have it."""
         async with self._places:

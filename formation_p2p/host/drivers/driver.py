@@ -242,6 +242,14 @@ class BlobAccess(BlobCopies, Protocol):
         Raises LocalError; RemoteError where its owner does not hand it over."""
         ...
 
+    async def keep_result(
+        self, file: int, size_bytes: int, execution: Execution, *, allowed: bool
+    ) -> PrivateBlob:
+        """Memory that a call of this execution has filled, for the owner of its lease to fetch; one
+        that is not `allowed` for longer than the lease. It takes
+        over `file`. Raises LocalError where it is not sealed, or there is no room."""
+        ...
+
     async def add(self, content: Buffer, holder: str) -> Blob:
         """Keep content so that others can fetch it until `holder` is released. Raises
         LocalError."""

@@ -2,7 +2,7 @@
 
 Run as a file, under `supervisor.py`, as
 
-    python -I -u python_child.py <calls fd> <data fd> <max result bytes> <cloudpickle> <path>…
+    python -I -u python_child.py <calls fd> <data fd> <max kept bytes> <cloudpickle> <path>…
         "" <path>…
 
 It imports little, and of this package `result_pickler.py` alone. `python.py` is its other end.
@@ -11,8 +11,11 @@ first paths before all else, and in those after the empty one after all else.
 
 Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
 headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
-a CALL of a function by its number, with the pickle of the arguments. To each call it writes a
-header of REPLY and its two parts (a message for people, a pickle), before it begins the next one.
+a CALL of a function by its number, with the pickle of the arguments. Before its pickle a function
+has a line with the Python that wrote it, and how many bytes a call may return. To each call it
+writes a header of REPLY and its two parts (a message for people, a pickle), before it begins the
+next one. A result that is large is handed over: see python_parcels.py. So is one that is too large
+for its caller, up to a bound, so that the work is not lost.
 
 Calls are counted from 1, and replies say to which call. After a call that has printed, or taken
 long, the reply says that it waits: for GO_ON, which lists the calls not to be run after all. So
@@ -47,9 +50,11 @@ if TYPE_CHECKING:
 
     from formation_p2p.host.drivers.python_parcels import Parcels
 
-    # By number: what reads the pickles of its calls, and itself. Before it is read, the name of the
-    # Python that has pickled it, and the pickle.
-    Functions = dict[int, tuple[bytes | Callable[..., Any], Any]]
+    # By number: what reads the pickles of its calls, itself, and how many bytes a call may return.
+    # Before it is read, the name of the Python that has pickled it, and the pickle.
+    Functions = dict[int, tuple[bytes | Callable[..., Any], Any, int]]
+    # What to reply to a call: its kind, a message for people, a pickle, and what lies beside that.
+    Answer = tuple[bytes, bytes, bytes, list[pickle.PickleBuffer]]
 
 READY = b"+"
 HEADER = struct.Struct("!cQI")  # a kind, the number of a function, and the size of what follows
@@ -62,6 +67,8 @@ PARCEL_FUNCTION, PARCEL_CALL = b"f", b"c"
 REPLY = struct.Struct("!cQ??QQII")
 WHICH = struct.Struct("!Q")  # a call that is not to be run
 RETURNED, RAISED, MISSING, OUT_OF_MEMORY, TOO_LARGE = b"R", b"E", b"I", b"M", b"L"
+# In lower case, a result that is handed over beside it.
+PARCEL_RETURNED, PARCEL_TOO_LARGE = b"r", b"l"
 
 # The node needs the newest 16 (core/negotiation/in_flight.py), and calls of 16 more may wait.
 MAX_FUNCTIONS = 64
@@ -83,12 +90,17 @@ PARCELS_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "python_parcels.py")
 # For this package where it is not installed, likewise.
 ABSENT = "formation_p2p_absent_package"
 ABSENT_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "absent_package.py")
+# A pickle of more, or a buffer of one, is handed over; how many buffers (core/workload/parcel.py).
+# An exception is not: one that is longer is told as text alone (core/workload/work.py).
+LARGE_BYTES = 256 * 1024
+MAX_BUFFERS = 16_384
+MAX_ERROR_BYTES = 8 * 1024 * 1024
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
 
 def main() -> None:
-    calls, data, max_result_bytes = map(int, sys.argv[1:4])
+    calls, data, max_kept_bytes = map(int, sys.argv[1:4])
     cloudpickle_folder, between = sys.argv[4], sys.argv.index("", 5)
     sys.path[:0] = sys.argv[5:between]
     sys.path += [path for path in sys.argv[between + 1 :] if path not in sys.path]
@@ -120,8 +132,9 @@ def main() -> None:
             if len(body) < size:
                 return
             if kind in (FUNCTION, PARCEL_FUNCTION):
-                python, _, pickled = body.partition(b"\n")
-                functions[number] = python, handed(kind, pickled, data)
+                line, _, pickled = body.partition(b"\n")
+                python, most = line.split()
+                functions[number] = python, handed(kind, pickled, data), int(most)
                 if len(functions) > MAX_FUNCTIONS:
                     del functions[min(functions)]
             elif kind in (CALL, PARCEL_CALL):
@@ -136,7 +149,7 @@ def main() -> None:
             continue
         folder.enter()
         began_s = time.monotonic()
-        kind, message, value = answer(functions, number, arguments, max_result_bytes)
+        kind, message, value = given(answer(functions, number, arguments), data, max_kept_bytes)
         keeps = not isinstance(arguments, bytes) and arguments.are_kept()
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
         memory_bytes, cpu_us = usage()
@@ -147,29 +160,57 @@ def main() -> None:
         folder.leave()
 
 
-def answer(
-    functions: Functions, number: int, arguments: bytes | Parcels, max_result_bytes: int
-) -> tuple[bytes, bytes, bytes]:
-    """What to reply to one call: its kind, a message for people, and a pickle."""
+def answer(functions: Functions, number: int, arguments: bytes | Parcels) -> Answer:
+    buffers: list[pickle.PickleBuffer] = []
     try:
-        reader, function = functions[number]
+        reader, function, most = functions[number]
         if isinstance(reader, bytes):  # it is not read yet
             reader = own if reader.decode(errors="replace") == OWN else partial(foreign, reader)
-            functions[number] = reader, function = reader, read(reader, function)
+            functions[number] = reader, function, most = reader, read(reader, function), most
         args, kwargs = read(reader, arguments)
         result = function(*args, **kwargs)
-        value = pickle.dumps(result, 5) if type(result) in PLAIN else as_data(result)
+        if type(result) in PLAIN:
+            value = pickle.dumps(result, 5)
+        else:
+            value = as_data(result, partial(goes_in, kept=buffers))
     except MemoryError as error:
-        return OUT_OF_MEMORY, explained(error), b""
+        return OUT_OF_MEMORY, explained(error), b"", []
     except ModuleNotFoundError as error:
         name_cure(error)
-        return MISSING, explained(error), pickled(error, max_result_bytes)
+        return MISSING, explained(error), pickled(error), []
     except BaseException as error:  # noqa: BLE001 - whatever the task raises is its outcome
-        return RAISED, explained(error), pickled(error, max_result_bytes)
-    if len(value) > max_result_bytes:
-        problem = f"the result's pickle has {len(value)} bytes, of at most {max_result_bytes}"
+        return RAISED, explained(error), pickled(error), []
+    size = len(value) + sum(each.raw().nbytes for each in buffers)
+    if size > most:
+        problem = f"the result has {size} bytes, where the call allows {most}"
+        return TOO_LARGE, problem.encode(), value, buffers
+    return RETURNED, b"", value, buffers
+
+
+def goes_in(buffer: pickle.PickleBuffer, kept: list[pickle.PickleBuffer]) -> bool:
+    """Whether it goes into the pickle. Else it is `kept`, as it is, for what comes of that."""
+    if buffer.raw().nbytes <= LARGE_BYTES or len(kept) >= MAX_BUFFERS:
+        return True
+    kept.append(buffer)
+    return False
+
+
+def given(answered: Answer, data: int, max_kept_bytes: int) -> tuple[bytes, bytes, bytes]:
+    """An answer as it is written, once the node has what is large of it."""
+    kind, message, value, buffers = answered
+    if kind not in (RETURNED, TOO_LARGE):
+        return kind, message, value
+    size = len(value) + sum(each.raw().nbytes for each in buffers)
+    if kind == RETURNED and not buffers and size <= LARGE_BYTES:
+        return kind, message, value
+    if size > max_kept_bytes:
+        problem = f"the result has {size} bytes, more than the {max_kept_bytes} of memory leased"
         return TOO_LARGE, problem.encode(), b""
-    return RETURNED, b"", value
+    try:
+        return kind.lower(), message, parcels_module().hand_over(value, buffers, data)
+    except OSError as error:
+        problem = f"the result cannot be kept: {error.strerror or error}"
+        return TOO_LARGE, problem.encode(), b""
 
 
 def import_cloudpickle(folder: str) -> None:
@@ -205,20 +246,23 @@ def load(name: str, file: str, submodules: list[str] | None = None) -> types.Mod
     return module
 
 
-def as_data(value: object) -> bytes:
+def as_data(value: object, beside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
     """A pickle that its caller can read as data, as far as there is one. It needs cloudpickle,
     which main imports."""
     results = sys.modules.get(RESULTS) or load(RESULTS, RESULTS_FILE)
-    return results.dumps(value)  # type: ignore[no-any-return]  # it is a module of any kind
+    return results.dumps(value, beside)  # type: ignore[no-any-return]  # it is a module of any kind
 
 
 def handed(kind: bytes, body: bytes, data: int) -> bytes | Parcels:
     """What came is a pickle, or says where one lies."""
     if kind in (FUNCTION, CALL):
         return body
-    # Most calls never need it.
-    parcels = sys.modules.get(PARCELS) or load(PARCELS, PARCELS_FILE)
-    return parcels.Parcels(body, data)  # type: ignore[no-any-return]  # as above
+    return parcels_module().Parcels(body, data)  # type: ignore[no-any-return]  # as above
+
+
+def parcels_module() -> Any:
+    """Most calls never need it."""
+    return sys.modules.get(PARCELS) or load(PARCELS, PARCELS_FILE)
 
 
 def read(reader: Callable[..., Any], pickled: bytes | Parcels) -> Any:
@@ -345,12 +389,12 @@ def explained(error: BaseException) -> bytes:
     return text.encode(errors="replace")[-MAX_MESSAGE_BYTES:]
 
 
-def pickled(error: BaseException, max_bytes: int) -> bytes:
+def pickled(error: BaseException) -> bytes:
     try:
         value = as_data(error)
     except BaseException:  # noqa: BLE001 - anything can hide in it; its traceback is told anyway
         return b""
-    return value if len(value) <= max_bytes else b""
+    return value if len(value) <= MAX_ERROR_BYTES else b""
 
 
 def forget(*fds: int) -> None:

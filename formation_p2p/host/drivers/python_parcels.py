@@ -1,5 +1,5 @@
 """Large pickles, in the interpreter that runs the calls: read where they lie, in memory that the
-node has handed over.
+node has handed over; and results, which are handed to the node so.
 
 `python_child.py` loads this file with the first of them; nothing of this package is imported. What
 comes is a body of parcels, the call's own and then those that it refers to, and in one message on
@@ -10,10 +10,14 @@ the next multiple of ALIGNMENT_BYTES.
 The mapping of the call's own is private, so that what a call writes is its own. What it refers to
 is mapped read-only and stays mapped for the calls that come, by its name; its value is read anew
 for each call that takes it, unless no call can change it.
+
+A result is one parcel, in memory that is sealed: nothing changes it any more. Its body begins with a
+RESULT.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import socket
@@ -23,6 +27,7 @@ import weakref
 TYPE_CHECKING = False  # as in supervisor.py
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pickle import PickleBuffer
     from typing import Any
 
 # Bytes of the pickle in memory, and here, and how many buffers there are.
@@ -38,6 +43,8 @@ MAX_FILES = 129
 # MiB. Its owner may have released it, and then this keeps it in memory.
 MAX_KEPT = 128
 MAX_KEPT_BYTES = 1024 * 1024 * 1024
+# A pickle of more lies in memory; as there.
+LARGE_BYTES = 256 * 1024
 # What a message with descriptors has beside them: it cannot be empty.
 NOTE = b"+"
 # Of these, and tuples of them, one object serves all calls.
@@ -177,3 +184,29 @@ def is_unchanging(value: object, depth: int = 0) -> bool:
     if kind is tuple or kind is frozenset:
         return depth < MAX_DEPTH and all(is_unchanging(each, depth + 1) for each in value)  # type: ignore[attr-defined]  # they are iterated
     return kind in UNCHANGING
+
+
+def hand_over(pickled: bytes, buffers: list[PickleBuffer], data: int) -> bytes:
+    """The body of a result's parcel, once the node has the memory. Raises OSError."""
+    inside = len(pickled) > LARGE_BYTES
+    views = [each.raw() for each in buffers]
+    memory = os.memfd_create("formation-result", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        place = 0
+        for view in ([memoryview(pickled)] if inside else []) + views:
+            place += -place % ALIGNMENT_BYTES
+            rest = view
+            while rest:
+                written = os.pwrite(memory, rest, place)
+                place, rest = place + written, rest[written:]
+        # What has the sizes of all pieces in it ends at such a multiple.
+        os.ftruncate(memory, place + -place % ALIGNMENT_BYTES)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+        with socket.socket(fileno=os.dup(data)) as connection:
+            socket.send_fds(connection, [NOTE], [memory])
+    finally:
+        os.close(memory)
+    here = b"" if inside else pickled
+    header = RESULT.pack(len(pickled) if inside else 0, len(here), len(views))
+    return b"".join((header, *(SIZE.pack(view.nbytes) for view in views), here))

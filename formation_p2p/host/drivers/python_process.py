@@ -31,6 +31,7 @@ from formation_p2p.core.workload.outcome import (
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child, python_parcels
 from formation_p2p.host.drivers.call_data import CallData, Handed
+from formation_p2p.host.drivers.call_result import GivenResult
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
 from formation_p2p.host.drivers.supervised import Called, Supervised
@@ -48,6 +49,7 @@ _FAILURES: Final = {
     python_child.OUT_OF_MEMORY: FailureKind.MEMORY,
     python_child.TOO_LARGE: FailureKind.OUTPUT,
 }
+_HANDED: Final = (python_child.PARCEL_RETURNED, python_child.PARCEL_TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,15 @@ def setup_for(
 
 
 class Reply(NamedTuple):
-    """To the call `which`: whether it `waits` to go on, and `keeps` memory that it was handed."""
+    """To the call `which`: whether it `waits` to go on, and `keeps` memory that it was handed. Of a
+    large result, the outcome is without what it `gave`."""
 
     which: int
     outcome: Outcome
     used: Usage
     waits: bool
     keeps: bool
+    gave: GivenResult | None
 
 
 class WarmInterpreter(Called):
@@ -121,7 +125,7 @@ class WarmInterpreter(Called):
         data.setblocking(False)
         fds = (its_data.fileno(),)
         arguments = (
-            *(str(fds[0]), str(MAX_RESULT_BYTES), setup.cloudpickle),
+            *(str(fds[0]), str(execution.limits.enforced_memory_bytes), setup.cloudpickle),
             *(*setup.first, "", *setup.last),
         )
         with its_data:
@@ -165,7 +169,7 @@ class WarmInterpreter(Called):
         call = self._piece(python_child.CALL, number, execution.payload, data.arguments)
         if not new:
             return call
-        python = context.python.encode() + b"\n"
+        python = f"{context.python} {context.max_result_bytes}\n".encode()
         function = self._piece(
             python_child.FUNCTION, number, context.function, data.function, python
         )
@@ -230,7 +234,7 @@ class WarmInterpreter(Called):
             kind, which, waits, keeps, memory_bytes, cpu_us, message_bytes, value_bytes = (
                 python_child.REPLY.unpack_from(data, start)
             )
-            known = kind == python_child.RETURNED or kind in _FAILURES
+            known = kind in (python_child.RETURNED, *_HANDED) or kind in _FAILURES
             too_large = (
                 message_bytes > python_child.MAX_MESSAGE_BYTES or value_bytes > MAX_RESULT_BYTES
             )
@@ -243,10 +247,18 @@ class WarmInterpreter(Called):
                 break
             message, value = bytes(data[middle - message_bytes : middle]), bytes(data[middle:end])
             start = end
+            gave = None
+            if kind in _HANDED:
+                gave = GivenResult.take(value, self._data)
+                if gave is None:
+                    self.broken = True
+                    break
+                value = b""
             outcome: Outcome = Succeeded(value)
-            if kind != python_child.RETURNED:
-                outcome = Failed(_FAILURES[kind], message.decode(errors="replace"), value)
+            if kind.upper() != python_child.RETURNED:
+                text = message.decode(errors="replace")
+                outcome = Failed(_FAILURES[kind.upper()], text, value)
             used = Usage(min(memory_bytes, MAX_MEMORY_BYTES), min(cpu_us // 1000, MAX_CPU_MS))
-            replies.append(Reply(which, outcome, used, waits, keeps))
+            replies.append(Reply(which, outcome, used, waits, keeps, gave))
         del data[:start]
         return replies

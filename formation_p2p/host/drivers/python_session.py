@@ -14,11 +14,11 @@ import trio
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, is_large
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns
 from formation_p2p.host.drivers.program import failure
-from formation_p2p.host.drivers.python_process import WarmInterpreter
+from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
@@ -81,6 +81,7 @@ class CallSession:
         self._unflushed_bytes = 0
         self._output: Output | None = None  # of the call that runs, once it has printed
         self._watching: trio.CancelScope | None = None
+        self._blobs = blobs
         self._data = Prefetch(blobs, nursery, self._wake)
 
     async def run(self) -> None:
@@ -107,8 +108,7 @@ class CallSession:
                 continue
             await self._wait()
             alive = self._turns.is_paused or self._warm.receive()
-            for reply in self._warm.replies():
-                await self._reply(*reply)
+            await self._take(self._warm.replies())
             if self._warm.broken:
                 if self._calls:
                     self._end(_MEDDLED)
@@ -262,12 +262,23 @@ class CallSession:
         if self._watching is not None:
             self._watching.cancel()
 
-    async def _reply(
-        self, which: int, outcome: Outcome, used: Usage, waits: bool, keeps: bool
-    ) -> None:
+    async def _take(self, replies: list[Reply]) -> None:
+        waiting = deque(replies)
+        try:
+            while waiting:
+                await self._reply(waiting.popleft())
+        finally:
+            for reply in waiting:
+                if reply.gave is not None:
+                    reply.gave.close()
+
+    async def _reply(self, reply: Reply) -> None:
+        which, outcome, used, waits, keeps, gave = reply
         if which in self._unwanted:
             # It ran all the same, since the interpreter had not taken the one before for long; it
             # was reported as one that did not.
+            if gave is not None:
+                gave.close()
             self._unwanted.discard(which)
             if waits:
                 self._warm.task.drain(Output(lambda stream, data: None))
@@ -275,9 +286,13 @@ class CallSession:
             return
         if not self._calls or which != self._calls[0].which:
             self._warm.broken = True  # the task has written it
+            if gave is not None:
+                gave.close()
             return
         if waits:
             self._drained()
+        if gave is not None:
+            outcome = await gave.kept(outcome, self._calls[0].execution, self._blobs)
         call = self._calls.popleft()
         self._weight -= call.weight
         self._done(call, clean=not keeps)

@@ -24,6 +24,7 @@ import trio
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.workload.large_result import Content
 from formation_p2p.host.storage.state import State
 
 if TYPE_CHECKING:
@@ -126,6 +127,21 @@ class Journal:
             self._waiting.append(_Entry(self._last_put, effect, perform, performed, loop))
             if len(self._waiting) == 1:
                 self._news.notify_all()
+
+    async def kept(self, job_id: str, name: bytes, content: Content) -> Content:
+        """The content of a large result, once it is on the disk, where the state keeps its job. A
+        disk that fails is tried again."""
+        while self._state.is_in_flight(job_id):
+            try:
+                write = self._state.results.write
+                return await trio.to_thread.run_sync(write, job_id, name, content)
+            except StateError as error:
+                if not self._failing:
+                    self._failing = True
+                    log.error("%s; it is tried again until it can be written", error)
+                    self._failed(error)
+            await trio.sleep(self._parameters.retry_s)
+        return content
 
     def begin_incarnation(self) -> None:
         """Of a new shell: what the last one left here is dropped, since it has been neither

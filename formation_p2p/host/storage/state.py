@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.units import GIB
 from formation_p2p.host.storage import rows
 from formation_p2p.host.storage.job_tables import JOBS, empty_some, insert_job, read_job
+from formation_p2p.host.storage.result_files import ResultFiles
 from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
 
 # Tasks deleted in one transaction: it takes some 20 ms, for which a submission waits.
@@ -41,7 +42,7 @@ class Retention:
     """How long ended jobs are kept: as long as all three allow. Those in flight always are.
 
     A month, since people come back to last week's results; a thousand, as many as may be under
-    way at once; a gibibyte for the whole file, which most disks have to spare.
+    way at once; a gibibyte for the file and the large results, which most disks have to spare.
     """
 
     age_s: float = 30 * 24 * 3600
@@ -61,12 +62,15 @@ class State:
     ) -> None:
         self._database = Database(path, schema)
         self.path = self._database.path
+        self.results = ResultFiles(self.path.with_name(f"{self.path.name}.results"))
         self._retention = retention or Retention()
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}  # of the jobs in flight
         with self._database.closed_on_error(), self._writing() as db:
             in_flight = "SELECT job_id, number FROM jobs WHERE ended_unix_s IS NULL"
             self._numbers.update(db.execute(in_flight))
+            kept = {job_id for (job_id,) in db.execute("SELECT job_id FROM jobs")}
+        self.results.keep_only(kept)
 
     def close(self, *, left: bool = False) -> None:
         """`left` where the node that used it has given back its leases: all of them, then."""
@@ -100,6 +104,7 @@ class State:
         with self._writing() as db:
             db.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
         self._numbers.pop(job_id, None)
+        self.results.forget(job_id)
 
     def write(self, effects: Iterable[Effect]) -> None:
         """Add what happened, in order, all of it or nothing. What a state does not keep is
@@ -157,8 +162,10 @@ class State:
         as it goes: one task is in memory at a time."""
         with reading(self.path) as db:
             number = _number_of(db, job_id)
-            if number is not None:
-                yield from rows.read_history(db, number)
+            if number is None:
+                return
+            for event in rows.read_history(db, number):
+                yield self._with_content(job_id, event)
 
     def summaries(self) -> tuple[rows.JobSummary, ...]:
         """Of all jobs that are kept, the oldest first."""
@@ -180,6 +187,12 @@ class State:
                 if not go_on():
                     return False
         return self._shrink(go_on)
+
+    def _with_content(self, job_id: str, event: job_events.JobEvent) -> job_events.JobEvent:
+        if not isinstance(event, job_events.TaskSucceeded):
+            return event
+        content = self.results.content(job_id, event.result)
+        return event if content is None else replace(event, content=content)
 
     def _empty_some(self) -> int | None:
         """How many tasks of an ended job have lost what came with them; None where no more will."""
@@ -203,7 +216,8 @@ class State:
             if not count or (
                 count <= self._retention.jobs
                 and first_s >= time.time() - self._retention.age_s
-                and (pages - free) * page_bytes <= self._retention.size_bytes
+                and (pages - free) * page_bytes + self.results.size_bytes
+                <= self._retention.size_bytes
             ):
                 return None
             oldest = f"SELECT number {ended} ORDER BY ended_unix_s LIMIT 1"
@@ -216,8 +230,10 @@ class State:
             sql = f"DELETE FROM tasks WHERE number IN ({some})"
             if db.execute(sql, (number, PRUNED_AT_ONCE)).rowcount == PRUNED_AT_ONCE:
                 return True
+            (job_id,) = db.execute("SELECT job_id FROM jobs WHERE number = ?", (number,)).fetchone()
             db.execute("DELETE FROM jobs WHERE number = ?", (number,))
-            return False
+        self.results.forget(job_id)
+        return False
 
     def _shrink(self, go_on: Callable[[], bool]) -> bool:
         db = self._database.connection

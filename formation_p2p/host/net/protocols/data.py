@@ -28,6 +28,7 @@ from formation_p2p.core.data.messages import (
 )
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Content
@@ -60,7 +61,7 @@ class DataServer:
     holders: Callable[[Cid], tuple[Contact, ...]]
     has: Callable[[Cid, Contact], None]
     parameters: NetParameters
-    private: Callable[[bytes], PrivateContent | None] = lambda name: None
+    private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
 
     def __post_init__(self) -> None:
         self.serving = trio.CapacityLimiter(MAX_SERVING)
@@ -83,7 +84,7 @@ class DataServer:
                     await self._places.acquire()
                 try:
                     with trio.fail_after(self.parameters.data_open_s):
-                        content = await self._content(opening)
+                        content = await self._content(opening, peer.peer_id)
                     if content is None:
                         raise _Refused("does not have it")
                     with content:
@@ -95,9 +96,11 @@ class DataServer:
                 with trio.fail_after(self.parameters.data_open_s):
                     await stream.write(_framed(BlobRefused(str(refused))))
 
-    async def _content(self, opening: Open | OpenPrivate) -> Content | PrivateContent | None:
+    async def _content(
+        self, opening: Open | OpenPrivate, peer: PeerId
+    ) -> Content | PrivateContent | None:
         if isinstance(opening, OpenPrivate):
-            return self.private(opening.name)
+            return self.private(opening.name, peer)
         return await trio.to_thread.run_sync(self.content, opening.cid)
 
     def _judge(self, peer: Contact, opening: Open | OpenPrivate) -> None:

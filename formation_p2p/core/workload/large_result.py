@@ -1,0 +1,52 @@
+"""The result of a call that is too large for a message: what travels in its place is the record of
+a parcel (parcel.py), whose blob the worker keeps for the owner of the lease alone.
+
+The scheduler takes the record for a result once it has the content. The worker forgets that with
+the acknowledgement.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.outcome import Outcome, Succeeded
+from formation_p2p.core.workload.parcel import Parcel, is_parcel
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.core.workload.work import PythonCall
+
+
+class Content(Protocol):
+    """What the blob of a large result has, on the submitter's machine."""
+
+    def take(self) -> memoryview:
+        """Its bytes, for its reader: nothing else changes them. From then on it counts as read.
+        Raises LocalError where it is gone."""
+        ...
+
+
+def is_large(driver: str, result: bytes) -> bool:
+    """Whether a result of this driver is a record."""
+    return driver == PythonCall.driver and is_parcel(result)
+
+
+def size_at_worker(driver: str, outcome: Outcome) -> int:
+    """How many bytes a worker keeps for the owner of its lease until the outcome is acknowledged.
+    The record is the worker's own."""
+    if not isinstance(outcome, Succeeded) or not is_large(driver, outcome.result):
+        return 0
+    return sum(blob.size_bytes for blob in Parcel.decode(outcome.result).blobs)
+
+
+def blob_of(record: bytes, worker: PeerId, max_bytes: int) -> PrivateBlob:
+    """What is to be fetched for a result, of at most `max_bytes`, that `worker` has. Raises
+    InvalidInput for any other record that it may send."""
+    parcel = Parcel.decode(record)
+    if parcel.blob is None or parcel.references or parcel.blob.owner.peer_id != worker:
+        raise InvalidInput("result", "is not in one blob that its worker has")
+    if sum(parcel.sizes) + len(parcel.pickled) > max_bytes:
+        size, most = format_bytes(sum(parcel.sizes)), format_bytes(max_bytes)
+        raise InvalidInput("result", f"has {size}, where the call allows {most}")
+    return parcel.blob

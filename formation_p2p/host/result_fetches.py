@@ -1,0 +1,74 @@
+"""Large results on their way from workers to this node: fetched, and for a job that a state keeps
+written to a file, before the peer is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from formation_p2p.core.dispatch.fetch import (
+    FetchEvent,
+    FetchResult,
+    ResultFetched,
+    ResultLost,
+    StopFetch,
+)
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.large_result import Content
+from formation_p2p.host.blobs.private import PrivateExchange
+from formation_p2p.host.storage.journal import Journal
+
+log = logging.getLogger(__name__)
+
+# At once; the others wait. Each from this machine has two descriptors.
+MAX_FETCHES: Final = 16
+
+
+class ResultFetches:
+    """For the trio thread. `journal` is that of a node with a state."""
+
+    def __init__(
+        self,
+        private: PrivateExchange | None,
+        journal: Journal | None,
+        feed: Callable[[FetchEvent], None],
+    ) -> None:
+        self._private = private
+        self._journal = journal
+        self._feed = feed
+        self._places = trio.CapacityLimiter(MAX_FETCHES)
+        self._scopes: dict[tuple[PeerId, str, str], trio.CancelScope] = {}
+
+    async def fetch(self, asked: FetchResult) -> None:
+        worker = asked.blob.owner.peer_id
+        key = (worker, asked.lease_id, asked.attempt_id)
+        event: FetchEvent | None = None
+        self._scopes[key] = scope = trio.CancelScope()
+        with scope:
+            try:
+                async with self._places:
+                    event = ResultFetched(*key, await self._fetched(asked))
+            except (FormationError, OSError) as error:
+                log.warning("a result of %s did not arrive: %s", worker, error)
+                event = ResultLost(*key, str(error))
+        if self._scopes.get(key) is scope:
+            del self._scopes[key]
+        if event is not None:
+            self._feed(event)
+
+    def stop(self, stopped: StopFetch) -> None:
+        scope = self._scopes.pop((stopped.worker, stopped.lease_id, stopped.attempt_id), None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _fetched(self, asked: FetchResult) -> Content:
+        """Raises LocalError, RemoteError, OSError."""
+        assert self._private is not None, "a node has private blobs"
+        arrived = await self._private.result(asked.blob)
+        if self._journal is None:
+            return arrived
+        return await self._journal.kept(asked.job_id, asked.blob.name, arrived)

@@ -1,0 +1,108 @@
+"""The large results of jobs that a state keeps: a file each, in a folder beside it, for as long as
+the job is in the state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from formation_p2p.core.errors import InvalidInput, LocalError, StateError
+from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.parcel import Parcel, is_parcel
+from formation_p2p.host.blobs.arrivals import Arrived
+from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.mapping import mapped
+
+
+class ResultFiles:
+    """A file has the name of the blob. From any thread; all of it blocks on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, job_id: str, name: bytes, content: Content) -> Content:
+        """The same, from the disk. Raises StateError where that is full or fails."""
+        folder = self._folder / job_id
+        path = folder / name.hex()
+        view = content.take()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_disk(folder, view.nbytes)
+            with path.open("wb", buffering=0) as file:
+                rest = view
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            for each in (folder, self._folder, self._folder.parent):
+                _sync(each)
+            return _opened(path, view.nbytes)
+        except (OSError, LocalError) as error:
+            with suppress(OSError):
+                path.unlink()
+            why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+            problem = f"{self._folder}: a result of {view.nbytes} bytes cannot be written: {why}"
+            raise StateError(f"{problem}; make room on that disk") from error
+
+    def content(self, job_id: str, result: bytes) -> Content | None:
+        """What lay in the blob of a record. It is read when it is taken. None where the result is
+        none."""
+        folder = self._folder / job_id
+        if not is_parcel(result) or not folder.exists():
+            return None
+        try:
+            (blob,) = Parcel.decode(result).blobs
+        except (InvalidInput, ValueError):  # of a driver with other results
+            return None
+        return _Stored(folder / blob.name.hex(), blob.size_bytes)
+
+    def forget(self, job_id: str) -> None:
+        """The job is in the state no more."""
+        shutil.rmtree(self._folder / job_id, ignore_errors=True)
+        with suppress(OSError):  # there are others
+            self._folder.rmdir()
+
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Forget what a process that was killed has left of others."""
+        with suppress(OSError):
+            for each in list(self._folder.iterdir()):
+                if each.name not in job_ids:
+                    self.forget(each.name)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return sum(each.stat().st_size for each in self._folder.glob("*/*"))
+
+
+class _Stored:
+    """Content of an earlier incarnation."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def take(self) -> memoryview:
+        try:
+            return _opened(self._path, self._size_bytes).take()
+        except OSError as error:
+            problem = f"{self._path} has a result, and cannot be read: {error}"
+            raise StateError(f"{problem}; submit its job again") from error
+
+
+def _opened(path: Path, size_bytes: int) -> Arrived:
+    """What is written to it is the reader's own. Raises OSError."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < size_bytes:
+            raise OSError(f"{path} is cut short")
+        return Arrived(mapped(size_bytes, file.fileno()))
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
