@@ -30,7 +30,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.held_lease import HeldState
+from formation_p2p.core.negotiation.held_lease import HeldState, LeaseKey
 from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
     LeaseLost,
@@ -135,11 +135,9 @@ class Scheduler:
     def cancel(self, job_id: str, now: Moment) -> list[SchedulerEffect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
         of what runs expire."""
-        run = self._jobs.runs.get(job_id)
-        if run is None:
-            return []
-        run.move("cancel")
-        self._stop(run, now, f"cancel of {job_id}")
+        if (run := self._jobs.runs.get(job_id)) is not None:
+            run.move("cancel")
+            self._stop(run, now, f"cancel of {job_id}")
         return self._outbox.take()
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
@@ -265,8 +263,7 @@ class Scheduler:
     ) -> list[SchedulerEffect]:
         """What comes under no lease of ours has no effect, and is not acknowledged: any peer could
         have it queued."""
-        key = (sender.peer_id, message.lease_id)
-        group = next((g for g in self.groups.values() if key in g.leases), None)
+        group = self._of_lease(key := (sender.peer_id, message.lease_id))
         if group is None:
             return []
         active = group.leases[key]
@@ -290,12 +287,14 @@ class Scheduler:
 
     def fetch_ended(self, event: FetchEvent, now: Moment) -> list[SchedulerEffect]:
         """Of a lease that is lost, or an attempt that is wanted no more, it has no effect."""
-        key = (event.worker, event.lease_id)
-        group = next((g for g in self.groups.values() if key in g.leases), None)
+        group = self._of_lease(key := (event.worker, event.lease_id))
         if group is not None:
             self._attempts.fetch_ended(group, group.leases[key], event, now)
             self._ended(group, now, f"the fetch of {event.attempt_id} ended")
         return self._outbox.take()
+
+    def _of_lease(self, key: LeaseKey) -> TaskGroup | None:
+        return next((group for group in self.groups.values() if key in group.leases), None)
 
     def _ended(self, group: TaskGroup, now: Moment, cause: str) -> None:
         """Attempts of a group have."""

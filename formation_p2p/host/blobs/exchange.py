@@ -39,7 +39,6 @@ from formation_p2p.host.clock import moment
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
 
 if TYPE_CHECKING:
-    from formation_p2p.host.drivers.driver import Execution
     from formation_p2p.host.net.stack import Stack
     from formation_p2p.host.shell import Shell
 
@@ -86,23 +85,13 @@ class Exchange:
         )
         if private is not None:
             self.server.private = private.content
+            self.keep_result = private.results.keep
         stack.serve(PROTOCOL, self.server.serve)
 
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         """See `BlobAccess.lend`."""
         assert self.private is not None, "a node that works has private blobs"
         return await self.private.lend(blob, again=again)
-
-    async def keep_result(
-        self, file: int, size_bytes: int, execution: Execution, *, allowed: bool
-    ) -> PrivateBlob:
-        """See `BlobAccess.keep_result`."""
-        assert self.private is not None, "a node that works has private blobs"
-        results, owner = self.private.results, execution.owner
-        if not allowed:
-            return await results.keep_unallowed(file, size_bytes, owner)
-        of_attempt = (execution.lease_id, execution.execution_id)
-        return await results.keep(file, size_bytes, owner, *of_attempt)
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -22,6 +22,9 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.memory import PrivateBlobs
+
+if TYPE_CHECKING:
+    from formation_p2p.host.drivers.driver import Execution
 
 # An owner that does not fetch its results keeps their place no longer: as long as it has for those
 # that it did not allow.
@@ -55,17 +58,16 @@ class ResultBlobs:
         self._kept: deque[_Kept] = deque()  # the oldest first
 
     async def keep(
-        self, file: int, size_bytes: int, owner: PeerId, lease_id: str, attempt_id: str
+        self, file: int, size_bytes: int, execution: Execution, *, allowed: bool
     ) -> PrivateBlob:
-        """Memory that an interpreter has filled, for the owner of its lease. Raises LocalError
-        where it is none, or there is no room; `file` is closed then too."""
-        return await self._keep(file, size_bytes, owner, (lease_id, attempt_id))
-
-    async def keep_unallowed(self, file: int, size_bytes: int, owner: PeerId) -> PrivateBlob:
-        """As `keep`, beyond the lease."""
+        """See `BlobAccess.keep_result` (host/drivers/driver.py)."""
+        owner = execution.owner
+        if allowed:
+            of_attempt = (execution.lease_id, execution.execution_id)
+            return await self._keep(file, size_bytes, owner, of_attempt)
         if size_bytes > MAX_UNALLOWED_OF_OWNER_BYTES:
             os.close(file)
-            raise LocalError(f"{format_bytes(size_bytes)} are not kept for later")
+            raise LocalError(f"{format_bytes(size_bytes)} are too much to be kept for later")
         blob = await self._keep(file, size_bytes, owner, None)
         unallowed = [each for each in self._kept if each.of is None]
         of_owner = [each for each in unallowed if each.owner == owner]
