@@ -43,7 +43,8 @@ from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.stack import Stack
-from formation_p2p.host.shell import RuntimeConfig, Shell
+from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shell import Shell
 
 LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
 # How many peers keep an announcement.

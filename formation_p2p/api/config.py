@@ -12,7 +12,7 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.tracing import Tracing
-from formation_p2p.host.shell import Observe
+from formation_p2p.host.runtime_config import Observe
 from formation_p2p.host.storage.journal import JournalParameters
 from formation_p2p.host.storage.state import Retention
 

@@ -43,7 +43,8 @@ from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.pythons import interpreters
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
-from formation_p2p.host.shell import RuntimeConfig, Shell
+from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
 from formation_p2p.host.storage.usage import USAGE, UsageFile

@@ -16,7 +16,8 @@ import trio
 
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.peer.effects import UserEffect
-from formation_p2p.host.shell import LEAVE_S, RuntimeConfig, Shell
+from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shell import LEAVE_S, Shell
 
 log = logging.getLogger(__name__)
 

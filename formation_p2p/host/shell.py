@@ -9,8 +9,6 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
@@ -20,10 +18,10 @@ from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import Continue, Execute, FreeResults, Kill, Pause
-from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
     Fence,
@@ -41,21 +39,15 @@ from formation_p2p.core.peer.effects import (
     is_of_record,
 )
 from formation_p2p.core.peer.events import PeerEvent
-from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
-from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.reputation import Reputation
-from formation_p2p.host.blobs.arrivals import Arrivals
-from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.lease_run import LeaseRun
 from formation_p2p.host.result_fetches import ResultFetches
-from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.runtime_config import RuntimeConfig
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
@@ -78,32 +70,6 @@ LEAVE_S: Final = 2.0
 
 # As a union it would be built for each message.
 _LEASING: Final = (work.Commit, work.Leased, work.Renew)
-
-
-# Is told, after the peer has decided, of an event and its effects. It must not change anything,
-# nor raise, nor take long: it is called for all that happens.
-Observe = Callable[[PeerEvent, Sequence[PeerEffect], Moment], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeConfig:
-    """What a node's thread hosts."""
-
-    identity: Identity
-    network: Network
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    scratch_root: Path
-    blobs: BlobStore
-    private: PrivateBlobs = field(default_factory=PrivateBlobs)
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    shares_memory: bool = True
-    journal: Journal | None = None
-    observers: Sequence[Observe] = ()
-    reputation: Reputation | None = None
-    parameters: PeerParameters = DEFAULT_PARAMETERS
-    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
-    start_s: float = 30.0
 
 
 class Shell:

@@ -30,7 +30,8 @@ from formation_p2p.host.net.identify import Identified
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.net.transport.yamux import Muxer
-from formation_p2p.host.shell import RuntimeConfig, Shell
+from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shell import Shell
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import until

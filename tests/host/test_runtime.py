@@ -23,7 +23,8 @@ from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.net.stack import Stack
 from formation_p2p.host.runtime import Runtime
-from formation_p2p.host.shell import RuntimeConfig, Shell
+from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
 from tests.support.waiting import wait_until
 

@@ -149,7 +149,11 @@ def main() -> None:
             continue
         folder.enter()
         began_s = time.monotonic()
-        kind, message, value = given(answer(functions, number, arguments), data, max_kept_bytes)
+        kind, message, value, buffers = answer(functions, number, arguments)
+        if buffers or kind == TOO_LARGE or (kind == RETURNED and len(value) > LARGE_BYTES):
+            large = value, buffers, data, max_kept_bytes
+            kind, message, value = parcels_module().handed_over(kind, message, *large)
+        buffers.clear()
         keeps = not isinstance(arguments, bytes) and arguments.are_kept()
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
         memory_bytes, cpu_us = usage()
@@ -193,24 +197,6 @@ def goes_in(buffer: pickle.PickleBuffer, kept: list[pickle.PickleBuffer]) -> boo
         return True
     kept.append(buffer)
     return False
-
-
-def given(answered: Answer, data: int, max_kept_bytes: int) -> tuple[bytes, bytes, bytes]:
-    """An answer as it is written, once the node has what is large of it."""
-    kind, message, value, buffers = answered
-    if kind not in (RETURNED, TOO_LARGE):
-        return kind, message, value
-    size = len(value) + sum(each.raw().nbytes for each in buffers)
-    if kind == RETURNED and not buffers and size <= LARGE_BYTES:
-        return kind, message, value
-    if size > max_kept_bytes:
-        problem = f"the result has {size} bytes, more than the {max_kept_bytes} of memory leased"
-        return TOO_LARGE, problem.encode(), b""
-    try:
-        return kind.lower(), message, parcels_module().hand_over(value, buffers, data)
-    except OSError as error:
-        problem = f"the result cannot be kept: {error.strerror or error}"
-        return TOO_LARGE, problem.encode(), b""
 
 
 def import_cloudpickle(folder: str) -> None:

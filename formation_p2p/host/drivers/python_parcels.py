@@ -11,8 +11,8 @@ The mapping of the call's own is private, so that what a call writes is its own.
 is mapped read-only and stays mapped for the calls that come, by its name; its value is read anew
 for each call that takes it, unless no call can change it.
 
-A result is one parcel, in memory that is sealed: nothing changes it any more. Its body begins with a
-RESULT.
+A result is one parcel, in memory that is sealed: nothing changes it any more. Its body begins with
+a RESULT.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ MAX_KEPT = 128
 MAX_KEPT_BYTES = 1024 * 1024 * 1024
 # A pickle of more lies in memory; as there.
 LARGE_BYTES = 256 * 1024
+# As in python_child.py.
+TOO_LARGE = b"L"
 # What a message with descriptors has beside them: it cannot be empty.
 NOTE = b"+"
 # Of these, and tuples of them, one object serves all calls.
@@ -184,6 +186,26 @@ def is_unchanging(value: object, depth: int = 0) -> bool:
     if kind is tuple or kind is frozenset:
         return depth < MAX_DEPTH and all(is_unchanging(each, depth + 1) for each in value)  # type: ignore[attr-defined]  # they are iterated
     return kind in UNCHANGING
+
+
+def handed_over(
+    kind: bytes,
+    message: bytes,
+    pickled: bytes,
+    buffers: list[PickleBuffer],
+    data: int,
+    max_bytes: int,
+) -> tuple[bytes, bytes, bytes]:
+    """What to reply to a call with such a result, once the node has that: it takes at most
+    `max_bytes`."""
+    size = len(pickled) + sum(each.raw().nbytes for each in buffers)
+    problem = f"the result has {size} bytes, more than the {max_bytes} of memory leased"
+    if size <= max_bytes:
+        try:
+            return kind.lower(), message, hand_over(pickled, buffers, data)
+        except OSError as error:
+            problem = f"the result of {size} bytes cannot be kept: {error.strerror or error}"
+    return TOO_LARGE, problem.encode(), b""
 
 
 def hand_over(pickled: bytes, buffers: list[PickleBuffer], data: int) -> bytes:

@@ -14,7 +14,8 @@ from formation_p2p.host.machine.claim import Claim
 from formation_p2p.host.observe.metrics import Metrics
 from formation_p2p.host.observe.metrics_http import listen_for_metrics, serve_metrics
 from formation_p2p.host.observe.status import Events, StatusSocket
-from formation_p2p.host.shell import Observe, Shell
+from formation_p2p.host.runtime_config import Observe
+from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,44 @@
+"""What a node's thread hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.host.blobs.arrivals import Arrivals
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.storage.journal import Journal
+
+# Is told, after the peer has decided, of an event and its effects. It must not change anything,
+# nor raise, nor take long: it is called for all that happens.
+Observe = Callable[[PeerEvent, Sequence[PeerEffect], Moment], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """What a node's thread hosts."""
+
+    identity: Identity
+    network: Network
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    scratch_root: Path
+    blobs: BlobStore
+    private: PrivateBlobs = field(default_factory=PrivateBlobs)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    shares_memory: bool = True
+    journal: Journal | None = None
+    observers: Sequence[Observe] = ()
+    reputation: Reputation | None = None
+    parameters: PeerParameters = DEFAULT_PARAMETERS
+    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
+    start_s: float = 30.0
