@@ -36,9 +36,9 @@ class GivenResult:
         if not files:
             return None
         given = cls(b"", 0, (), files[0])
-        size, head = len(body), python_parcels.RESULT.size
+        size, head = len(body), python_parcels.PARCEL.size
         if size >= head:
-            given.pickle_bytes, here, count = python_parcels.RESULT.unpack_from(body)
+            given.pickle_bytes, here, count = python_parcels.PARCEL.unpack_from(body)
             end = head + count * python_parcels.SIZE.size
             if end + here == size:
                 sizes = python_parcels.SIZE.iter_unpack(body[head:end])

@@ -11,8 +11,7 @@ The mapping of the call's own is private, so that what a call writes is its own.
 is mapped read-only and stays mapped for the calls that come, by its name; its value is read anew
 for each call that takes it, unless no call can change it.
 
-A result is one parcel, in memory that is sealed: nothing changes it any more. Its body begins with
-a RESULT.
+A result is one parcel, without a name, in memory that is sealed: nothing changes it any more.
 """
 
 from __future__ import annotations
@@ -230,5 +229,5 @@ def hand_over(pickled: bytes, buffers: list[PickleBuffer], data: int) -> bytes:
     finally:
         os.close(memory)
     here = b"" if inside else pickled
-    header = RESULT.pack(len(pickled) if inside else 0, len(here), len(views))
+    header = PARCEL.pack(len(pickled) if inside else 0, len(here), len(views))
     return b"".join((header, *(SIZE.pack(view.nbytes) for view in views), here))
