@@ -9,15 +9,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from formation_p2p.api.code import CallCode, CodePickler, pickled, pickler_for
+from formation_p2p.api.code import CodePickler, pickled, pickler_for
 from formation_p2p.api.job import TaskResult, result_of
 from formation_p2p.api.parcels import Packer
-from formation_p2p.api.reference import OnlyInCalls, Reference, Referred
+from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import (
@@ -36,7 +35,6 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel, places_of
-from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
@@ -73,7 +71,7 @@ class ArgumentPickler:
         self._takes = partial(_is_small, kept=self._buffers)
         self._pickler = pickler_for(self._buffer, python, self._takes)
         self._referring: CodePickler | None = None  # once there was a reference
-        self._referred = Referred(packer)
+        self._referred = Referred()
 
     @property
     def modules(self) -> ModuleNames:
@@ -99,7 +97,7 @@ class ArgumentPickler:
     def _dumped(
         self, pickler: CodePickler, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bytes | Parcel:
-        references: list[Parcel] = []
+        references: tuple[Reference[object], ...] = ()
         try:
             try:
                 pickler.dump((args, dict(kwargs)))
@@ -107,9 +105,10 @@ class ArgumentPickler:
                 references = self._referred.take()
             if not self._buffers and not references and self._buffer.tell() <= LARGE_BYTES:
                 return self._buffer.getvalue()
+            parcels = good_for(self._packer, references)
             with self._buffer.getbuffer() as written:
                 try:
-                    return self._packer.pack(written, self._buffers, references)
+                    return self._packer.pack(written, self._buffers, parcels)
                 except LocalError as error:
                     traceback.clear_frames(error.__traceback__)  # they have views of the buffer
                     raise
@@ -143,26 +142,6 @@ def reference_to(value: T, packer: Packer) -> Reference[T]:
     return Reference(parcel, modules, packer, type(value).__qualname__)
 
 
-def python_calls(function: Callable[[T], Any], items: Iterable[T]) -> list[PythonCall]:
-    """One call of `function` for each item; the function is pickled once."""
-    pickle_of, modules = pickled(function)
-    shared, kind = context_of(pickle_of), qualified_name(function)
-    calls: list[PythonCall] = []
-    for item in items:
-        arguments, others = pickled(((item,), {}))
-        modules |= others
-        calls.append(PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE))
-    return [replace(call, modules=modules) for call in calls]
-
-
-def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> PythonCall:
-    """`function(*args, **kwargs)`, on whichever machine can."""
-    pickle_of, modules = pickled(function)
-    arguments, others = pickled((args, kwargs))
-    shared, kind = context_of(pickle_of), qualified_name(function)
-    return PythonCall(shared, arguments, kind, own_name(), CLOUDPICKLE, modules | others)
-
-
 def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
     """As an encoded CallContext, without code. Raises as `pickled` does."""
     return context_of(pickled(function, python)[0])
@@ -178,44 +157,20 @@ def context_of(
     return CallContext(own_name(), function, blob, packages).encode()
 
 
-def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:
-    """The plan with the code that its calls need, and that. Blocks on the disk. Raises as
-    `CallCode.of` does."""
-    calls = [each.work for each in plan.tasks if isinstance(each.work, PythonCall)]
-    if not calls:
-        return plan, None
-    sent = code.of(reduce(or_, {call.modules for call in calls}))
-    if sent is None:
-        return plan, None
-    contexts = {
-        shared: replace(CallContext.decode(shared), code=sent.blob).encode()
-        for shared in {call.function for call in calls}
-    }
-    tasks = (
-        replace(each, work=replace(each.work, function=contexts[each.work.function]))
-        if isinstance(each.work, PythonCall)
-        else each
-        for each in plan.tasks
-    )
-    return Plan(tuple(tasks)), sent
-
-
-def with_parcels(plan: Plan, job_id: str, packer: Packer) -> tuple[Plan, dict[str, Parcel]]:
-    """The plan with the large arguments of its calls put into private blobs; and the parcels, by
-    task. Raises LocalError."""
-    parcels: dict[str, Parcel] = {}
-    tasks: list[PlannedTask] = []
+def referring(
+    value: object, python: str = "", buffers: list[pickle.PickleBuffer] | None = None
+) -> tuple[bytes, ModuleNames, tuple[Reference[object], ...]]:
+    """As `pickled`, and the references in it by their numbers. Large buffers are left to `buffers`,
+    where that is given."""
+    referred = Referred()
+    takes = None if buffers is None else partial(_is_small, kept=buffers)
     try:
-        for place, each in enumerate(plan.tasks):
-            work = each.work
-            if isinstance(work, PythonCall) and len(work.arguments) > LARGE_BYTES:
-                parcel = parcels[task_id(job_id, place)] = packer.pack(work.arguments)
-                each = replace(each, work=replace(work, arguments=parcel.encode()))
-            tasks.append(each)
-    except LocalError:
-        packer.release_all(parcels.values())
-        raise
-    return (Plan(tuple(tasks)) if parcels else plan), parcels
+        return *pickled(value, python, takes), ()
+    except OnlyInCalls:
+        if buffers is not None:
+            buffers.clear()
+        pickle_of, modules = pickled(value, python, takes, referred.number_of)
+    return pickle_of, modules | referred.modules, referred.take()
 
 
 class PackedFunction(NamedTuple):
@@ -232,17 +187,11 @@ def packed_function(
 ) -> PackedFunction:
     """Raises as `pickled` does; LocalError where a large one cannot be kept."""
     buffers: list[pickle.PickleBuffer] = []
-    takes, referred = partial(_is_small, kept=buffers), Referred(packer)
-    try:
-        pickle_of, modules = pickled(function, python, takes)
-    except OnlyInCalls:
-        buffers.clear()
-        pickle_of, modules = pickled(function, python, takes, referred.number_of)
-    references = referred.take()
+    pickle_of, modules, references = referring(function, python, buffers)
     if not buffers and not references and len(pickle_of) <= LARGE_BYTES:
         return PackedFunction(pickle_of, modules, None)
-    parcel = packer.pack(pickle_of, buffers, references)
-    return PackedFunction(parcel.encode(), modules | referred.modules, parcel)
+    parcel = packer.pack(pickle_of, buffers, good_for(packer, references))
+    return PackedFunction(parcel.encode(), modules, parcel)
 
 
 def parcels_of(functions: Iterable[PackedFunction]) -> list[Parcel]:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, of_calls, with_code
+from formation_p2p.api.calls import call_options, of_calls
 from formation_p2p.api.code import pickled
 from formation_p2p.api.data import DataNode
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
+from formation_p2p.api.planned_calls import with_code
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Final, Generic, NoReturn, TypeVar
 
 from formation_p2p.api.parcels import Packer
@@ -76,8 +77,7 @@ class Reference(Generic[T_co]):
 class Referred:
     """The references in one pickle, by the numbers that stand for them there."""
 
-    def __init__(self, packer: Packer) -> None:
-        self._packer = packer
+    def __init__(self) -> None:
         self._numbers: dict[int, int] = {}  # by identity: the pickled value has them meanwhile
         self._found: list[Reference[object]] = []
         self.modules = NO_MODULES  # of all that were ever found
@@ -88,7 +88,6 @@ class Referred:
             return None
         number = self._numbers.get(id(value))
         if number is None:
-            value.check(self._packer)
             number = self._numbers[id(value)] = len(self._found)
             if number == MAX_REFERENCES:
                 problem = f"a call takes {MAX_REFERENCES} references; put a list of the objects"
@@ -97,9 +96,18 @@ class Referred:
             self.modules |= value.modules
         return number
 
-    def take(self) -> list[Parcel]:
+    def take(self) -> tuple[Reference[object], ...]:
         """Those of the pickle that is complete now; the next begins."""
-        found = [each.parcel for each in self._found]
+        found = tuple(self._found)
         self._found.clear()
         self._numbers.clear()
         return found
+
+
+def good_for(packer: Packer, references: Iterable[object]) -> list[Parcel]:
+    """Their parcels. Raises InvalidInput where one is not for calls of the node with this packer,
+    or was released."""
+    found = [each for each in references if isinstance(each, Reference)]
+    for each in found:
+        each.check(packer)
+    return [each.parcel for each in found]

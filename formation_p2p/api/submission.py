@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from formation_p2p.api.bridge import Bridge
-from formation_p2p.api.calls import with_parcels
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.large_inputs import by_content, has_large
 from formation_p2p.api.parcels import NO_PARCELS
+from formation_p2p.api.planned_calls import with_parcels
 from formation_p2p.api.services import NodeServices
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.placement.task_options import TaskOptions

@@ -353,3 +353,20 @@ def test_data_of_others_is_refused_before_anyone_is_asked(tmp_path: Path) -> Non
         assert world.blobs.asked == 0
 
     story(tmp_path, scenario)
+
+
+def test_a_large_function_and_large_arguments_are_not_mixed_up(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        table = np.arange(MIB)
+        for round_ in range(3):
+
+            def entry(numbers: Any, round_: int = round_) -> int:
+                return int(table[int(numbers[5])]) + round_
+
+            packed = packed_function(entry, world.packer)
+            assert packed.parcel is not None
+            shared = context_of(packed.function)
+            assert await world.value(entry, np.arange(MIB), shared=shared) == 5 + round_
+            world.packer.release(packed.parcel)
+
+    story(tmp_path, scenario)

@@ -75,6 +75,9 @@ async def test_arrays_go_over_the_network_to_other_machines(tmp_path: Path) -> N
                 assert sums == [float(64 * KIB * number) for number in range(3)]
                 table = np.arange(64 * KIB)
                 assert await bob.map(lambda n: int(table[n]), [5, 6], needs=NEEDS) == [5, 6]
+                calls = python_calls(lambda array: total(array) + float(table[7]), arrays)
+                results = await (await bob.submit(calls, needs=NEEDS))
+                assert [value_of(each) for each in results] == [each + 7 for each in sums]
                 await until(lambda: len(bob.services.packer.blobs) == 0)
 
 
@@ -95,7 +98,13 @@ async def test_a_reference_is_the_object_in_every_kind_of_call(world: SmallNetwo
             other = await world.alice.put([1])
             with pytest.raises(InvalidInput, match="another node's"):
                 await asyncio.wrap_future(executor.submit(repr, other))
+        calls = [python_call(entry, table, n) for n in numbers]
+        assert [value_of(each) for each in await (await world.bob.submit(calls))] == found
+        enclosing = python_calls(lambda n: float(table[n]), numbers)  # type: ignore[index]
+        assert [value_of(each) for each in await (await world.bob.submit(enclosing))] == found
         table.release()
+        with pytest.raises(InvalidInput, match="it was released"):
+            await world.bob.submit(calls)
         with pytest.raises(InvalidInput, match="it was released"):
             await world.bob.map(lambda pair: entry(*pair), [(table, 1)])
         await until(lambda: held_by(world) == 0)

@@ -8,12 +8,16 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from formation_p2p.api.calls import ArgumentPickler, LargeFunctions, packed_function, reference_to
+from formation_p2p.api.planned_calls import python_call, python_calls, with_parcels
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.core.workload.parcel import MAX_REFERENCES, Parcel
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.parcel import MAX_REFERENCES, Parcel, is_parcel
+from formation_p2p.core.workload.plan import plan_of
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from tests.support.parcels import a_packer
 
@@ -108,6 +112,46 @@ def test_one_that_is_not_good_here_is_an_error_at_once() -> None:
     assert parcel.references == (good.parcel,)
     packer.release(parcel)
     good.release()
+    assert len(packer.blobs) == 0
+
+
+def test_buffers_of_a_function_that_encloses_one_are_kept_once() -> None:
+    packer = a_packer()
+    reference, table = reference_to([1], packer), np.ones(MIB)
+
+    def entry(number: int) -> object:
+        return table[number], reference
+
+    function = packed_function(entry, packer)
+    assert function.parcel is not None
+    assert function.parcel.buffers == (8 * MIB,)
+
+
+def test_calls_for_a_job_have_what_they_refer_to_until_it_is_submitted() -> None:
+    packer = a_packer()
+    reference = reference_to([1], packer)
+    enclosed = b"x" * MIB
+
+    def entry(number: int, other: object) -> object:
+        return number, other, reference, enclosed
+
+    plan = plan_of([python_call(entry, 1, reference), *python_calls(len, [b"y" * MIB, b"z"])])
+    with pytest.raises(InvalidInput, match="submit it there"):
+        plan.tasks[0].work.encode()
+    packed, parcels = with_parcels(plan, "job", packer)
+    calls = [each.work for each in packed.tasks]
+    assert set(parcels) == {"job/0", "job/1", "function 0"}
+    assert parcels["job/0"].references == parcels["function 0"].references == (reference.parcel,)
+    payloads = [each.encode() for each in calls]
+    assert [is_parcel(each) for each in payloads] == [True, True, False]
+    context = CallContext.decode(calls[0].shared)  # type: ignore[attr-defined]  # it is a call
+    assert Parcel.decode(context.function) == parcels["function 0"]
+    packer.release_all(parcels.values())
+    again = python_calls(lambda number: entry(number, None), [1, 2])
+    assert again[0].large_function is again[1].large_function
+    reference.release()
+    with pytest.raises(InvalidInput, match="it was released"):
+        with_parcels(plan_of([python_call(len, b"y" * MIB), *again]), "job", packer)
     assert len(packer.blobs) == 0
 
 

@@ -51,6 +51,14 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionPickle:
+    """A pickle that is too large for a message, or has numbers for `references` in it."""
+
+    pickled: bytes
+    references: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PythonCall:
     """One call of one function, both pickled: the `python` driver runs it.
 
@@ -60,6 +68,10 @@ class PythonCall:
     `(args, kwargs)`. `kind` is the function's qualified name, under which its memory is learnt.
     `python` and `cloudpickle` are the versions that pickled it, as in `Requirements`, `modules`
     what the two pickles refer to: `Node.submit` has those of the caller's own go along.
+
+    `references` are what the arguments have numbers for, as `Node.put` returns them; where there is
+    a `large_function`, the context has none. `Node.submit` puts both, and large arguments, where
+    workers fetch them.
     """
 
     driver: ClassVar[str] = "python"
@@ -70,6 +82,8 @@ class PythonCall:
     python: str = ""
     cloudpickle: int = 0
     modules: ModuleNames = NO_MODULES
+    references: tuple[object, ...] = ()
+    large_function: FunctionPickle | None = None
 
     @property
     def shared(self) -> bytes:
@@ -77,6 +91,8 @@ class PythonCall:
 
     def encode(self) -> bytes:
         """The payload. Raises InvalidInput where it is more than one message carries."""
+        if self.references or self.large_function is not None:
+            raise InvalidInput("call", "what it refers to is with its node; submit it there")
         return check_size("payload", self.arguments, MAX_PAYLOAD_BYTES - len(self.function))
 
 

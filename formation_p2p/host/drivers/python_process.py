@@ -166,13 +166,13 @@ class WarmInterpreter(Called):
     def written(self, execution: Execution, context: CallContext, data: CallData) -> bytes:
         """What has it run a call, whose data it is handed now."""
         number, new = self._functions.number(execution.shared)
+        function = b""
+        if new:  # its descriptors go first, as it is read first
+            python = f"{context.python} {context.max_result_bytes}\n".encode()
+            function = self._piece(
+                python_child.FUNCTION, number, context.function, data.function, python
+            )
         call = self._piece(python_child.CALL, number, execution.payload, data.arguments)
-        if not new:
-            return call
-        python = f"{context.python} {context.max_result_bytes}\n".encode()
-        function = self._piece(
-            python_child.FUNCTION, number, context.function, data.function, python
-        )
         return function + call
 
     def _piece(
