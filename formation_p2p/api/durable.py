@@ -12,6 +12,7 @@ from pathlib import Path
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.job import JobHandle
+from formation_p2p.api.parcels import JobPacker
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent, TaskEnd
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
@@ -20,6 +21,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import Resume, Submit
 from formation_p2p.core.placement.policy import PlacementPolicy
 from formation_p2p.core.workload.plan import MemoryEstimate
+from formation_p2p.host.blobs.job_data import JobData
 from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.journal import Journal, JournalParameters
@@ -39,6 +41,7 @@ class DurableJobs:
         self._path = path
         self._retention = retention
         self._bridge = bridge
+        self._data = JobData(bridge.packer.blobs, path.with_name(f"{path.name}.calls"))
         self._over = over  # called with the job of which all tasks have ended
         self._own = PeerId("")
         self._state: State | None = None
@@ -58,6 +61,7 @@ class DurableJobs:
         closing.callback(self._close, state)
         self._loaded = state.load(own)
         jobs = [saved.job for saved in self._loaded[0]]
+        self._data.load({job.job_id for job in jobs})
         stories = [(job, tuple(state.history(job.job_id))) for job in jobs]
         self._bridge.on_loop(lambda: self._adopt(stories))
         self._journal = Journal(state, self._failed, parameters)
@@ -92,6 +96,14 @@ class DurableJobs:
 
     # Jobs.
 
+    def packer(self, job_id: str) -> JobPacker:
+        """For what is large in the calls of a job that begins, in a thread."""
+        return JobPacker(self._bridge.packer, self._data, job_id)
+
+    def let_go(self, job_id: str) -> None:
+        """A job is over, or does not begin: nothing is kept for it any more."""
+        asyncio.get_running_loop().run_in_executor(None, self._data.release, job_id)
+
     async def begin(
         self, job: Job, sizes: tuple[MemoryEstimate, ...], *, show_output: bool
     ) -> JobHandle:
@@ -103,7 +115,12 @@ class DurableJobs:
         state, _ = self._opened()
         # Before it is on the disk: from there a new shell may begin it first.
         handle = self._handle_of(job, sizes, show_output=show_output)
-        saving = asyncio.ensure_future(asyncio.to_thread(state.save_job, job))
+
+        def save() -> None:
+            self._data.sync(job.job_id)
+            state.save_job(job)
+
+        saving = asyncio.ensure_future(asyncio.to_thread(save))
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
@@ -188,6 +205,7 @@ class DurableJobs:
             self._refused(job_id)
         if error is None or isinstance(error, InvalidInput):
             self._over(job_id)
+            self.let_go(job_id)
         self._handles.pop(job_id, None)
 
     def _refused(self, job_id: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskEnd
@@ -13,9 +15,12 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.peer.effects import RejectRequest, UserEffect
 from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.job_data import JobData
 from formation_p2p.host.blobs.memory import PrivateBlobs
 
 NO_PARCELS: Final[Mapping[str, Parcel]] = {}
+
+_RELEASED: Final = "it was released; put the object again"
 
 
 class Packer:
@@ -24,6 +29,11 @@ class Packer:
     def __init__(self, blobs: PrivateBlobs, owner: Callable[[], Contact]) -> None:
         self.blobs: Final = blobs
         self._owner = owner
+
+    @property
+    def node(self) -> Packer:
+        """The node's own, which its references are for."""
+        return self
 
     def pack(
         self,
@@ -42,11 +52,10 @@ class Packer:
         held: list[Parcel] = []
         try:
             for each in references:
-                self.hold(each)
-                held.append(each)
+                held.append(self._held(each))
             blob = None
             if inside or pieces:
-                name, size = self.blobs.put([memoryview(pickled if inside else b""), *pieces])
+                name, size = self._put([memoryview(pickled if inside else b""), *pieces])
                 blob = PrivateBlob(name, size, self._owner())
         except BaseException:
             self.release_all(held)
@@ -54,6 +63,13 @@ class Packer:
         if inside:
             return Parcel(b"", len(pickled), sizes, blob, tuple(held))
         return Parcel(bytes(pickled), 0, sizes, blob, tuple(held))
+
+    def _put(self, pieces: Sequence[memoryview]) -> tuple[bytes, int]:
+        return self.blobs.put(pieces)
+
+    def _held(self, reference: Parcel) -> Parcel:
+        self.hold(reference)
+        return reference
 
     def hold(self, parcel: Parcel) -> None:
         """It is to be released once more. Raises InvalidInput where it was released for the last
@@ -63,7 +79,7 @@ class Packer:
             if not self.blobs.hold(blob.name):
                 for each in held:
                     self.blobs.release(each.name)
-                raise InvalidInput("reference", "it was released; put the object again")
+                raise InvalidInput("reference", _RELEASED)
             held.append(blob)
 
     def release_soon(self, parcel: Parcel) -> None:
@@ -89,6 +105,46 @@ class Packer:
     def release(self, parcel: Parcel) -> None:
         for blob in parcel.blobs:
             self.blobs.release(blob.name)
+
+
+class JobPacker(Packer):
+    """For one job that a state keeps: all of it lies in files until the job is over, and nothing is
+    released before."""
+
+    def __init__(self, packer: Packer, data: JobData, job_id: str) -> None:
+        super().__init__(packer.blobs, packer._owner)
+        self._node = packer
+        self._data = data
+        self._job_id = job_id
+        self._copies: dict[bytes, Parcel] = {}  # of references, by the names of their blobs
+
+    @property
+    def node(self) -> Packer:
+        return self._node
+
+    def release(self, parcel: Parcel) -> None:
+        pass
+
+    def _put(self, pieces: Sequence[memoryview]) -> tuple[bytes, int]:
+        return self._data.put(self._job_id, pieces)
+
+    def _held(self, reference: Parcel) -> Parcel:
+        """A copy that outlives it."""
+        blob = reference.blob
+        assert blob is not None, "all of an object lies in its blob"
+        if blob.name not in self._copies:
+            lent = self.blobs.lend(blob.name)
+            if lent is None:
+                raise InvalidInput("reference", _RELEASED)
+            try:
+                content = mmap.mmap(lent.file, blob.size_bytes, prot=mmap.PROT_READ)
+                with content, memoryview(content) as view:
+                    name, size = self._put([view])
+            finally:
+                lent.done(clean=True)
+            copy = PrivateBlob(name, size, self._owner())
+            self._copies[blob.name] = replace(reference, blob=copy)
+        return self._copies[blob.name]
 
 
 class HeldParcels:

@@ -55,7 +55,7 @@ class Reference(Generic[T_co]):
 
     def check(self, packer: Packer) -> None:
         """Raises InvalidInput where it is not for calls of the node with this packer."""
-        if self._packer is not packer:
+        if self._packer is not packer.node:
             problem = "it is another node's; put the object with the node that makes the call"
             raise InvalidInput("reference", problem)
         if self._is_released:

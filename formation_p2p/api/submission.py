@@ -12,7 +12,6 @@ from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.large_inputs import by_content, has_large
-from formation_p2p.api.parcels import NO_PARCELS
 from formation_p2p.api.planned_calls import with_parcels
 from formation_p2p.api.services import NodeServices
 from formation_p2p.core.dispatch.job import Job
@@ -41,6 +40,8 @@ class Submission:
             return await self._begin(plan, code, name, chosen, job_id, shown=shown)
         except BaseException:
             self.services.over(job_id)
+            if self.durable is not None:
+                self.durable.let_go(job_id)
             raise
 
     async def _begin(
@@ -65,9 +66,8 @@ class Submission:
         if has_large(plan):
             keep = partial(services.add, holder=job_id, durable=durable is not None)
             plan = await asyncio.to_thread(by_content, plan, keep)
-        packer, parcels = self.bridge.packer, NO_PARCELS
-        if durable is None:  # what a state keeps is in its own file
-            plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
+        packer = self.bridge.packer if durable is None else durable.packer(job_id)
+        plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
         with packer.releasing(parcels):
             tasks, sizes = tasks_of(
                 plan, job_id, chosen.needs, estimates, environment, memory_given=given

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from formation_p2p import (
@@ -24,6 +25,9 @@ from formation_p2p import (
     TaskPlaced,
     TaskSucceeded,
     WorkerLost,
+    python_call,
+    python_calls,
+    value_of,
 )
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.map import Mapped
@@ -32,7 +36,7 @@ from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import LocalError, StateError
 from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.units import MIB
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
@@ -120,6 +124,34 @@ async def test_a_job_is_finished_by_the_next_life(world: World) -> None:
         assert [each.name for each in await bob.kept()] == ["quick", "slow"]
         with pytest.raises(InvalidInput, match="formation jobs"):
             await bob.job("0" * 16)
+
+
+async def test_large_calls_are_finished_by_the_next_life(world: World) -> None:
+    files, enclosed = world.state.with_name("jobs.db.calls"), b"x" * MIB
+
+    def sizes(given: Any) -> tuple[int, int, int]:
+        time.sleep(0.1)
+        content, number, table = given
+        return len(content) + len(enclosed), number, int(table[number])
+
+    async with world.bob(shares_memory=False) as bob:
+        table = await bob.put(np.arange(MIB))
+        calls = python_calls(sizes, [(b"y" * MIB, number, table) for number in range(8)])
+        job = await bob.submit(calls, needs=SMALL)
+        table.release()
+        await first_success(job)
+        assert len(list(files.glob("*/*"))) == 10  # of eight calls, of the function, and the table
+    assert world.state.stat().st_size < 512 * KIB
+    async with world.bob(shares_memory=False) as bob:
+        (again,) = bob.jobs()
+        found = [value_of(result) for result in await again]
+        assert found == [(2 * MIB, number, number) for number in range(8)]
+        await until(lambda: not files.exists())
+        gone = await bob.put([1])
+        gone.release()
+        with pytest.raises(InvalidInput, match="it was released"):
+            await bob.submit(python_call(sizes, (b"y" * MIB, 0, gone)), needs=SMALL)
+        await until(lambda: not files.exists())
 
 
 async def test_a_job_goes_on_when_the_network_stack_crashes(world: World) -> None:

@@ -27,10 +27,10 @@ from typing import Final
 
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.pieces import write_pieces
 from formation_p2p.host.blobs.segment import Segment, check_sealed
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ class _Held:
     """One private blob: in a segment of ours, in memory that is sealed (`file`), or at `path`.
 
     `readers` have its descriptor and have not said that they have done with it. `spoilt` is one
-    that may be read for ever. Over the network `peer` alone may read it, where there is one.
+    that may be read for ever. Over the network `peer` alone may read it, where there is one. A
+    file that `stays` is not removed here.
     """
 
     size_bytes: int
@@ -64,6 +65,11 @@ class _Held:
     readers: int = 0
     spoilt: bool = False
     peer: PeerId | None = None
+    stays: bool = False
+
+    def remove(self) -> None:
+        if self.path is not None and not self.stays:
+            self.path.unlink(missing_ok=True)
 
 
 class PrivateBlobs:
@@ -155,8 +161,8 @@ class PrivateBlobs:
         with self._lock:
             return self._files >= MAX_SEGMENTS or self._is_past_bounds(more_bytes)
 
-    def _add(self, held: _Held) -> bytes:
-        name = secrets.token_bytes(NAME_BYTES)
+    def _add(self, held: _Held, name: bytes = b"") -> bytes:
+        name = name or secrets.token_bytes(NAME_BYTES)
         with self._lock:
             if len(self._held) < self._max_blobs:
                 self._held[name] = held
@@ -166,6 +172,10 @@ class PrivateBlobs:
                 return name
         self._forget(held)
         raise LocalError(f"{self._max_blobs} private blobs are held; wait until calls have ended")
+
+    def keep_file(self, name: bytes, path: Path, size_bytes: int) -> None:
+        """Have the file at `path`, which is others' to remove. Raises LocalError."""
+        self._add(_Held(size_bytes, path=path, stays=True), name)
 
     def hold(self, name: bytes) -> bool:
         """One more holder; False where it is not here."""
@@ -234,8 +244,7 @@ class PrivateBlobs:
 
     def _forget(self, held: _Held) -> None:
         """It has neither holders nor readers."""
-        if held.path is not None:
-            held.path.unlink(missing_ok=True)
+        held.remove()
         if held.file is not None:
             os.close(held.file)
         if held.segment is None:
@@ -304,22 +313,7 @@ class PrivateBlobs:
         if self._folder is None:
             raise NodeClosed("the node is not entered, or was left; nothing can be kept for it")
         path = self._folder / f"{secrets.token_hex(8)}.private"
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_disk(self._folder, size)
-            with path.open("xb", buffering=0) as file:
-                sizes = [piece.nbytes for piece in pieces]
-                for at, piece in zip(places_of(sizes), pieces, strict=False):
-                    rest = piece
-                    while rest:
-                        written = os.pwrite(file.fileno(), rest, at)
-                        at, rest = at + written, rest[written:]
-                os.ftruncate(file.fileno(), size)
-        except OSError as error:
-            with suppress(OSError):
-                path.unlink()
-            problem = f"{format_bytes(size)} cannot be kept: {error.strerror or error}"
-            raise LocalError(f"{problem}; free some of the disk at {self._folder}") from error
+        write_pieces(path, pieces, size)
         return path
 
     def close(self) -> None:
@@ -332,8 +326,8 @@ class PrivateBlobs:
             each.holders = 0
             if not each.readers:
                 self._forget(each)
-            elif each.path is not None:
-                each.path.unlink(missing_ok=True)
+            else:
+                each.remove()
         self.trim(all_of_it=True)
 
 
