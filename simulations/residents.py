@@ -50,7 +50,7 @@ class Residents:
             world.deliver(node, InboundConnection(contact.peer_id, host_of(contact)))
         self.waking = None
         # Nor is it alone any more and has to try again to join, or new and looks itself up twice.
-        dht._retry_at, dht._refresh._is_new = float("inf"), False
+        dht._gates.at_s, dht._refresh._is_new = float("inf"), False
         rng = random.Random(f"{world.seed}/{node.name}/table")
         starts_s = world.now_s + rng.random() * dht.parameters.own_refresh_s / 8
         dht._refresh.at_s = starts_s if self.refreshes else float("inf")

@@ -41,6 +41,7 @@ from formation_p2p.host.environments.uv import can_install
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.pythons import interpreters
+from formation_p2p.host.net.remembered import RememberedPeers
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.runtime_config import RuntimeConfig
@@ -125,6 +126,7 @@ class NodeServices:
                 journal=journal,
                 observers=self.observability.observers,
                 reputation=trust.reputation,
+                remembered=RememberedPeers(config.home.path, claimed.network, own),
                 parameters=config.parameters,
             )
             started = partial(self._started, trust)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -65,10 +66,10 @@ def workers(
         from formation_p2p.api.node import Node
         from formation_p2p.cli import as_json as documents
         from formation_p2p.cli import tables
-        from formation_p2p.cli.outcomes import why_alone
+        from formation_p2p.cli.outcomes import asked_again, why_alone
 
         async with Node.join(home=place.path, listen=()) as node:
-            found = await node.workers()
+            found = await asked_again(node.workers, bool)
             alone = "" if found else await why_alone(node, place)
         if as_json:
             put({"workers": [documents.profile(each) for each in found]})
@@ -113,12 +114,12 @@ def explain(
         from formation_p2p.api.node import Node
         from formation_p2p.cli import as_json as documents
         from formation_p2p.cli import tables
-        from formation_p2p.cli.outcomes import why_empty
+        from formation_p2p.cli.outcomes import asked_again, why_empty
 
         async with Node.join(home=place.path, listen=()) as node:
-            found, everyone = await asyncio.gather(
-                node.discover(options.needs, name=name, options=options),
-                node.workers(),
+            ask = partial(node.discover, options.needs, name=name, options=options)
+            found, everyone = await asked_again(
+                lambda: asyncio.gather(ask(), node.workers()), lambda answers: bool(answers[1])
             )
             decision = found.decision
             rejected = _with_unsuited(decision, everyone)

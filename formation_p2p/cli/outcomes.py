@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from formation_p2p.api.job import TaskResult
 from formation_p2p.api.node import Node
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
 from formation_p2p.core.dispatch.job_events import Awaited, JobWaits
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
@@ -22,6 +25,8 @@ from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
+
+T = TypeVar("T")
 
 
 def process_result(raw: bytes) -> ProcessResult:
@@ -94,6 +99,17 @@ def tell_sizes(sizes: Iterable[MemoryEstimate], *, as_json: bool) -> None:
             put({"event": "learnt", **learnt})
         else:
             say(f"formation: {one_line(str(each))}")
+
+
+async def asked_again(ask: Callable[[], Awaitable[T]], found: Callable[[T], bool]) -> T:
+    """What a node answers, asked some seconds long while it finds nothing: a gate that has just
+    restarted is still being told of the workers."""
+    for _ in range(DISPATCH_DEFAULTS.looks_for_any - 1):
+        answer = await ask()
+        if found(answer):
+            return answer
+        await asyncio.sleep(DISPATCH_DEFAULTS.second_look_s)
+    return await ask()
 
 
 async def why_alone(node: Node, home: Home) -> str | None:

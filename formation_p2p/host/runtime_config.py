@@ -16,6 +16,7 @@ from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.remembered import RememberedPeers
 from formation_p2p.host.storage.journal import Journal
 
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
@@ -39,6 +40,7 @@ class RuntimeConfig:
     journal: Journal | None = None
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
+    remembered: RememberedPeers | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

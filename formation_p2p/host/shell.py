@@ -118,7 +118,11 @@ class Shell:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self._stack.run, self)
-            self.feed(events.Joined(self._stack.announced, self._config.network.contacts()))
+            remembered, gates = self._config.remembered, self._config.network.contacts()
+            known = () if remembered is None else remembered.load(moment().unix_s)
+            self.feed(events.Joined(self._stack.announced, gates, known))
+            if remembered is not None:
+                nursery.start_soon(remembered.keep, self.peer.dht.table)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
             if self.exchange.private is not None:

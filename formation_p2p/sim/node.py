@@ -70,6 +70,7 @@ class SimNode:
     of those is handed to `heard` as well. Its peer comes into being when it is first needed, and
     so does its `network`, with its grant.
 
+    `remembered` is whom it tries where no gate answers, after a restart as at first.
     `incarnation` counts how often it was restarted. While it is `suspended`, events wait in its
     `inbox`. With a `disk`, what a scheduler's next incarnation needs is written before it is
     performed. What grants have `used` of a worker is kept; `tolerated` is what it reported of that.
@@ -104,6 +105,7 @@ class SimNode:
     serves_dht: bool = False
     asked: set[str] = field(default_factory=set)
     clock: Clock = TRUE
+    remembered: tuple[Contact, ...] = ()
     incarnation: int = 0
     suspended: bool = False
     inbox: list[PeerEvent] = field(default_factory=list)

@@ -227,7 +227,7 @@ class World:
         if self.residents is not None and node in self.residents:
             self.residents.wake(node, events)
         else:
-            self.deliver(node, Joined(node.contact.addresses, node.gates))
+            self.deliver(node, Joined(node.contact.addresses, node.gates, node.remembered))
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""

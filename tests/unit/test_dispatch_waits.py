@@ -12,6 +12,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.peer.events import Resume, Submit
+from formation_p2p.core.refusals import Infeasible, Silent
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import FailureKind, Succeeded
 from formation_p2p.sim.disk import Disk
@@ -20,7 +21,8 @@ from formation_p2p.sim.world import World
 from tests.support.stories import job, only, town, workers_of
 
 BIG = Requirements(driver="process", cpu_milli=64_000)
-NIGHT_S = 8 * 3600.0
+# Many times longer than any other job waits.
+OUTAGE_S = 600.0
 
 
 def kept(world: World) -> SimNode:
@@ -46,7 +48,7 @@ def test_it_outlives_an_outage_of_the_network_of_any_length() -> None:
     bob = kept(world)
     bob.side = 1
     submit(bob, 3)
-    world.elapse(NIGHT_S)
+    world.elapse(OUTAGE_S)
     assert bob.reported == [JobWaits(Awaited.PEERS)]  # told once
     bob.side = 0
     world.elapse(DISPATCH_DEFAULTS.look_again_s + 4)
@@ -65,7 +67,7 @@ def test_so_does_one_that_the_next_incarnation_goes_on_with() -> None:
     bob.disk.crash(written=True)
     world.restart(bob, Resume(*bob.disk.saved()))
     bob.reported.clear()
-    world.elapse(NIGHT_S)
+    world.elapse(OUTAGE_S)
     assert bob.reported == [JobWaits(Awaited.PEERS)]
     bob.side = 0
     world.elapse(60)
@@ -84,19 +86,33 @@ def test_it_waits_for_workers_where_only_other_peers_answer() -> None:
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
-def test_it_waits_for_workers_that_have_been_seen_and_are_silent() -> None:
-    """Those that answer cannot run it, but one that does not answer now could."""
+def one_that_could_is_silent() -> tuple[SimNode, SimNode]:
+    """bob and carol, when her profile has expired: alice, who answers, cannot run his job."""
     world = town(alice=1, carol=64)
     bob, carol = kept(world), world.nodes["carol"]
     world.kill(carol)
     submit(bob, needs=BIG)
-    world.elapse(600)  # her profile has expired everywhere
-    assert Awaited.WORKERS in waits(bob)
+    world.elapse(400)
+    assert waits(bob) == [Awaited.WORKERS]
     assert not only(bob.reported, TaskUnplaceable)
+    return bob, carol
+
+
+def test_it_waits_for_a_worker_that_is_away_while_others_say_no() -> None:
+    bob, carol = one_that_could_is_silent()
+    world = bob.world
     world.restart(carol, world.machine(cpu=64))
     world.elapse(30)
     assert workers_of(bob) == ["carol"]
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_it_does_not_wait_for_ever_for_a_worker_that_has_left() -> None:
+    bob, _ = one_that_could_is_silent()
+    bob.world.elapse(600)
+    (unplaceable,) = only(bob.reported, TaskUnplaceable)
+    kinds = {type(why) for _, why in unplaceable.reasons}
+    assert kinds == {Infeasible, Silent}
 
 
 def test_it_says_so_when_it_waits_for_something_else_and_when_it_waits_once_more() -> None:
@@ -153,12 +169,13 @@ def test_one_that_is_not_kept_ends_beside_one_that_is() -> None:
 
 
 def test_looks_become_rarer_while_nobody_is_in_sight() -> None:
-    world = town(alice=1)
+    world = town()
     bob = kept(world)
-    bob.side = 1
     submit(bob)
-    world.elapse(60)
-    before = bob.messages.copy()
-    world.elapse(100)
-    asked = sum((bob.messages - before).values())
-    assert 0 < asked <= 4 * 100 / DISPATCH_DEFAULTS.look_again_s
+    world.elapse(10)
+    searched = [bob.messages["discovery ended"] + bob.messages["time to look again"]]
+    for _ in range(2):
+        world.elapse(50)
+        searched.append(bob.messages["discovery ended"] + bob.messages["time to look again"])
+    at_first, later = searched[0], searched[2] - searched[1]
+    assert 0 < later < 2 * at_first

@@ -12,6 +12,7 @@ from typing import Generic, assert_never
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht import rpc
+from formation_p2p.core.dht.gates import Gates
 from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.operations import (
     OperationId,
@@ -52,13 +53,11 @@ class Kademlia(Generic[R]):
         self._reachability = Reachability(parameters)
         self._probe_limits = ProbeLimits(parameters)
         self.operations = Operations(own, records, self._request, parameters)
-        self._gates: tuple[Contact, ...] = ()
+        self._gates = Gates(own, parameters)
         # By request of ours: the peer that it went to, and its operation, None for a ping.
         self._in_flight: dict[int, tuple[Contact, OperationId | None]] = {}
         self._pinging: set[PeerId] = set()
         self._request_count = 0
-        self._retry_at = float("inf")
-        self._retry_s = parameters.first_retry_s
         self._sweep_at = float("inf")
         self._effects: list[rpc.DhtEffect] = []
 
@@ -69,13 +68,33 @@ class Kademlia(Generic[R]):
         self._reachability.moved(addresses, now.mono_s)
         self._effects.append(rpc.Advertise(self._reachability.reach, cause="the addresses changed"))
 
-    def bootstrap(self, gates: Iterable[Contact], now: Moment, cause: str) -> OperationId:
+    def bootstrap(
+        self,
+        gates: Iterable[Contact],
+        now: Moment,
+        cause: str,
+        *,
+        remembered: Iterable[Contact] = (),
+    ) -> OperationId:
         """Join through peers with known addresses, and keep trying while the table is empty.
-        The first try ends as Searched."""
-        self._gates = tuple(gate for gate in gates if gate.peer_id != self._own)
-        self._retry_s = self.parameters.first_retry_s
+        The first try ends as Searched: to be told to `fall_back`."""
+        self._gates.begin(gates, remembered)
         self._sweep_at = now.mono_s + self.parameters.sweep_s
         return self._join(now, cause)
+
+    def fall_back(self, now: Moment) -> OperationId | None:
+        """The first try has ended. Where it found no peer, the remembered ones are tried, which
+        ends as Searched too; None where that is not so, or there are none."""
+        if len(self.table) or not self._gates.unanswered():
+            return None
+        return self._join(now, "no gate answers")
+
+    def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+        """The last connection with a peer broke. In a network of fewer than k peers each gate is to
+        know all of them; in a larger one it finds them once it knows some."""
+        contact = self.table.contact(peer_id)
+        if contact is not None and len(self.table) < self._k:
+            self._gates.disconnected(contact, now.mono_s)
 
     def search(
         self, request: kad.Query, now: Moment, cause: str, *, width: int | None = None
@@ -91,8 +110,7 @@ class Kademlia(Generic[R]):
         is_wide = width != ours.beta
         lookup = Lookup(
             target,
-            # The gates are asked only by a node that knows no other peer, so that they stay cool.
-            self.table.closest(target, self._k) or self._gates,
+            self.table.closest(target, self._k) or self._gates.seeds,
             own=self._own,
             width=width,
             alpha=ours.alpha if is_wide else ours.search_alpha,
@@ -139,6 +157,7 @@ class Kademlia(Generic[R]):
                     self._lost(peer.peer_id, now)
             case rpc.ResponseReceived(request_id, sender, message):
                 suspect = self.table.saw(sender, now.mono_s)
+                self._gates.answered(sender)
                 if suspect is not None:
                     self._ping(suspect, "is it still there? another one waits for its place")
                 self._settle(request_id, True, message, now)
@@ -155,7 +174,7 @@ class Kademlia(Generic[R]):
         if now.mono_s >= self._sweep_at:
             self.records.expire(now)
             self._sweep_at = now.mono_s + self.parameters.sweep_s
-        if now.mono_s >= self._retry_at:
+        if now.mono_s >= self._gates.at_s:
             self._retry(now)
         if now.mono_s >= self._refresh.at_s:
             name = self._refresh.due(now.mono_s)
@@ -168,13 +187,18 @@ class Kademlia(Generic[R]):
 
     def next_timeout(self) -> float:
         """When `tick` is due next, on the monotonic clock."""
-        return min(self._retry_at, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
+        return min(self._gates.at_s, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
     def take(self) -> tuple[list[rpc.DhtEffect], list[Searched[R] | Published]]:
         """The effects, and the operations that have ended, since the last `take`."""
         effects, self._effects = self._effects, []
         ended, self.operations.ended = self.operations.ended, []
         return effects, ended
+
+    def take_gates(self) -> list[Contact]:
+        """The gates that answer again, or for the first time, since the last call."""
+        back, self._gates.back = self._gates.back, []
+        return back
 
     def _meet(self, sender: Contact) -> None:
         """Ping a stranger that sent a request, since only peers that answer enter the table.
@@ -184,14 +208,14 @@ class Kademlia(Generic[R]):
         """
         if sender.addresses and self.table.has_room_for(sender):
             self._ping(sender, "meet a stranger")
+        elif self._gates.is_gone(sender.peer_id):
+            self._ping(sender, "the gate is back")
 
     def _lost(self, peer_id: PeerId, now: Moment) -> None:
-        known = len(self.table)
+        contact = self.table.contact(peer_id)
         self.table.lost(peer_id)
-        if known and not len(self.table):  # it was the last one: back to the gates, soon
-            self._retry_at = min(self._retry_at, now.mono_s + self.parameters.first_retry_s)
-        elif any(gate.peer_id == peer_id for gate in self._gates):
-            self._retry_at = min(self._retry_at, now.mono_s + self.parameters.last_retry_s)
+        if contact is not None:
+            self._gates.lost(contact, now.mono_s, last=not len(self.table))
 
     def _ping(self, contact: Contact, cause: str) -> None:
         if contact.peer_id not in self._pinging and len(self._pinging) < self.parameters.max_pings:
@@ -263,20 +287,17 @@ class Kademlia(Generic[R]):
         return tuple(each for each in nearest if each.peer_id != sender.peer_id)[: self._k]
 
     def _join(self, now: Moment, cause: str) -> OperationId:
-        """Look up our own key, through the gates while no other peer is known."""
-        self._retry_at = now.mono_s + self._retry_s
-        self._retry_s = min(self._retry_s * 2, self.parameters.last_retry_s)
+        """Look up our own key: through the gates, and those of before, while no peer is known."""
+        self._gates.asked(now.mono_s)
         self._refresh.joined(now.mono_s)
         return self.search(kad.FindNode(self._own_name), now, cause, width=self._k)
 
     def _retry(self, now: Moment) -> None:
         if len(self.table) == 0:
+            self._gates.unanswered()
             self._join(now, "join")
             return
-        self._retry_s = self.parameters.first_retry_s
-        missing = [gate for gate in self._gates if self.table.has_room_for(gate)]
-        self._retry_at = now.mono_s + self.parameters.last_retry_s if missing else float("inf")
-        for gate in missing:
+        for gate in self._gates.due(self.table, now.mono_s):
             self._ping(gate, "the gate may not know us")
 
     def _reach_out(self, before: Reach) -> None:

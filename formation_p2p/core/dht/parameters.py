@@ -41,10 +41,14 @@ class DhtParameters:
     # Requests. One, dial included: a wide-area dial takes two round trips of at most 0.3 s (the
     # 90th percentile between PlanetLab hosts); three seconds leave room for one lost packet.
     request_timeout_s: float = 3.0
-    # With an empty table the gates are asked again, ever more rarely. A gate that is not in the
-    # table, though there is room, may have restarted: it is pinged so that it learns of this node.
+    # With an empty table the gates are asked again, ever more rarely. A gate that does not answer,
+    # or whose connection broke, may have restarted: it is pinged so that it learns of this node,
+    # and does not wait longer for that than people do.
     first_retry_s: float = 1.0
-    last_retry_s: float = 30.0
+    last_retry_s: float = 10.0
+    # Peers of before, asked where no gate answers: one that answers is enough, and of thirty
+    # machines one is still there.
+    max_before: int = 32
     # Strangers pinged at once, to see whether they belong in the table.
     max_pings: int = 32
 

@@ -108,6 +108,12 @@ class RoutingTable:
         seen = bucket.live.get(contact.peer_id) or bucket.replacements.get(contact.peer_id)
         return seen is not None and not set(seen.contact.addresses).isdisjoint(contact.addresses)
 
+    def contact(self, peer_id: PeerId) -> Contact | None:
+        """Where a peer of the table is."""
+        bucket = self._buckets.get(self._length(peer_id))
+        seen = None if bucket is None else bucket.live.get(peer_id)
+        return None if seen is None else seen.contact
+
     def has_room_for(self, contact: Contact) -> bool:
         """Whether a peer would enter if it answered: it is new, and nothing is full."""
         length = self._length(contact.peer_id)
@@ -136,8 +142,7 @@ class RoutingTable:
         return tuple(found[:count])
 
     def __contains__(self, peer_id: PeerId) -> bool:
-        bucket = self._buckets.get(self._length(peer_id))
-        return bucket is not None and peer_id in bucket.live
+        return self.contact(peer_id) is not None
 
     def __iter__(self) -> Iterator[Contact]:
         """The least recently seen of each bucket first."""

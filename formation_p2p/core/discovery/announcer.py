@@ -120,6 +120,17 @@ class Announcer:
         if peer_id in self._written and is_small and self._announced is not None:
             self._due_s = min(self._due_s, self._not_too_soon(now, self._parameters.settle_s))
 
+    def met(self, gate: Contact, now: Moment) -> None:
+        """A gate that was gone answers: it may have restarted, and newcomers ask it. It gets, at
+        once, what it is to hold."""
+        if self._announced is None:
+            return
+        self._failed.discard(gate.peer_id)
+        for publication in self.publications.values():
+            others = (each for each in publication.replicas if each.peer_id != gate.peer_id)
+            publication.replicas = tuple(others)
+            self._put(publication, (gate,), now)
+
     def _not_too_soon(self, now: Moment, wait_s: float) -> float:
         """When `wait_s` is over, and the least interval since the last profile."""
         return max(now.mono_s + wait_s, self._last_s + self._parameters.min_interval_s)

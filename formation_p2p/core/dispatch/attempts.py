@@ -99,11 +99,11 @@ class Attempts:
                 group.wake_by(due_s)
         return kept
 
-    def give_up(self, group: TaskGroup) -> None:
-        """No worker was found, time and again. Where one may yet come, durable jobs wait on."""
-        reasons, waits = group.candidates.reasons(), group.awaited is not None
+    def give_up(self, group: TaskGroup, *, durable: bool) -> None:
+        """No worker was found, time and again: for `durable` jobs as well, or for the others."""
+        reasons = group.candidates.reasons()
         for job in group.queues.jobs():
-            if not (job.durable and waits):
+            if durable or not job.durable:
                 for run in group.queues.drain(job):
                     self._jobs.unplaceable(run, reasons)
 

@@ -113,10 +113,14 @@ class Candidates:
         return bool(reasons) and all(isinstance(why, Denied | Unbuildable) for _, why in reasons)
 
     @property
-    def are_absent(self) -> bool:
-        """Whether no worker was considered, or one that does not answer now: it may come back."""
-        reasons = self.reasons()
-        return not reasons or any(isinstance(why, Silent | Leaving) for _, why in reasons)
+    def any_absent(self) -> bool:
+        """Whether one may come back that does not answer now, or none has been seen at all."""
+        return self.all_absent or any(map(_is_absent, self.reasons()))
+
+    @property
+    def all_absent(self) -> bool:
+        """Whether of those that were considered, if any, none answers now."""
+        return all(map(_is_absent, self.reasons()))
 
     def reasons(self) -> Refusals:
         """Why each worker that was considered does not run these tasks."""
@@ -204,3 +208,7 @@ class Candidates:
         if len(table) >= self._parameters.max_workers:
             del table[next(iter(table))]
         table[worker] = value
+
+
+def _is_absent(reason: tuple[PeerId, Refusal]) -> bool:
+    return isinstance(reason[1], Silent | Leaving)

@@ -106,6 +106,14 @@ class Leasing:
             looks = parameters.looks_for_any
         return acquisition.fruitless >= looks
 
+    def outlasts(self, group: TaskGroup) -> bool:
+        """Whether durable jobs wait on where others are given up: while no worker is in sight, and
+        for some minutes where those that are cannot, and another that may is away."""
+        if group.awaited is Awaited.PEERS or group.candidates.all_absent:
+            return True
+        is_away = group.acquisition.fruitless < self._parameters.looks_for_away
+        return is_away and group.candidates.any_absent
+
     def to_tell(self, group: TaskGroup) -> list[tuple[JobRun, Awaited]]:
         """A search has ended: the jobs that are told what their tasks wait for."""
         awaited = group.awaited if group.is_stranded else None

@@ -47,6 +47,9 @@ class DispatchParameters:
     # slipped out: that takes some seconds. Jobs that a state keeps wait for longer, and the pause
     # doubles from then on, up to `look_again_s`.
     looks_for_lost: int = 15
+    # Where workers are there that cannot, and another is away: ten minutes, for a machine that
+    # starts anew. One that is away for longer has left.
+    looks_for_away: int = 130
     # While tasks wait and every worker has been asked, discovery is tried again this often; and
     # where free capacity decides, before any worker is asked.
     look_again_s: float = 5.0

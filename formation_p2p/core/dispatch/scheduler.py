@@ -390,7 +390,7 @@ class Scheduler:
                 self._leasing.release(other, cause)
                 self._forget_idle(other)
         if self._leasing.is_hopeless(group):
-            self._attempts.give_up(group)
+            self._attempts.give_up(group, durable=not self._leasing.outlasts(group))
         head = group.queues.first()
         return 0 if head is None else self._leasing.seek(group, head, now, cause)
 

@@ -117,7 +117,7 @@ class TaskGroup:
         considered has said no."""
         if not self.acquisition.was_answered:
             return Awaited.PEERS
-        return Awaited.WORKERS if self.candidates.are_absent else None
+        return Awaited.WORKERS if self.candidates.any_absent else None
 
     def to_tell(self, awaited: Awaited | None) -> list[tuple[JobRun, Awaited]]:
         """The jobs that are now told that their tasks wait for this, and were not told so last."""

@@ -21,10 +21,12 @@ from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The network is up. `addresses` is where we are reached; `gates` are peers to join through."""
+    """The network is up. `addresses` is where we are reached; `gates` are peers to join through,
+    and `remembered` those to try where none of these answers."""
 
     addresses: tuple[str, ...]
     gates: tuple[Contact, ...]
+    remembered: tuple[Contact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

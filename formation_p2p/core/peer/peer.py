@@ -167,6 +167,7 @@ class Peer:
                 if self.worker is not None:
                     self.worker.executions.interrupted(to)  # it may not have got the last
             case Disconnected(sender):
+                self.dht.disconnected(sender, now)
                 self.lessee.disconnected(sender, now)
                 if self.worker is not None:
                     self.worker.disconnected(sender, now)
@@ -183,10 +184,10 @@ class Peer:
                     self.worker.environments_changed(warm)
             case events.Tick():
                 return self._tick(now)
-            case events.Joined(addresses, gates):
+            case events.Joined(addresses, gates, remembered):
                 self._own = Contact(self._identity.peer_id, addresses)
                 self.dht.moved(addresses, now)
-                self._joining = self.dht.bootstrap(gates, now, "join")
+                self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
             case events.Serve():
                 self._serve = event
                 return self._start_worker(now)
@@ -339,6 +340,9 @@ class Peer:
         """Carry what one layer completed to the one above, until nothing is left to carry."""
         effects: list[PeerEffect] = []
         while True:
+            for gate in self.dht.take_gates():
+                if self.worker is not None:
+                    self.worker.announcer.met(gate, now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
             effects += asked
@@ -363,7 +367,7 @@ class Peer:
             if self.worker is not None and self.worker.announcer.published(completed, now):
                 self._withdrawn = True
         elif completed.operation == self._joining:
-            self._joining = None
+            self._joining = self.dht.fall_back(now)
             return self._start_worker(now)
         elif self.worker is None or not self.worker.announcer.searched(completed, now):
             self._finder.searched(completed, now)

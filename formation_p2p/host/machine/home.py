@@ -5,6 +5,7 @@
 | `identity.key` | the node's private key and its peer id, in one line of text |
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
 | `trust-0.db`…  | the peer histories of each of them (storage/trust.py) |
+| `peers`        | addresses of peers that were met lately (host/net/remembered.py) |
 | `network`      | the invite of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
