@@ -590,6 +590,33 @@ def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few
     assert len(alice.issued) == before
 
 
+def test_a_gate_that_answers_again_is_written_to_at_once_with_what_is_known() -> None:
+    town, alice = settled("alice", "bob", "carol")
+    gate = town.nodes["bob"].contact
+    alice.announcer.met(gate, town.now)  # nothing is announced yet
+    assert alice.announcer.next_timeout() == float("inf")
+    alice.start()
+    alice.rest()
+    before, carried = len(alice.issued), len(town.carried)
+    for _ in range(2):  # the second time it is about to be written to
+        alice.announcer.met(gate, town.now)
+    town.perform(alice.node)
+    town.elapse(DISCOVERY.gather_s + 0.1)
+    writes = [
+        each.message
+        for each in town.carried[carried:]
+        if (each.sender, each.receiver) == ("alice", "bob")
+    ]
+    names = [
+        name
+        for write in writes
+        if isinstance(write, AddProvider | PutValue)
+        for name in (write.names if isinstance(write, AddProvider) else (write.name,))
+    ]
+    assert len(alice.issued) == before
+    assert sorted(names) == sorted(alice.announcer.publications)
+
+
 def test_before_it_is_announced_a_broken_connection_does_not_matter() -> None:
     town, alice = settled("alice", "bob")
     alice.announcer.disconnected(town.nodes["bob"].peer_id, town.now)

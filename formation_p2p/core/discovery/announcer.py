@@ -127,6 +127,9 @@ class Announcer:
             return
         self._failed.discard(gate.peer_id)
         for publication in self.publications.values():
+            ready = self._ready.get(publication.name, ())
+            if any(each.peer_id == gate.peer_id for each in ready):
+                continue  # it is about to be written to
             others = (each for each in publication.replicas if each.peer_id != gate.peer_id)
             publication.replicas = tuple(others)
             self._put(publication, (gate,), now)
