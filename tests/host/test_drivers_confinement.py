@@ -55,7 +55,9 @@ def run(machine: Machine, root: Path, *argv: str, memory_bytes: int = 256 * MIB)
     async def story() -> None:
         payload = ProcessSpec(argv).encode()
         async with an_execution(root, payload, memory_bytes=memory_bytes) as execution:
-            outcomes.append(await ProcessDriver(machine).run(execution, Recorder()))
+            driver = ProcessDriver(machine)
+            outcomes.append(await driver.run(execution, Recorder()))
+            await driver.end_lease("lease")
 
     within(20, story)
     return outcomes[0]
@@ -339,6 +341,7 @@ def test_a_hundred_tasks_leave_no_descriptor_and_no_zombie(
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(some)
+        await driver.end_lease("lease")
 
     within(20, story)
     assert open_descriptors() == before

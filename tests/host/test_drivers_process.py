@@ -50,6 +50,7 @@ def run(
         async with an_execution(root, spec.encode(), **held) as execution:
             driver = ProcessDriver(machine or bare_machine())
             outcomes.append(await driver.run(execution, report or Recorder()))
+            await driver.end_lease("lease")
 
     within(20, story)
     return outcomes[0]
@@ -116,7 +117,7 @@ def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
     result = succeeded(run(tmp_path, "env", env={"MINE": "1"}))
     pairs = dict(line.split("=", 1) for line in result.stdout_tail.decode().splitlines())
     home = pairs["HOME"]
-    assert Path(home).parent == tmp_path
+    assert Path(home).is_relative_to(tmp_path)
     assert pairs == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": home,
@@ -247,14 +248,15 @@ def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> 
 def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_path: Path) -> None:
     async def story() -> None:
         payload = ProcessSpec(("true",), files_in={"a": b""}).encode()
-        async with an_execution(tmp_path, payload) as execution:
-            scratch = trio.Path(execution.scratch)
-            await scratch.rmdir()
-            await scratch.touch()
+        root = trio.Path(tmp_path / "root")
+        await root.mkdir()
+        async with an_execution(tmp_path / "root", payload) as execution:
+            await trio.Path(execution.scratch).rmdir()
+            await root.rmdir()
+            await root.touch()
             failed(
                 await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER
             )
-            await scratch.unlink()
 
     within(10, story)
 

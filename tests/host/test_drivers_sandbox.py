@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,15 @@ from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
-from tests.support.drivers_world import ALease, Recorder, an_execution, bare_machine, within
+from tests.support.drivers_world import (
+    ALease,
+    Recorder,
+    an_execution,
+    bare_machine,
+    holds_nothing,
+    open_descriptors,
+    within,
+)
 from tests.support.waiting import until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -73,6 +81,7 @@ def run(home: Path, *argv: str, machine: Machine | None = None, **held: Any) -> 
         async with an_execution(home / "scratch", ProcessSpec(argv).encode(), **held) as execution:
             driver = ProcessDriver(machine or Machine.found(home, "required"))
             outcomes.append(await driver.run(execution, Recorder()))
+            await driver.end_lease("lease")
 
     within(20, story)
     return outcomes[0]
@@ -531,3 +540,105 @@ def test_a_machine_without_a_sandbox_says_so_and_runs_tasks_unless_one_is_requir
     caplog.clear()
     assert Machine.found(home, "off").sandbox is None
     assert caplog.text == ""
+
+
+# -- several under one lease: one sandbox, one after the other --------------------------------
+
+# The first task of a sandbox is its second process: the supervisor is the first.
+FRESH = "2"
+NUMBER = "echo $$"
+
+
+class Lease:
+    """`report` is of the last task."""
+
+    def __init__(self, driver: ProcessDriver, root: Path) -> None:
+        self._driver = driver
+        self._root = root
+        self.report = Recorder()
+
+    async def outcome(self, spec: ProcessSpec, **held: Any) -> Outcome:
+        self.report = Recorder()
+        async with an_execution(self._root, spec.encode(), **held) as execution:
+            return await self._driver.run(execution, self.report)
+
+    async def says(self, script: str, stdin: bytes = b"") -> str:
+        return printed(await self.outcome(ProcessSpec(("sh", "-c", script), stdin=stdin))).strip()
+
+
+def under_a_lease(home: Path, story: Callable[[Lease], Awaitable[None]]) -> None:
+    """Nothing is left of it at its end."""
+    scratch = home / "scratch"
+    driver = ProcessDriver(Machine.found(home, "required"))
+
+    async def whole() -> None:
+        before = open_descriptors()
+        await story(Lease(driver, scratch))
+        await driver.end_lease("lease")
+        assert open_descriptors() == before
+        assert holds_nothing(scratch)
+
+    within(20, whole)
+
+
+@where_bubblewrap_is
+def test_tasks_of_a_lease_have_a_sandbox_in_common_and_each_its_own_input(home: Path) -> None:
+    async def story(lease: Lease) -> None:
+        assert await lease.says(f"{NUMBER}; ls; cat", b"one") == f"{FRESH}\none"
+        assert await lease.says("cat; touch a; echo 2 >&2", b"x" * 2**20) != ""
+        assert lease.report.text("stderr") == "2\n"
+        assert await lease.says("ls; cat; echo $MINE") == ""
+        outcome = await lease.outcome(ProcessSpec(("no-such-program",)))
+        assert isinstance(outcome, Failed)
+        assert outcome.message == "could not start: no-such-program: No such file or directory"
+        burn = "x = b'x' * 2**26\nimport time\nwhile time.process_time() < 0.3: pass"
+        await lease.outcome(ProcessSpec((*PYTHON, burn)))
+        assert (lease.report.usage.cpu_ms or 0) >= 300
+        # Of its own alone, not of those before.
+        assert int(await lease.says(NUMBER)) > int(FRESH)
+        assert (lease.report.usage.cpu_ms or 0) < 300
+        assert 0 < (lease.report.usage.memory_bytes or 0) < 2**26
+
+    under_a_lease(home, story)
+
+
+@where_bubblewrap_is
+def test_what_a_task_leaves_beside_its_folder_is_not_there_for_the_next(home: Path) -> None:
+    mark = f"{800 + os.getpid() % 100}.3"
+    left = (
+        "echo secret > /tmp/left",
+        "mkdir -p /dev/shm/left",
+        "echo secret > ../left",
+        "mv ../task ../moved; ln -s /etc ../task",
+        f"{sys.executable} -I -c 'import ctypes; ctypes.CDLL(None).shmget(1, 4096, 0o1600)'",
+    )
+
+    paths = "/tmp/left /dev/shm/left ../left ../moved"
+
+    async def story(lease: Lease) -> None:
+        for script in left:
+            await lease.says(script)
+            assert await lease.says(NUMBER) == FRESH
+            assert await lease.says(f"ls -d {paths} 2> /dev/null; true") == ""
+        await lease.says(f"setsid sleep {mark} > /dev/null &")
+        assert not sleeping(mark)
+        assert await lease.says(NUMBER) != FRESH
+
+    under_a_lease(home, story)
+
+
+@where_bubblewrap_is
+def test_a_sandbox_whose_task_was_ended_takes_no_other(home: Path) -> None:
+    async def story(lease: Lease) -> None:
+        for _ in range(2):
+            await lease.says("true")
+        slow = await lease.outcome(ProcessSpec(("sleep", "60")), timeout_s=0.2)
+        assert isinstance(slow, Failed)
+        assert slow.kind is FailureKind.TIMEOUT
+        assert await lease.says(NUMBER) == FRESH
+        await lease.says("true")
+        with trio.move_on_after(0.2):
+            await lease.outcome(ProcessSpec(("sleep", "60")))
+        assert await lease.says(NUMBER) == FRESH
+
+    under_a_lease(home, story)

@@ -18,6 +18,8 @@ number of processes; and what is killed cannot run from it.
 
 In a sandbox (`bubblewrap.py`) it reads nothing of the node's, reaches no network that it did not
 ask for, writes to its own folder alone, and can kill neither its supervisor nor what is not its.
+There the supervisor may run more tasks of the same lease, one after the other: each begins when all
+that the one before has started is dead, and has left nothing but files in the folder of the lease.
 
 Not guaranteed without a sandbox: a task has the node's user id. It can read what that user can,
 the node's own files and memory included, and kill the supervisor (its own process then dies with
@@ -37,6 +39,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -55,7 +58,7 @@ from formation_p2p.host.drivers.machine import (
     base_environment,
     interpreter_environment,
 )
-from formation_p2p.host.drivers.supervisor import GRACE_S, STOP
+from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, STOP
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +79,8 @@ _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 class Launch:
     """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
     `shown` the folders that it may read in a sandbox beside what all tasks may, `writable` those
-    that it may write to beside its own."""
+    that it may write to beside its own. `root` is its own folder where that is not `folder` but
+    one above it, for several tasks of a lease."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -86,17 +90,27 @@ class Launch:
     passed_fds: tuple[int, ...] = ()
     shown: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
+    root: Path | None = None
+
+    @property
+    def own(self) -> Path:
+        return self.root or self.folder
 
 
 @dataclass(slots=True)
 class Supervised:
-    """A started task. `close` it, whatever happens: that kills what still runs."""
+    """A started task. `close` it, whatever happens: that kills what still runs. `is_idle` once it
+    has ended and its supervisor takes another one, by `again`."""
 
     supervisor: trio.Process
     _control: socket.socket
     _outputs: Mapping[Stream, int]
     _group: ProcessGroup | None
+    _order: Callable[[Launch], bytes]
+    _order_file: int
+    _stays: bool
     _held: AsyncExitStack = field(default_factory=AsyncExitStack)
+    is_idle: bool = False
 
     @classmethod
     async def start(cls, machine: Machine, launch: Launch) -> Self:
@@ -124,7 +138,6 @@ class Supervised:
                     held.callback(os.close, outputs[stream])
                     its(its_outputs[stream])
                     os.set_blocking(outputs[stream], False)
-                stdin = its(_written("stdin", launch.stdin)) if launch.stdin else subprocess.DEVNULL
                 heart = its(Heartbeat.of_this_process().open())
                 fds = {"control": its_control.fileno(), "heart": heart}
                 if group is not None:
@@ -133,14 +146,18 @@ class Supervised:
                 if machine.sandbox is not None:
                     gpus = launch.environment.get(DEVICES, "") != ""
                     around = machine.sandbox.command(
-                        launch.folder,
+                        launch.own,
                         network=launch.limits.network,
                         gpus=gpus,
                         shown=launch.shown,
                         writable=launch.writable,
                     )
                     fds["node"] = its(os.pidfd_open(os.getpid()))
-                order = its(_written("order", _order(machine, launch, cores, group, fds)))
+                stays = launch.root is not None and machine.sandbox is not None
+                order = partial(_order, machine, cores, group, fds, stays)
+                order_file = os.memfd_create("order")
+                held.callback(os.close, order_file)
+                _rewrite(order_file, order(launch))
                 supervisor = await trio.lowlevel.open_process(
                     [
                         *around,
@@ -148,20 +165,27 @@ class Supervised:
                         "-I",
                         "-S",
                         str(compiled(Path(supervisors.__file__))),
-                        str(order),
+                        str(order_file),
                     ],
-                    stdin=stdin,
+                    stdin=subprocess.DEVNULL,
                     stdout=its_outputs["stdout"],
                     stderr=its_outputs["stderr"],
                     env=interpreter_environment(),
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=(order, *fds.values(), *launch.passed_fds),
+                    pass_fds=(order_file, *fds.values(), *launch.passed_fds),
                 )
-            task = cls(supervisor, control, outputs, group)
+            task = cls(supervisor, control, outputs, group, order, order_file, stays)
             held.push_async_callback(task._bury)
             task._held = held.pop_all()
             return task
+
+    def again(self, launch: Launch) -> None:
+        """Starts another task in the place of the one that has ended, with the same limits, and
+        what it may read and write. Raises OSError where the supervisor is gone."""
+        self.is_idle = False
+        _rewrite(self._order_file, self._order(launch))
+        self._control.send(NEXT)
 
     @property
     def over(self) -> bool:
@@ -170,15 +194,30 @@ class Supervised:
 
     async def ended(self) -> Ending:
         """Waits for the task, and all that it started, to be dead. Tells how, once."""
-        # Not for the end of the socket: a fork of the node may hold a copy of its other end.
-        await self.supervisor.wait()
-        written = b""
+        told = bytearray()
+        async with trio.open_nursery() as nursery:
+            if self._stays:
+                nursery.start_soon(self._hear, told, nursery.cancel_scope)
+            # Not for the end of the socket: a fork of the node may hold a copy of its other end.
+            await self.supervisor.wait()
+            nursery.cancel_scope.cancel()
         with suppress(OSError):
-            written = self._control.recv(_MAX_ENDING_BYTES)
-        ending = read_ending(written)
+            told += self._control.recv(_MAX_ENDING_BYTES)
+        self.is_idle = told.endswith(AGAIN)
+        ending = read_ending(bytes(told))
         if ending.how == "signal" and self._group and self._group.ran_out_of_memory():
             return Ending("memory", used=ending.used)
         return ending
+
+    async def _hear(self, told: bytearray, when_idle: trio.CancelScope) -> None:
+        while not told.endswith(AGAIN):
+            await trio.lowlevel.wait_readable(self._control.fileno())
+            with suppress(OSError):
+                data = self._control.recv(_MAX_ENDING_BYTES)
+                if not data or len(told) > _MAX_ENDING_BYTES:
+                    return  # its process is about to end
+                told += data
+        when_idle.cancel()
 
     async def stop(self) -> Ending:
         """Asks the task to end, and kills it and all that it started after GRACE_S."""
@@ -317,10 +356,11 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
 
 def _order(
     machine: Machine,
-    launch: Launch,
     cores: tuple[int, ...],
     group: ProcessGroup | None,
     fds: dict[str, int],
+    stays: bool,
+    launch: Launch,
 ) -> bytes:
     """What `supervisor.py` reads. Both ends are the same interpreter, and no other program writes
     it: that is what marshal is for, and json takes 9 ms to import."""
@@ -332,7 +372,10 @@ def _order(
             "fds": fds,
             "argv": list(launch.argv),
             "env": dict(launch.environment),
+            "stdin": launch.stdin,
             "folder": str(launch.folder),
+            "root": str(launch.own),
+            "again": stays,
             "silence_s": SILENCE_S,
             "cores": list(cores),
             "resource_limits": limits.resource_limits
@@ -345,9 +388,6 @@ def _order(
     )
 
 
-def _written(name: str, content: bytes) -> int:
-    """A file in memory, to be read from its beginning; the caller closes it."""
-    file = os.memfd_create(name)
-    os.write(file, content)
-    os.lseek(file, 0, os.SEEK_SET)
-    return file
+def _rewrite(file: int, content: bytes) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, content, 0)

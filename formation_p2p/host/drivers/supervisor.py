@@ -1,4 +1,4 @@
-"""Runs one task as its child, and sees to it that nothing of the task outlives either of them.
+"""Runs a task as its child, and sees to it that nothing of the task outlives either of them.
 
 Run as a file, `python -I -S supervisor.py <order fd>`, in a session of its own. It imports only
 what starts quickly, and nothing of this package. `supervised.py` is its other end and says what is
@@ -19,6 +19,13 @@ used, and exits:
     start sotr: No such file or directory
 
     used 52428800 1250
+
+Where its order says that more tasks may follow, the task has ended by itself, and has left nothing
+that the next one would find, it writes `AGAIN` and stays. `NEXT` over the control socket then says
+that there is another order in the same file. To start a sandbox and this interpreter anew takes
+longer than most small programs run.
+
+One concept: the life of a task, in a file that runs by itself.
 """
 
 # pathlib and contextlib would take longer to import than all else here.
@@ -47,6 +54,12 @@ else:
     import _signal as signal
 
 STOP = b"T"
+# There is another order.
+NEXT = b"N"
+# A line of its own after the others: nothing runs, and another order may come.
+AGAIN = b"again\n"
+# While it waits for one, it looks this often whether the node is alive.
+IDLE_S = 1.0
 # What a task gets between SIGTERM and SIGKILL: enough to write a last line, not to go on.
 GRACE_S = 2.0
 # How long killing goes on without a pause. Whatever still lives then is held by the kernel.
@@ -74,8 +87,9 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def main() -> None:
-    with open(int(sys.argv[1]), "rb") as file:
-        order = marshal.load(file)
+    file = int(sys.argv[1])
+    order = read_order(file)
+    os.set_inheritable(file, False)
     fds = order["fds"]
     for fd in fds.values():
         os.set_inheritable(fd, False)
@@ -86,18 +100,62 @@ def main() -> None:
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    os.set_blocking(fds["control"], False)
+    clean = left_in(order)
+    while run(order, wake, clean) and another(order):
+        order = read_order(file)
+
+
+def run(order: Order, wake: int, clean: list[tuple[int, ...]]) -> bool:
+    """One task, and what is to be told of it. Whether another may follow."""
     supervisor = os.getpid()
+    for fd in (1, 2):
+        os.set_blocking(fd, True)  # a task may have changed that
+    used = Used()
     task = os.fork()
     if task == 0:
         become(order, supervisor)
-    ending, seen_bytes = watch(order, task, wake)
-    kill_all()
-    control = fds["control"]
-    os.set_blocking(control, False)
+    ending, stopped = watch(order, task, wake, used)
+    kill_all(used)
+    again = order["again"] and not stopped and left_in(order) == clean
+    told = f"{ending}\nused {used.memory_bytes} {round(used.cpu_s * 1000)}\n".encode()
     try:
-        os.write(control, f"{ending}\n{usage(seen_bytes)}\n".encode())
+        os.write(order["fds"]["control"], told + (AGAIN if again else b""))
     except OSError:
-        pass  # the node is gone, or the task has filled the socket
+        return False  # the node is gone, or the task has filled the socket
+    return again
+
+
+def another(order: Order) -> bool:
+    """Waits for another order. False where none will come."""
+    control, node_fd = order["fds"]["control"], order["fds"].get("node")
+    poll = select.poll()
+    for fd in filter(None, (control, node_fd)):
+        poll.register(fd, select.POLLIN)
+    silent = 0
+    while silent < 2:
+        ready = [fd for fd, _ in poll.poll(IDLE_S * 1000)]
+        if node_fd in ready:
+            return False
+        if control in ready:
+            return read_control(control) == NEXT
+        # Twice: what is read while it is written may be half of each.
+        silent = silent + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
+    return False
+
+
+def left_in(order: Order) -> list[tuple[int, ...]]:
+    """What the dead leave, beside their own folder, changes this: files in memory, or System V's
+    memory, semaphores and queues, of which a sandbox has its own."""
+    folders = map(os.statvfs, order["in_memory"])
+    files = [(each.f_blocks - each.f_bfree, each.f_files - each.f_ffree) for each in folders]
+    lists = [read_proc(f"/proc/sysvipc/{name}") for name in ("shm", "sem", "msg")]
+    return [*files, tuple(each.count(b"\n") for each in lists)]
+
+
+def read_order(file: int) -> Order:
+    order: Order = marshal.loads(os.pread(file, os.fstat(file).st_size, 0))
+    return order
 
 
 def prctl(option: int, value: int) -> None:
@@ -129,6 +187,8 @@ def become(order: Order, supervisor: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        if order["stdin"]:
+            give_input(order["stdin"])
         if "group" in order["fds"]:
             os.write(order["fds"]["group"], b"0")
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -152,39 +212,54 @@ def become(order: Order, supervisor: int) -> None:
         os._exit(127)
 
 
-def usage(seen_bytes: int) -> str:
-    """What all that the task started has used. `seen_bytes` is the most that was seen in use at
-    once; what came and went in between is known of the largest process, with its files."""
-    dead = resource.getrusage(resource.RUSAGE_CHILDREN)
-    memory_bytes = max(seen_bytes, dead.ru_maxrss * 1024)
-    return f"used {memory_bytes} {round((dead.ru_utime + dead.ru_stime) * 1000)}"
+def give_input(content: bytes) -> None:
+    """As standard input: a file in memory, to be read from its beginning."""
+    os.dup2(os.memfd_create("stdin"), 0)
+    left = memoryview(content)
+    while left:
+        left = left[os.write(0, left) :]
+    os.lseek(0, 0, os.SEEK_SET)
 
 
-def watch(order: Order, task: int, wake: int) -> tuple[str, int]:
-    """Until the task has ended or is to be ended; how it ended, in words, and the most memory
-    that was seen in use."""
+class Used:
+    """What all that a task started has used. Memory is the most that was seen in use at once; what
+    came and went in between is known of the largest process, with its files."""
+
+    def __init__(self) -> None:
+        self.memory_bytes = 0
+        self.cpu_s = 0.0
+
+    def by(self, dead: resource.struct_rusage) -> None:
+        """Of one that was waited for, with those that it had waited for itself."""
+        self.memory_bytes = max(self.memory_bytes, dead.ru_maxrss * 1024)
+        self.cpu_s += dead.ru_utime + dead.ru_stime
+
+
+def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
+    """Until the task has ended or is to be ended; how it ended, in words, and whether it did not
+    do so by itself."""
     control, node_fd = order["fds"]["control"], order["fds"].get("node")
     poll = select.poll()
     for fd in filter(None, (control, wake, node_fd)):
         poll.register(fd, select.POLLIN)
     memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
-    sample_at, stop_at, stopped, most = 0.0, None, 0, 0
-    walk = storage_below(order["folder"])
+    sample_at, stop_at, silent = 0.0, None, 0
+    walk = storage_below(order["root"])
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
             os.read(wake, 4096)
-        status = reap(task)[1]
+        status = reap(task, used)[1]
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
-            return (f"exit {code}" if code >= 0 else f"signal {-code}"), most
+            return (f"exit {code}" if code >= 0 else f"signal {-code}"), stop_at is not None
         gone = node_fd in ready if node_fd else os.getppid() != order["node"]
-        if gone or (control in ready and not read_stop(control)):
-            return "signal 9", most
+        if gone or (control in ready and read_control(control) != STOP):
+            return "signal 9", True
         # Twice: what is read while it is written may be half of each.
-        stopped = stopped + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
-        if stopped == 2:
-            return "signal 9", most
+        silent = silent + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
+        if silent == 2:
+            return "signal 9", True
         now = time.monotonic()
         if control in ready and stop_at is None:
             stop_at = now + GRACE_S
@@ -193,23 +268,23 @@ def watch(order: Order, task: int, wake: int) -> tuple[str, int]:
             except ProcessLookupError:
                 pass  # it has no group yet: SIGKILL will have to do
         if stop_at is not None and now >= stop_at:
-            return "signal 9", most
+            return "signal 9", True
         if now >= sample_at:
-            used = memory_in_use(memory_bytes, order["in_memory"])
-            most = max(most, used)
-            if used > memory_bytes > 0:
-                return f"memory {used}", most
+            in_use = memory_in_use(memory_bytes, order["in_memory"])
+            used.memory_bytes = max(used.memory_bytes, in_use)
+            if in_use > memory_bytes > 0:
+                return f"memory {in_use}", True
             took_s = time.monotonic() - now
             sample_at = now + SAMPLE_SHARE * took_s
         if storage_bytes:
             walk_until = time.monotonic() + WALK_S
-            for used in walk:
-                if used > storage_bytes:
-                    return f"storage {used}", most
+            for stored in walk:
+                if stored > storage_bytes:
+                    return f"storage {stored}", True
                 if time.monotonic() > walk_until:
                     break
             else:
-                walk = storage_below(order["folder"])
+                walk = storage_below(order["root"])
 
 
 def silent_for(heart: int) -> float:
@@ -218,14 +293,15 @@ def silent_for(heart: int) -> float:
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - beat_ns) / 1e9 if beat_ns else 0.0
 
 
-def read_stop(control: int) -> bool:
+def read_control(control: int) -> bytes:
+    """STOP, NEXT, or nothing where the node has ended the talk."""
     try:
-        return os.read(control, 1) == STOP
+        return os.read(control, 1)
     except OSError:
-        return False
+        return b""
 
 
-def reap(task: int) -> tuple[bool, int | None]:
+def reap(task: int, used: Used) -> tuple[bool, int | None]:
     """Whether children are left, and the status of the task where it is among the dead.
 
     As a subreaper this process is the parent of every orphan that the task leaves.
@@ -233,23 +309,24 @@ def reap(task: int) -> tuple[bool, int | None]:
     found = None
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, dead = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return False, found
         if pid == 0:
             return True, found
+        used.by(dead)
         if pid == task:
             found = status
 
 
-def kill_all() -> None:
+def kill_all(used: Used) -> None:
     """Ends when nothing that the task started is left alive.
 
     Only children are killed, since only their numbers cannot have passed to another process
     before they are reaped; theirs become children of this process, and are next.
     """
     in_haste_until = time.monotonic() + HASTE_S
-    while True:
+    while reap(0, used)[0]:
         # At once when seen: what forks and exits without end is gone a moment later.
         for pid, parent in processes():
             if parent == os.getpid():
@@ -257,8 +334,6 @@ def kill_all() -> None:
                     os.kill(pid, signal.SIGKILL)
                 except OSError:
                     pass  # it may not be killed: the next round will show
-        if not reap(0)[0]:
-            return
         if time.monotonic() > in_haste_until:
             time.sleep(SAMPLE_S)
 
