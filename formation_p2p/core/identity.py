@@ -6,6 +6,7 @@ protobuf `PublicKey {Type: Ed25519, Data: 32 bytes}`, written in base58btc (`12D
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NewType, Self
@@ -25,6 +26,8 @@ _PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
 _IDENTITY_MULTIHASH: Final = b"\x00\x24"
 # Multihash: code 0x12 (sha2-256), length 32: peer ids of RSA keys, which foreign peers may have.
 _SHA256_MULTIHASH: Final = b"\x12\x20"
+# CID: version 1, codec 0x72 (libp2p-key); then the multihash.
+_PEER_CID: Final = b"\x01\x72"
 # Enough of a peer id to tell a few thousand apart. All begin alike: the end differs.
 SHORT_ID_CHARS: Final = 8
 
@@ -49,11 +52,36 @@ def key_of_peer(peer_id: PeerId) -> Key:
 
 
 def parse_peer_id(text: str) -> PeerId:
-    """Raises ValueError for anything but a peer id in base58btc."""
-    # 64: the longest peer id in use has 52 characters; base58 is quadratic in its length.
-    if len(text) > 64:
+    """From base58btc, or from a CID in base32, base36 or base58btc. Raises ValueError for anything
+    else.
+
+    Source: libp2p peer-ids specification, "String representation".
+    """
+    # 72: the longest CID of a peer id in use has 65 characters; these bases are quadratic.
+    if len(text) > 72:
         raise ValueError(f"{text[:16]}… is too long for a peer id")
-    return peer_id_from_bytes(base58.b58decode(text))
+    if not (text.isascii() and text.isalnum()):
+        raise ValueError("a peer id has letters and digits alone")
+    if text.startswith(("1", "Qm")):
+        return peer_id_from_bytes(base58.b58decode(text))
+    read = _MULTIBASES.get(text[:1])
+    cid = b"" if read is None else read(text[1:])
+    if not cid.startswith(_PEER_CID):
+        raise ValueError(f"{text} is no peer id; those begin with 12D3KooW, Qm, bafz or k51")
+    return peer_id_from_bytes(cid.removeprefix(_PEER_CID))
+
+
+def _base32(text: str) -> bytes:
+    return base64.b32decode(text.upper() + "=" * (-len(text) % 8))
+
+
+def _base36(text: str) -> bytes:
+    number = int(text, 36)  # of a CID, which begins with no zero
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+# The multibases that peer ids are written in, by their first character.
+_MULTIBASES: Final = {"b": _base32, "k": _base36, "z": base58.b58decode}
 
 
 def short_id(peer_id: str) -> str:

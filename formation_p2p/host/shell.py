@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from trio_typing import TaskStatus
 
     from formation_p2p.host.blobs.exchange import Exchange
+    from formation_p2p.host.net.handlers import Answer
     from formation_p2p.host.net.stack import Stack
     from formation_p2p.host.storage.usage import UsageFile
 
@@ -100,7 +101,7 @@ class Shell:
         self.received_bytes = self.sent_bytes = 0  # of frames
         self._drivers: Mapping[str, Driver | LeaseDriver] = {}
         self._ask_ids = itertools.count(1)
-        self._answers: dict[int, Callable[[bytes | None], None]] = {}
+        self._answers: dict[int, Answer] = {}
         self._runs: dict[str, LeaseRun] = {}  # by lease
         self._fetches = ResultFetches(exchange.private, config.journal, self.feed)
         self._left = trio.Event()
@@ -217,13 +218,13 @@ class Shell:
 
     # -- what comes from the network ------------------------------------------------------------
 
-    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+    def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         self.received_bytes += len(frame)
         try:
-            message = codec.parse_request(frame)
+            message = codec.parse_request(frame, sender.peer_id)
         except ProtocolViolation as violation:
-            answer(None)
-            self._stack.drop(sender.peer_id, str(violation))
+            answer(violation)
+            self._stack.offended(sender.peer_id, str(violation))
             return
         if len(self._answers) >= MAX_UNANSWERED:
             answer(None)
@@ -325,11 +326,11 @@ class Shell:
                 codec.encode(message),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
-                dials_back=message == kad.Ping(dial_back=True),
+                dials_back=isinstance(message, kad.FindNode) and message.dial_back,
             )
             reply = None if raw is None else codec.parse_reply(raw, message)
         except ProtocolViolation as violation:
-            self._stack.drop(ask.to.peer_id, str(violation))
+            self._stack.offended(ask.to.peer_id, str(violation))
             self.feed(rpc.RequestFailed(ask.request_id, str(violation)))
         except FormationError as error:
             self.feed(rpc.RequestFailed(ask.request_id, str(error)))

@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import trio
@@ -36,7 +36,7 @@ from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.host.clock import moment
-from formation_p2p.host.net.handlers import NetworkEvent
+from formation_p2p.host.net.handlers import Answer, NetworkEvent
 from formation_p2p.host.net.stack import Stack
 from tests.interop.lines import obey
 from tests.interop.plain_records import Found, PlainRecords, PublicKeys, ValueRecord
@@ -69,7 +69,7 @@ class PlainNode:
         self._dht: Kademlia[Found] = Kademlia(self._identity.peer_id, self._records, rng)
         self._stack = Stack(self._identity, [LOOPBACK], kad_protocol=KAD_PROTOCOL)
         self._ask_ids = itertools.count(1)
-        self._answers: dict[int, Callable[[bytes | None], None]] = {}
+        self._answers: dict[int, Answer] = {}
         self._results: dict[OperationId, Searched[Found] | Published] = {}
         self._changed = trio.Condition()
         self._nursery: trio.Nursery | None = None
@@ -180,13 +180,12 @@ class PlainNode:
 
     # -- what comes from the network ------------------------------------------------------------
 
-    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
+    def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         try:
-            message = codec.parse_request(frame)
+            message = codec.parse_request(frame, sender.peer_id)
         except ProtocolViolation as violation:
-            logging.warning("%s asks what is no request: %s", sender.peer_id, violation)
-            answer(None)
-            self._stack.drop(sender.peer_id, str(violation))
+            answer(violation)
+            self._stack.offended(sender.peer_id, str(violation))
             return
         request_id = next(self._ask_ids)
         self._answers[request_id] = answer
@@ -223,6 +222,8 @@ class PlainNode:
         match effect:
             case SendRequest():
                 nursery.start_soon(self._ask, effect)
+            case SendResponse(request_id, kad.Stored(value=b"")):
+                self._answers.pop(request_id)(ProtocolViolation("the value is not kept"))
             case SendResponse(request_id, message):
                 self._answers.pop(request_id)(None if message is None else codec.encode(message))
             case ProbeReachability():

@@ -72,6 +72,7 @@ class _Kept:
     record: Found
     sender: PeerId
     at_s: float
+    unix_s: float
 
 
 class PlainRecords:
@@ -121,6 +122,14 @@ class PlainRecords:
         assert isinstance(kept.record, ValueRecord)
         return kept.record.value
 
+    def put(self, name: bytes, record: Found) -> kad.PutValue:
+        assert isinstance(record, ValueRecord)
+        return kad.PutValue(name, record.value)
+
+    def received_unix_s(self, name: bytes) -> float | None:
+        kept = self._kept.get((name, None))
+        return None if kept is None else kept.unix_s
+
     def verified(
         self, name: bytes, reply: kad.Providers | kad.Value, now: Moment
     ) -> Iterable[tuple[Hashable, Found]]:
@@ -167,10 +176,10 @@ class PlainRecords:
         if held is not None:
             self._drop(key)
         elif provider and len(self._providers.get(name, ())) >= MAX_PROVIDERS_PER_NAME:
-            return False
+            self._drop((name, next(iter(self._providers[name]))))  # who provided it first
         elif len(self._kept) >= MAX_RECORDS:
             self._drop(next(iter(self._kept)))  # it would expire first
-        self._kept[key] = _Kept(record, sender, now.mono_s)
+        self._kept[key] = _Kept(record, sender, now.mono_s, now.unix_s)
         self._of_peer[sender] = self._of_peer.get(sender, 0) + 1
         if provider is not None:
             self._providers.setdefault(name, {})[provider] = None

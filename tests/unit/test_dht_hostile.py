@@ -198,5 +198,5 @@ def test_of_many_providers_where_one_is_meant_nothing_is_read() -> None:
         )
     before = address_text.cache_info().misses
     with pytest.raises(ProtocolViolation, match="names 32 providers"):
-        codec.parse_request(wire.SerializeToString())
+        codec.parse_request(wire.SerializeToString(), world.contact("bob").peer_id)
     assert address_text.cache_info().misses == before

@@ -41,6 +41,10 @@ def after(seconds: float) -> Moment:
     return Moment(NOW.mono_s + seconds, NOW.unix_s + seconds)
 
 
+# What alice asks strangers, and those that she doubts.
+PROBE = FindNode(peer_id_to_bytes(ALICE.peer_id))
+
+
 # -- joining ------------------------------------------------------------------------------------
 
 
@@ -153,10 +157,10 @@ def test_a_stranger_is_pinged_before_anyone_is_sent_to_it() -> None:
     effects, _ = alice.dht.take()
     assert effects == [
         SendResponse(1, Nodes(()), cause=""),
-        SendRequest(1, BOB, Ping(), DHT.request_timeout_s, cause=""),
+        SendRequest(1, BOB, PROBE, DHT.request_timeout_s, cause=""),
     ]
     assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes(())
-    alice.dht.handle(ResponseReceived(1, BOB, Pong()), NOW)
+    alice.dht.handle(ResponseReceived(1, BOB, Nodes(())), NOW)
     assert alice.reply_to(FindNode(b"name"), CAROL) == Nodes((BOB,))
 
 
@@ -182,7 +186,7 @@ def test_a_crowd_of_strangers_gets_a_bounded_number_of_pings() -> None:
     pings = [effect for effect in effects if isinstance(effect, SendRequest)]
     assert len(pings) == DHT.max_pings
     assert len({ping.to for ping in pings}) == DHT.max_pings
-    alice.respond(pings[0], Pong())
+    alice.respond(pings[0], Nodes(()))
     alice.reply_to(Ping(), world.contact("one more"))
     alice.dht.handle(RequestReceived(1, world.contact("and another"), Ping()), NOW)
     assert len(alice.dht.take()[0]) == 1  # the answer: all places are taken again
@@ -247,7 +251,7 @@ def test_a_newcomer_to_a_full_bucket_waits_until_the_oldest_fails_its_ping() -> 
     alice.dht.handle(ResponseReceived(sent.request_id, newcomer, Nodes(())), much_later)
     effects, _ = alice.dht.take()
     [ping] = [effect for effect in effects if isinstance(effect, SendRequest)]
-    assert (ping.to, ping.message) == (oldest, Ping())
+    assert (ping.to, ping.message) == (oldest, PROBE)
     alice.dht.handle(RequestFailed(ping.request_id, "no answer"), much_later)
     assert {contact.peer_id for contact in alice.dht.table} == {newcomer.peer_id, younger.peer_id}
 
@@ -297,7 +301,7 @@ def test_liars_who_name_ever_more_peers_cost_a_bounded_number_of_requests() -> N
     while True:
         effects, completed = alice.dht.take()
         requests = [
-            sent for sent in effects if isinstance(sent, SendRequest) and sent.message != Ping()
+            sent for sent in effects if isinstance(sent, SendRequest) and sent.message != PROBE
         ]
         asked += len(requests)
         for sent in requests:

@@ -124,8 +124,9 @@ def test_a_name_has_so_many_providers_and_no_more() -> None:
     crowd = [world.contact(f"peer {number}") for number in range(MAX_PROVIDERS_PER_NAME + 1)]
     *first, last = crowd
     assert all(records.keep(each, provides(each), NOW) for each in first)
-    assert not records.keep(last, provides(last), NOW)
-    assert records.keep(first[0], provides(first[0]), NOW)  # who is there may stay
+    assert records.keep(first[0], provides(first[0]), NOW)
+    assert records.keep(last, provides(last), NOW)
+    assert found(records) == [last, first[0], *reversed(first[2:])]  # who came first has gone
 
 
 def test_a_peer_has_so_many_records_and_no_more() -> None:

@@ -51,7 +51,10 @@ def advertised(effects: list[DhtEffect]) -> list[Reach]:
 
 def pings_back(effects: list[DhtEffect]) -> list[SendRequest]:
     requests = [effect for effect in effects if isinstance(effect, SendRequest)]
-    return [sent for sent in requests if sent.message == Ping(dial_back=True)]
+    return [sent for sent in requests if sent.message == DIAL_BACK]
+
+
+DIAL_BACK = FindNode(peer_id_to_bytes(ALICE.peer_id), dial_back=True)
 
 
 # -- refreshing ---------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ def test_a_gate_that_there_is_no_room_for_is_left_in_peace() -> None:
         alice.dht.table.saw(contact, NOW.mono_s)
     for waits in range(1, 20):
         alice.dht.tick(after(waits * DHT.last_retry_s))
-        assert [sent for sent in alice.requests() if sent.message == Ping()] == []
+        assert {sent.cause for sent in alice.requests()} <= {"join", "refresh"}
 
 
 def is_far(contact: Contact) -> bool:
@@ -150,9 +153,9 @@ def test_a_few_are_asked_to_dial_back_and_the_first_who_can_makes_a_server() -> 
     asked = pings_back(effects)
     assert len(asked) == DHT.voters
     assert {sent.timeout_s for sent in asked} == {DHT.request_timeout_s + DHT.probe_s}
-    alice.respond(asked[0], Pong(True))
+    alice.respond(asked[0], Nodes((), True))
     assert advertised(effects_of(alice)) == [Reach.SERVER]
-    alice.respond(asked[1], Pong(True))
+    alice.respond(asked[1], Nodes((), True))
     assert advertised(effects_of(alice)) == []
 
 
@@ -161,7 +164,7 @@ def test_whom_most_cannot_dial_is_a_client_and_asks_again_later() -> None:
     alice.dht.moved(HERE, NOW)
     alice.dht.tick(NOW)
     for sent in pings_back(effects_of(alice)):
-        alice.respond(sent, Pong(False))
+        alice.respond(sent, Nodes((), False))
     assert advertised(effects_of(alice)) == [Reach.CLIENT]
     alice.dht.tick(after(DHT.round_s))
     assert pings_back(effects_of(alice)) == []
@@ -183,7 +186,7 @@ def test_for_one_who_fails_or_does_not_try_another_one_is_asked() -> None:
     first, second, _ = pings_back(effects_of(alice))
     alice.time_out(first)
     assert len(pings_back(effects_of(alice))) == 1
-    alice.respond(second, Pong())
+    alice.respond(second, Nodes(()))
     assert len(pings_back(effects_of(alice))) == 1
 
 
@@ -198,28 +201,28 @@ def test_a_gate_with_nobody_to_ask_is_a_server_once_somebody_dials_it() -> None:
 def test_who_asks_for_it_is_dialled_back_and_told() -> None:
     alice = Alone()
     client = Contact(BOB.peer_id)
-    alice.dht.handle(RequestReceived(7, client, Ping(dial_back=True)), NOW)
-    assert effects_of(alice) == [ProbeReachability(7, client, DHT.probe_s, cause="")]
-    for reached in (True, False):
-        alice.dht.handle(ReachabilityProbed(7, reached), NOW)
-        assert effects_of(alice) == [SendResponse(7, Pong(reached), cause="")]
+    for number, reached in ((7, True), (8, False)):
+        alice.dht.handle(RequestReceived(number, client, FindNode(b"x", dial_back=True)), NOW)
+        assert effects_of(alice) == [ProbeReachability(number, client, DHT.probe_s, cause="")]
+        alice.dht.handle(ReachabilityProbed(number, reached), NOW)
+        assert effects_of(alice) == [SendResponse(number, Nodes((), reached), cause="")]
 
 
 def test_who_asks_too_often_is_answered_and_not_dialled() -> None:
     alice = Alone()
     for number in range(DHT.max_probes_of_one):
-        alice.dht.handle(RequestReceived(number, BOB, Ping(dial_back=True)), NOW)
+        alice.dht.handle(RequestReceived(number, BOB, FindNode(b"x", dial_back=True)), NOW)
         alice.dht.handle(ReachabilityProbed(number, True), NOW)
     alice.dht.take()
-    alice.dht.handle(RequestReceived(9, Contact(BOB.peer_id), Ping(dial_back=True)), NOW)
-    assert effects_of(alice) == [SendResponse(9, Pong(), cause="")]
+    alice.dht.handle(RequestReceived(9, Contact(BOB.peer_id), FindNode(b"x", dial_back=True)), NOW)
+    assert effects_of(alice) == [SendResponse(9, Nodes(()), cause="")]
 
 
 def test_one_after_the_other_any_number_is_dialled_back() -> None:
     alice = Alone()
     for number in range(3 * DHT.max_probes_in_flight):
         stranger = Contact(world.contact(f"stranger {number}").peer_id)
-        alice.dht.handle(RequestReceived(number, stranger, Ping(dial_back=True)), NOW)
+        alice.dht.handle(RequestReceived(number, stranger, FindNode(b"x", dial_back=True)), NOW)
         [dial] = effects_of(alice)
         assert isinstance(dial, ProbeReachability)
         alice.dht.handle(ReachabilityProbed(number, False), NOW)
@@ -230,8 +233,8 @@ def test_who_becomes_a_server_is_met_and_who_becomes_a_client_is_let_go() -> Non
     alice = Alone()
     alice.dht.handle(PeerIdentified(BOB), NOW)
     [ping] = alice.requests()
-    assert (ping.to, ping.message) == (BOB, Ping())
-    alice.respond(ping, Pong())
+    assert (ping.to, ping.message) == (BOB, FindNode(DIAL_BACK.name))
+    alice.respond(ping, Nodes(()))
     assert BOB.peer_id in alice.dht.table
     alice.dht.handle(PeerIdentified(Contact(BOB.peer_id)), NOW)
     assert BOB.peer_id not in alice.dht.table
@@ -241,24 +244,30 @@ def test_who_answers_and_does_not_say_where_it_is_does_not_enter() -> None:
     alice = Alone()
     alice.dht.handle(PeerIdentified(BOB), NOW)
     [ping] = alice.requests()
-    alice.dht.handle(ResponseReceived(ping.request_id, Contact(BOB.peer_id), Pong()), NOW)
+    alice.dht.handle(ResponseReceived(ping.request_id, Contact(BOB.peer_id), Nodes(())), NOW)
     assert BOB.peer_id not in alice.dht.table
 
 
-@pytest.mark.parametrize("ping", [Ping(), Ping(dial_back=True)])
-def test_a_ping_says_on_the_wire_whether_to_dial_back(ping: Ping) -> None:
-    assert codec.parse_request(codec.encode(ping)) == ping
+@pytest.mark.parametrize("dial_back", [False, True])
+def test_it_is_said_on_the_wire_whether_to_dial_back(dial_back: bool) -> None:
+    asked = FindNode(b"x", dial_back)
+    assert codec.parse_request(codec.encode(asked)) == asked
 
 
-@pytest.mark.parametrize("pong", [Pong(), Pong(True), Pong(False)])
-def test_a_pong_says_on_the_wire_what_came_of_it(pong: Pong) -> None:
-    assert codec.parse_reply(codec.encode(pong), Ping()) == pong
+@pytest.mark.parametrize("reached", [None, True, False])
+def test_it_is_said_on_the_wire_what_came_of_it(reached: bool | None) -> None:
+    nodes = Nodes((BOB,), reached)
+    assert codec.parse_reply(codec.encode(nodes), FindNode(b"x", True)) == nodes
 
 
-def test_to_those_who_know_no_dialling_back_a_ping_is_a_ping() -> None:
-    plain = codec.encode(Ping())
-    assert plain == codec.encode(Pong())
-    assert codec.encode(Ping(dial_back=True)).startswith(plain)
+def test_to_those_who_know_no_dialling_back_it_is_a_question_like_others() -> None:
+    plain = codec.encode(FindNode(b"x"))
+    assert codec.encode(FindNode(b"x", dial_back=True)).startswith(plain)
+
+
+def test_ping_is_answered_and_dials_nobody() -> None:
+    alice = Alone()
+    assert alice.reply_to(Ping()) == Pong()
 
 
 # -- a small network ----------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Peer ids and signatures."""
 
+import base64
+
+import base58
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +89,9 @@ def test_a_seed_has_32_bytes() -> None:
 
 def test_the_peer_id_of_an_rsa_key_is_one_too() -> None:
     peer_id = parse_peer_id("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+    # The specification's own example of the other form.
+    cid = "bafzbeie5745rpv2m6tjyuugywy4d5ewrqgqqhfnf445he3omzpjbx5xqxe"
+    assert parse_peer_id(cid) == peer_id
     assert peer_id_to_bytes(peer_id)[:2] == b"\x12\x20"
 
 
@@ -119,3 +125,22 @@ def test_a_signature_is_checked_against_a_peer_id() -> None:
     # That of an RSA key does not hold the key.
     hashed = peer_id_from_bytes(b"\x12\x20" + bytes(32))
     assert not is_signed_by(hashed, signature, b"a message")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_peer_id_is_read_from_a_cid_in_any_of_its_bases(seed: int) -> None:
+    peer_id = Identity.from_seed(bytes([seed]) * 32).peer_id
+    cid = b"\x01\x72" + peer_id_to_bytes(peer_id)
+    number, base36 = int.from_bytes(cid, "big"), ""
+    while number:
+        number, digit = divmod(number, 36)
+        base36 = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + base36
+    base32 = base64.b32encode(cid).decode().lower().rstrip("=")
+    for text in (f"b{base32}", f"k{base36}", "z" + base58.b58encode(cid).decode()):
+        assert parse_peer_id(text) == peer_id
+
+
+@pytest.mark.parametrize("text", ["", "b", "k", "k-1", "bafz", "bafkqaaa", "m12", "z1", "k٣"])
+def test_what_is_no_cid_of_a_peer_is_no_peer_id(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 — as above
+        parse_peer_id(text)

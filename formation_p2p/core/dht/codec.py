@@ -6,6 +6,7 @@ What a parser returns has been checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from operator import attrgetter
 from typing import Final, assert_never
@@ -16,7 +17,7 @@ from formation_p2p.core.dht import kad_pb2
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, key_from_bytes, key_to_bytes
 from formation_p2p.core.records.addresses import (
     MAX_ADDRESSES,
@@ -42,15 +43,16 @@ def encode(message: kad.Message) -> bytes:
     wire = kad_pb2.Message()
     wire.type = _TYPES[type(message)]
     match message:
-        case kad.Ping(dial_back):
-            wire.dialBack = dial_back
-        case kad.Pong(reached):
+        case kad.Ping() | kad.Pong():
+            pass
+        case kad.FindNode(name, dial_back):
+            wire.key, wire.dialBack = name, dial_back
+        case kad.GetValue(name):
+            wire.key = name
+        case kad.Nodes(closer, reached):
+            wire.closerPeers.extend(map(_closer_peer, closer))
             if reached is not None:
                 wire.reached = reached
-        case kad.FindNode(name) | kad.GetValue(name):
-            wire.key = name
-        case kad.Nodes(closer):
-            wire.closerPeers.extend(map(_closer_peer, closer))
         case kad.GetProviders(name, query):
             wire.key = name
             if query is not None:
@@ -70,10 +72,13 @@ def encode(message: kad.Message) -> bytes:
         case kad.Added(counts, closer):
             wire.closerPeers.extend(map(_closer_peer, closer))
             wire.shards.extend(map(_write_count, counts))
-        case kad.Value(value, closer, name):
+        case kad.Value(value, closer, name, received_unix_s):
             wire.closerPeers.extend(map(_closer_peer, closer))
             if value is not None:
                 wire.record.key, wire.record.value = name, value
+            if value is not None and received_unix_s is not None:
+                received = datetime.fromtimestamp(received_unix_s, UTC)
+                wire.record.timeReceived = received.isoformat().replace("+00:00", "Z")
         case kad.PutValue(name, value) | kad.Stored(name, value):
             wire.key = wire.record.key = name
             wire.record.value = value
@@ -82,24 +87,23 @@ def encode(message: kad.Message) -> bytes:
     return wire.SerializeToString()
 
 
-def parse_request(raw: bytes) -> kad.Request:
-    """Raises ProtocolViolation for all but a request within the bounds."""
+def parse_request(raw: bytes, sender: PeerId | None = None) -> kad.Request:
+    """Of several providers that ADD_PROVIDER names, the one that is its sender counts. Raises
+    ProtocolViolation for all but a request within the bounds."""
     wire = _parse(raw)
     if wire.type == _Type.PING:
-        return kad.Ping(wire.dialBack)
+        return kad.Ping()
     if not 0 < len(wire.key) <= kad.MAX_NAME_BYTES:
         raise ProtocolViolation(
             f"a key of {len(wire.key)} bytes; 1 to {kad.MAX_NAME_BYTES} are allowed"
         )
     if wire.type == _Type.FIND_NODE:
-        return kad.FindNode(wire.key)
+        return kad.FindNode(wire.key, wire.dialBack)
     if wire.type == _Type.GET_PROVIDERS:
         return kad.GetProviders(wire.key, _read_query(wire) if wire.HasField("query") else None)
     if wire.type == _Type.ADD_PROVIDER:
-        # Before their addresses are read, which takes a millisecond for some.
         if len(wire.providerPeers) > 1:
-            count = len(wire.providerPeers)
-            raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, not one")
+            _keep_sender(wire, sender)
         providers = _read_providers(wire)
         if not providers:
             raise ProtocolViolation("ADD_PROVIDER names 0 providers that can be read, not one")
@@ -112,7 +116,10 @@ def parse_request(raw: bytes) -> kad.Request:
     if wire.type == _Type.GET_VALUE:
         return kad.GetValue(wire.key)
     if wire.type == _Type.PUT_VALUE:
-        return kad.PutValue(wire.key, _read_value(wire))
+        value = _read_value(wire)
+        if wire.record.key != wire.key:
+            raise ProtocolViolation("PUT_VALUE has a record with another key than its own")
+        return kad.PutValue(wire.key, value)
     raise ProtocolViolation(f"message type {wire.type} is not in the specification")
 
 
@@ -127,9 +134,10 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
         raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
     match request:
         case kad.Ping():
-            return kad.Pong(wire.reached if wire.HasField("reached") else None)
+            return kad.Pong()
         case kad.FindNode():
-            return kad.Nodes(_read_closer(wire))
+            reached = wire.reached if wire.HasField("reached") else None
+            return kad.Nodes(_read_closer(wire), reached)
         case kad.GetProviders():
             count = _read_count(wire.shards[0]) if wire.shards else None
             return kad.Providers(_read_providers(wire), _read_closer(wire), count)
@@ -151,6 +159,17 @@ def _parse(raw: bytes) -> kad_pb2.Message:
         return kad_pb2.Message.FromString(raw)
     except DecodeError as error:
         raise ProtocolViolation(f"{len(raw)} bytes that are not a DHT message") from error
+
+
+def _keep_sender(wire: kad_pb2.Message, sender: PeerId | None) -> None:
+    """Of the providers. Before their addresses are read, which takes a millisecond for some."""
+    own = None if sender is None else peer_id_to_bytes(sender)
+    matching = [peer for peer in wire.providerPeers if peer.id == own]
+    if not matching:
+        count = len(wire.providerPeers)
+        raise ProtocolViolation(f"ADD_PROVIDER names {count} providers, none of them its sender")
+    del wire.providerPeers[:]
+    wire.providerPeers.append(matching[0])
 
 
 def _read_query(wire: kad_pb2.Message) -> kad.ProviderQuery:

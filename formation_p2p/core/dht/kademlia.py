@@ -54,9 +54,11 @@ class Kademlia(Generic[R]):
         self._probe_limits = ProbeLimits(parameters)
         self.operations = Operations(own, records, self._request, parameters)
         self._gates = Gates(own, parameters)
-        # By request of ours: the peer that it went to, and its operation, None for a ping.
-        self._in_flight: dict[int, tuple[Contact, OperationId | None]] = {}
+        # By request of ours: the peer that it went to, its operation, None for a ping, and whether
+        # it asked to be dialled back.
+        self._in_flight: dict[int, tuple[Contact, OperationId | None, bool]] = {}
         self._pinging: set[PeerId] = set()
+        self._dialling_back: dict[int, tuple[Contact, kad.FindNode]] = {}  # by request of others
         self._request_count = 0
         self._sweep_at = float("inf")
         self._effects: list[rpc.DhtEffect] = []
@@ -135,9 +137,10 @@ class Kademlia(Generic[R]):
     def handle(self, event: rpc.DhtEvent, now: Moment) -> None:
         before, emit = self._reachability.reach, self._effects.append
         match event:
-            case rpc.RequestReceived(request_id, sender, kad.Ping(dial_back=True)) if (
+            case rpc.RequestReceived(request_id, sender, kad.FindNode(dial_back=True) as asked) if (
                 self._probe_limits.admits(sender.peer_id, now.mono_s)
             ):
+                self._dialling_back[request_id] = (sender, asked)
                 cause, probe_s = f"asked by {sender.peer_id}", self.parameters.probe_s
                 emit(rpc.ProbeReachability(request_id, sender, probe_s, cause=cause))
                 self._meet(sender)
@@ -147,7 +150,9 @@ class Kademlia(Generic[R]):
                 self._meet(sender)
             case rpc.ReachabilityProbed(request_id, reached):
                 self._probe_limits.ended()
-                emit(rpc.SendResponse(request_id, kad.Pong(reached), cause="dialled back"))
+                sender, asked = self._dialling_back.pop(request_id)
+                nodes = kad.Nodes(self._named(asked, sender), reached)
+                emit(rpc.SendResponse(request_id, nodes, cause="dialled back"))
             case rpc.InboundConnection(peer_id, host):
                 self._reachability.dialled_by(peer_id, host)
             case rpc.PeerIdentified(peer):
@@ -162,7 +167,7 @@ class Kademlia(Generic[R]):
                     self._ping(suspect, "is it still there? another one waits for its place")
                 self._settle(request_id, True, message, now)
             case rpc.RequestFailed(request_id):
-                to, _ = self._in_flight[request_id]
+                to, _, _ = self._in_flight[request_id]
                 if self.table.is_at(to):  # and not elsewhere, as a liar may have said
                     self._lost(to.peer_id, now)
                 self._settle(request_id, False, None, now)
@@ -201,7 +206,7 @@ class Kademlia(Generic[R]):
         return back
 
     def _meet(self, sender: Contact) -> None:
-        """Ping a stranger that sent a request, since only peers that answer enter the table.
+        """Probe a stranger that sent a request, since only peers that answer enter the table.
 
         Only while there is room for it: two that have none for each other would ping for ever.
         One that tells no address is a client, and stays out.
@@ -220,7 +225,8 @@ class Kademlia(Generic[R]):
     def _ping(self, contact: Contact, cause: str) -> None:
         if contact.peer_id not in self._pinging and len(self._pinging) < self.parameters.max_pings:
             self._pinging.add(contact.peer_id)
-            self._request(contact, kad.Ping(), None, cause)
+            # The specification has peers not send PING, and some close the stream.
+            self._request(contact, kad.FindNode(self._own_name), None, cause)
 
     def _request(
         self,
@@ -232,14 +238,15 @@ class Kademlia(Generic[R]):
     ) -> int:
         self._request_count += 1
         number, timeout_s = self._request_count, self.parameters.request_timeout_s + extra_s
-        self._in_flight[number] = (to, operation)
+        dials_back = isinstance(request, kad.FindNode) and request.dial_back
+        self._in_flight[number] = (to, operation, dials_back)
         self._effects.append(rpc.SendRequest(number, to, request, timeout_s, cause=cause))
         return number
 
     def _settle(self, number: int, answered: bool, reply: kad.Reply | None, now: Moment) -> None:
-        to, operation = self._in_flight.pop(number)
-        if not answered or isinstance(reply, kad.Pong):
-            reached = reply.reached if isinstance(reply, kad.Pong) else None
+        to, operation, dials_back = self._in_flight.pop(number)
+        if not answered or dials_back:
+            reached = reply.reached if isinstance(reply, kad.Nodes) else None
             self._reachability.answered(to.peer_id, reached)
         if operation is None:
             self._pinging.discard(to.peer_id)
@@ -253,18 +260,14 @@ class Kademlia(Generic[R]):
         match request:
             case kad.Ping():
                 return kad.Pong()
-            case kad.FindNode(name):
-                closer = self._closer(name, sender)
-                if name == self._own_name:
-                    # go admits only peers that name one when asked for themselves: at least
-                    # themselves. Their addresses the requester knows.
-                    closer = (Contact(self._own), *closer)[: self._k]
-                return kad.Nodes(closer)
+            case kad.FindNode():
+                return kad.Nodes(self._named(request, sender))
             case kad.GetProviders(name):
                 held = self.records.providers(request, now)
                 return kad.Providers(held.providers, self._closer(name, sender), held.count)
             case kad.GetValue(name):
-                return kad.Value(self.records.value(name, now), self._closer(name, sender), name)
+                value, closer = self.records.value(name, now), self._closer(name, sender)
+                return kad.Value(value, closer, name, self.records.received_unix_s(name))
             case kad.AddProvider(name):
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.
@@ -281,6 +284,15 @@ class Kademlia(Generic[R]):
                 return kad.Stored(name, value if kept else b"")
             case _:
                 assert_never(request)
+
+    def _named(self, asked: kad.FindNode, sender: Contact) -> tuple[Contact, ...]:
+        """Whom a FIND_NODE is told of."""
+        closer = self._closer(asked.name, sender)
+        if asked.name == self._own_name:
+            # go admits only peers that name one when asked for themselves: at least themselves.
+            # Their addresses the requester knows.
+            closer = (Contact(self._own), *closer)[: self._k]
+        return closer
 
     def _closer(self, name: bytes, sender: Contact) -> tuple[Contact, ...]:
         nearest = self.table.closest(key_of(name), self._k + 1)
@@ -306,5 +318,5 @@ class Kademlia(Generic[R]):
         if reach is not before:
             self._effects.append(rpc.Advertise(reach, cause=f"it was {before.value}"))
         for contact in self._reachability.wanted(self.table):
-            probe = kad.Ping(dial_back=True)
+            probe = kad.FindNode(self._own_name, dial_back=True)
             self._request(contact, probe, None, "can others dial us?", self.parameters.probe_s)

@@ -50,16 +50,16 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """`dial_back`: dial me, over a new connection, and say whether that worked."""
-
-    dial_back: bool = False
+    """Answered, and not sent: the specification has peers look for something instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindNode:
-    """`name` is a peer id's bytes or any other name; its SHA-256 is the key looked for."""
+    """`name` is a peer id's bytes or any other name; its SHA-256 is the key looked for.
+    `dial_back`: dial me as well, over a new connection, and say whether that worked."""
 
     name: bytes
+    dial_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,15 @@ Request = Ping | Query | Write
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """`reached`: whether the dial back worked; None where no peer tried."""
-
-    reached: bool | None = None
+    """The reply to a Ping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
+    """`reached`: whether the dial back worked; None where it was not tried."""
+
     closer: tuple[Contact, ...]
+    reached: bool | None = None
 
 
 class ShardCount(NamedTuple):
@@ -142,11 +143,12 @@ class Providers:
 @dataclass(frozen=True, slots=True)
 class Value:
     """`name` is the record's, which go and js compare with what they asked for; who asks knows
-    it, so it is left out of comparisons."""
+    it, so it is left out of comparisons. `received_unix_s` is when the asked peer got it."""
 
     value: bytes | None
     closer: tuple[Contact, ...]
     name: bytes = field(default=b"", compare=False)
+    received_unix_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

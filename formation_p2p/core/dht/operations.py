@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, NewType, Protocol, TypeVar
+from typing import Final, Generic, NewType, Protocol, TypeVar
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.lookup import Lookup
@@ -17,6 +17,8 @@ from formation_p2p.core.identity import PeerId
 
 R = TypeVar("R")
 OperationId = NewType("OperationId", int)
+# Of requests whose outcome is waited for by none.
+_NO_OPERATION: Final = OperationId(0)
 
 
 class Records(Protocol[R]):
@@ -34,6 +36,12 @@ class Records(Protocol[R]):
 
     def value(self, name: bytes, now: Moment) -> bytes | None:
         """The value record under the name, fresh."""
+
+    def put(self, name: bytes, record: R) -> kad.PutValue:
+        """The write of a record that was found under a name as a value."""
+
+    def received_unix_s(self, name: bytes) -> float | None:
+        """When the value under the name came, where that is known."""
 
     def verified(
         self, name: bytes, reply: kad.Providers | kad.Value, now: Moment
@@ -94,6 +102,7 @@ class _Search(Generic[R]):
     cause: str
     found: dict[Hashable, R] = field(default_factory=dict)
     counts: dict[PeerId, kad.ShardCount] = field(default_factory=dict)
+    values: dict[PeerId, R | None] = field(default_factory=dict)  # what each answered with
 
 
 @dataclass(slots=True)
@@ -188,7 +197,9 @@ class Operations(Generic[R]):
                 else:
                     lookup.failed(to.peer_id)
                 if isinstance(reply, kad.Providers | kad.Value):
-                    self._gather(running, reply, now)
+                    records = self._gather(running, reply, now)
+                    if isinstance(reply, kad.Value):
+                        running.values[to.peer_id] = records[0] if records else None
                 if isinstance(reply, kad.Providers) and reply.count is not None:
                     running.counts[to.peer_id] = reply.count
                 self._drive(running)
@@ -207,12 +218,28 @@ class Operations(Generic[R]):
         if search.lookup.finished:
             self._finish(search)
 
-    def _gather(self, search: _Search[R], reply: kad.Providers | kad.Value, now: Moment) -> None:
+    def _gather(self, search: _Search[R], reply: kad.Providers | kad.Value, now: Moment) -> list[R]:
+        """Returns what may be believed of the reply."""
         found, most = search.found, self._parameters.max_found
+        records = []
         for author, record in self._records.verified(search.request.name, reply, now):
+            records.append(record)
             known = found.get(author)
             if len(found) < most if known is None else self._records.supersedes(record, known):
                 found[author] = record
+        return records
+
+    def _correct(self, search: _Search[R], closest: Iterable[Contact]) -> None:
+        """Give the best value to those of the nearest that have none, or a worse one.
+
+        Source: libp2p kad-dht specification, "Entry correction".
+        """
+        for best in search.found.values():
+            write = self._records.put(search.request.name, best)
+            for contact in closest:
+                held = search.values.get(contact.peer_id)
+                if held is None or self._records.supersedes(best, held):
+                    self._send(contact, write, _NO_OPERATION, "entry correction")
 
     def _finish(self, running: _Search[R] | _Publish) -> None:
         del self._operations[running.operation]
@@ -222,5 +249,7 @@ class Operations(Generic[R]):
         lookup, counts = running.lookup, running.counts
         live = tuple(each for each in running.found.values() if self._records.is_live(each))
         closest = lookup.closest()
+        if isinstance(running.request, kad.GetValue):
+            self._correct(running, closest)
         said = tuple(counts[each.peer_id] for each in closest if each.peer_id in counts)
         self.ended.append(Searched(running.operation, live, closest, said, lookup.asked))

@@ -143,6 +143,13 @@ class RecordStore:
         kept = (entry.signed for entry in self._by_name.get(name, {}).values())
         return next((signed.raw for signed in kept if _is_fresh(signed, now)), None)
 
+    def put(self, name: bytes, record: SignedProfile) -> kad.PutValue:
+        return kad.PutValue(name, record.raw)
+
+    def received_unix_s(self, name: bytes) -> float | None:
+        """A profile says itself when it was issued."""
+        return None
+
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The fresh providers that suit, nearest to the query's target first."""
         query = request.query or kad.ProviderQuery(key_of(request.name), b"", kad.MAX_PROVIDERS)

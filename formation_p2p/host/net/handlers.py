@@ -40,6 +40,7 @@ PING_BYTES: Final = 32
 PING_S: Final = 10.0
 
 
+Answer = Callable[[bytes | RemoteError | None], None]
 NetworkEvent = Undelivered | InboundConnection | Measured | PeerIdentified | Disconnected
 
 
@@ -49,8 +50,9 @@ class Handlers(Protocol):
     An exception that one raises is logged and costs only the stream it came from.
     """
 
-    def asked(self, sender: Contact, frame: bytes, answer: Callable[[bytes | None], None]) -> None:
-        """One kad request. Call `answer` once, within 10 s; None writes no response."""
+    def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
+        """One kad request. Call `answer` once, within 10 s; None writes no response, and an error
+        resets the stream."""
 
     def received(self, sender: Contact, frame: bytes) -> None:
         """One frame of the work protocol. Those of one peer come in the order sent."""

@@ -45,6 +45,9 @@ WORK_FRAMES_PER_S: Final = 1024
 STRANGERS_FRAMES_PER_S: Final = 256
 # Chunks asked for. One of 1 MiB costs about 1 ms; small ones cost a fraction.
 DATA_FRAMES_PER_S: Final = 2048
+# Messages of the DHT that are none: each costs the stream, and a peer that goes on the connection.
+# A foreign implementation may know fields or sizes that we refuse.
+OFFENCES_PER_S: Final = 1
 # Peers remembered: some times as many as may be connected.
 MAX_REMEMBERED: Final = 1024
 
@@ -74,6 +77,7 @@ class PeerLimits:
         self._work_bucket = TokenBucket(WORK_FRAMES_PER_S)
         self._strangers_bucket = TokenBucket(STRANGERS_FRAMES_PER_S)
         self.data_bucket = TokenBucket(DATA_FRAMES_PER_S)
+        self.offences = TokenBucket(OFFENCES_PER_S)
         self.answering = trio.CapacityLimiter(MAX_ANSWERING)
 
     @property

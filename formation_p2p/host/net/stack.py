@@ -275,6 +275,14 @@ class Stack:
             log.debug("dropping %s: %s", peer, reason)
         self.swarm.abort_peer(peer, reason)
 
+    def offended(self, peer: PeerId, reason: str) -> None:
+        """A peer sent a message of the DHT that is none: its stream is reset, as others do, and a
+        peer that does so again and again is dropped."""
+        if self.limits.of(peer).offences.take():
+            log.debug("%s sends what is no message of the DHT: %s", peer, reason)
+        else:
+            self.drop(peer, reason)
+
     async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool | None:
         """Whether a connected peer can be dialled, over a new connection, at the address which
         it is seen to come from. None where that cannot be tried."""

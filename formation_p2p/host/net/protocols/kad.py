@@ -49,7 +49,7 @@ class KadStreams:
     dial: Callable[[Contact], Awaitable[Connection]]
     limits: PeerLimitsTable
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
-    asked: Callable[[Contact, bytes, Callable[[bytes | None], None]], None]
+    asked: Callable[[Contact, bytes, Callable[[bytes | RemoteError | None], None]], None]
     # For each peer, and whether it expects answers.
     lines: dict[tuple[PeerId, bool], _Line] = field(default_factory=dict, init=False)
 
@@ -80,13 +80,13 @@ class KadStreams:
     async def _answer(self, sender: Contact, request: bytes, limits: PeerLimits) -> bytes | None:
         answer = _Answer()
         began_s = time.perf_counter()
-        self.asked(sender, request, answer.end)
+        self.asked(sender, request, answer.given)
         # Some cost ten times as much as others.
         limits.kad_bucket.charge(time.perf_counter() - began_s)
         if not answer.ended.is_set():  # which is rare: the peer's state machine answers at once
             with trio.fail_after(limits.parameters.kad_answer_s):
                 return await answer.wait()
-        return answer.frame
+        return answer.result()
 
     async def ask(self, to: Contact, frame: bytes, *, expects_answer: bool) -> bytes | None:
         """Raises Unreachable, ProtocolViolation."""
@@ -157,9 +157,19 @@ class _Answer:
             self.frame, self._error = frame, error
             self.ended.set()
 
+    def given(self, said: bytes | RemoteError | None) -> None:
+        if isinstance(said, RemoteError):
+            self.end(error=said)
+        else:
+            self.end(said)
+
     async def wait(self) -> bytes | None:
         """Raises what it ended with."""
         await self.ended.wait()
+        return self.result()
+
+    def result(self) -> bytes | None:
+        """Once it has ended; as `wait`."""
         if self._error is not None:
             raise self._error
         return self.frame
