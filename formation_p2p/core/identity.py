@@ -7,6 +7,7 @@ protobuf `PublicKey {Type: Ed25519, Data: 32 bytes}`, written in base58btc (`12D
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NewType, Self
@@ -81,7 +82,11 @@ def _base36(text: str) -> bytes:
 
 
 # The multibases that peer ids are written in, by their first character.
-_MULTIBASES: Final = {"b": _base32, "k": _base36, "z": base58.b58decode}
+_MULTIBASES: Final[Mapping[str, Callable[[str], bytes]]] = {
+    "b": _base32,
+    "k": _base36,
+    "z": base58.b58decode,
+}
 
 
 def short_id(peer_id: str) -> str:

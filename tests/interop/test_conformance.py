@@ -90,9 +90,8 @@ def test_of_several_providers_the_sender_is_recorded(ours: peers.Ours) -> None:
         await peer.stack.ask(
             ours.contact, wire.SerializeToString(), timeout_s=5, expects_answer=False
         )
-        held = lambda: ours.held_providers(name)  # noqa: E731
-        await until(lambda: trio.to_thread.run_sync(held))
-        assert [each.peer_id for each in held()] == [peer.peer_id]
+        await trio.to_thread.run_sync(wait_until, lambda: ours.held_providers(name))
+        assert [each.peer_id for each in ours.held_providers(name)] == [peer.peer_id]
 
     by_hand(story)
 
