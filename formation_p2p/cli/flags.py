@@ -7,17 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
-from formation_p2p.core.resources.capability import Limits
-from formation_p2p.core.trust.grants import Right, check
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import parse_bytes, parse_milli
-from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.machine.home import Home
+
+if TYPE_CHECKING:
+    from formation_p2p.core.resources.capability import Limits
+    from formation_p2p.core.trust.grants import Right
+    from formation_p2p.core.workload.scope import Scope
+    from formation_p2p.host.machine.home import Home
 
 # As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB.
 _MAX_JOIN_CHARS: Final = 16 * 1024
@@ -78,6 +79,8 @@ GPUS: Final = option("--gpus", "N", "GPUs to offer; 0 for none.")
 
 def refuse_local(scope: Scope) -> None:
     """Raises InvalidInput: a command's node runs no tasks, and a worker beside it is another."""
+    from formation_p2p.core.workload.scope import Scope
+
     if scope is Scope.LOCAL:
         problem = (
             "local is this command itself, which runs no tasks; write cell, or wider, so that a "
@@ -114,6 +117,8 @@ def limits_of(
     cpu: str | None, memory: str | None, storage: str | None, network: int | None, gpus: int | None
 ) -> Limits:
     """Raises InvalidInput."""
+    from formation_p2p.core.resources.capability import Limits
+
     return Limits(
         cpu_milli=parsed("cpu", cpu, parse_milli),
         memory_bytes=parsed("memory", memory, parse_bytes),
@@ -160,8 +165,12 @@ def home_of(home: Path | None, join: str | None) -> Home:
 
     Raises InvalidInput, LocalError.
     """
+    from formation_p2p.host.machine.home import Home
+
     found = Home(home)
     if join is not None:
+        from formation_p2p.core.trust.network import parse_invite
+
         found.join(parse_invite(read_invite(join)))
     return found
 
@@ -171,6 +180,8 @@ def require(home: Home, right: Right, *, driver: str | None = None, priority: in
 
     Raises Unauthorized; LocalError where the home is in no network.
     """
+    from formation_p2p.core.trust.grants import check
+
     network = home.network()
     if network is None:
         raise LocalError(

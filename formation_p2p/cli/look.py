@@ -12,9 +12,9 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
-from formation_p2p.cli.task_flags import takes
+from formation_p2p.cli.task_flags import PolicyCommand, takes
 from formation_p2p.cli.words import put, say
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
+from formation_p2p.core.placement.task_options import TaskOptionKwargs
 from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ def workers(
     end_with(show)
 
 
-@takes("needs", "env", "max_price_micro", "policy", "hints", "scope", defaults=DEFAULT_OPTIONS)
+ExplainCommand: Final = PolicyCommand
+
+
+@takes("needs", "env", "max_price_micro", "policy", "hints", "scope", defaults={})
 def explain(
     kwargs: TaskOptionKwargs,
     name: str = option(

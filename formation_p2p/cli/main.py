@@ -1,48 +1,114 @@
 """The `formation` command: its subcommands, and how errors become exit codes.
 
-A command imports the node when it runs, so that `--help` is fast.
+A command is imported when it is called, and the node when the command needs one.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import io
 import logging
 import os
-import platform
 import signal
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from formation_p2p import __version__
-from formation_p2p.cli import (
-    flags,
-    look,
-    network,
-    resume,
-    run,
-    serve,
-    sizes,
-    story,
-    submit,
-    top,
-    trust,
-    usage,
-)
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
 from formation_p2p.cli.logs import logged
-from formation_p2p.cli.words import put, say
+from formation_p2p.cli.words import say
 from formation_p2p.core.errors import FormationError
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Of the function that its name says, in this module; the group of the module's commands where
+    `is_group`. The list of commands shows `brief`, or else the first line of the command's help.
+    The arguments of a program that runs are not ours, from its first word on: `takes_program`."""
+
+    module: str
+    brief: str = ""
+    is_group: bool = False
+    takes_program: bool = False
+
+    def load(self, name: str) -> Any:
+        """The command, as the parser has it."""
+        module = importlib.import_module(f"formation_p2p.cli.{self.module}")
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        if self.is_group:
+            app.add_typer(module.app, name=name)
+        else:
+            settings = {"allow_interspersed_args": False} if self.takes_program else None
+            app.command(
+                name,
+                cls=getattr(module, f"{name.title()}Command", None),
+                epilog=getattr(module, f"{name.upper()}_EPILOG", None),
+                short_help=self.brief or None,
+                context_settings=settings,
+            )(logged(getattr(module, name)))
+        return typer.main.get_group(app).commands[name]
+
+
+_COMMANDS: Final = {
+    "worker": _Command("serve"),
+    "gate": _Command("serve"),
+    "run": _Command("run", takes_program=True),
+    "submit": _Command("submit"),
+    "resume": _Command("resume"),
+    "jobs": _Command("resume", "List the jobs of a state."),
+    "top": _Command("top", "Show jobs, leases and workers, live."),
+    "logs": _Command("top", "Show the events and the output of jobs."),
+    "story": _Command("story", "Show the way of one task."),
+    "workers": _Command("look", "Show the workers of the network."),
+    "explain": _Command("look", "Show which workers could run a task, and why."),
+    "profile": _Command("look", "Show what this machine offers."),
+    "trust": _Command("trust", "Show which peers this machine trusts."),
+    "sizes": _Command("sizes", "Show the memory that tasks used."),
+    "usage": _Command("usage", "Show how this machine was used."),
+    "network": _Command("network", is_group=True),
+    "version": _Command("version"),
+}
+
+
+class _Commands(MutableMapping[str, Any]):
+    """By their names; each is imported when it is first looked at."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = dict.fromkeys(_COMMANDS)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._loaded[name] is None:
+            self._loaded[name] = _COMMANDS[name].load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
 class _Formation(TyperGroup):
     """Every error ends as one line on stderr and an exit code."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": None})
+        self.commands = _Commands()
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -99,21 +165,10 @@ And from any of them:
 )
 
 
-def version(as_json: bool = flags.JSON) -> None:
-    """Print the version of formation, libp2p and Python."""
-    found = {
-        "formation": __version__,
-        "libp2p": importlib.metadata.version("libp2p"),
-        "python": platform.python_version(),
-    }
-    if as_json:
-        put(found)
-    else:
-        print("\n".join(f"{name} {number}" for name, number in found.items()))
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from formation_p2p.cli.version import version
+
         version(as_json=False)
         raise typer.Exit
 
@@ -132,31 +187,3 @@ def formation(
     Machines join a network through one that they can all reach, and find each other there.
     Each decides for itself what it lends, and to which peers.
     """
-
-
-# The arguments of the program that runs are not ours, from its first word on.
-_AS_IT_IS = {"allow_interspersed_args": False}
-
-
-def _add(command: Callable[..., None], epilog: str, brief: str = "", **more: Any) -> None:
-    """`brief` is for the list of commands, where the first line of the command's help is long."""
-    app.command(epilog=epilog, short_help=brief or None, **more)(logged(command))
-
-
-_add(serve.worker, serve.WORKER_EPILOG, cls=serve.WorkerCommand)
-_add(serve.gate, serve.GATE_EPILOG)
-_add(run.run, run.EPILOG, context_settings=_AS_IT_IS)
-_add(submit.submit, submit.EPILOG)
-_add(resume.resume, resume.RESUME_EPILOG)
-_add(resume.jobs, resume.JOBS_EPILOG, "List the jobs of a state.")
-_add(top.top, top.TOP_EPILOG, "Show jobs, leases and workers, live.")
-_add(top.logs, top.LOGS_EPILOG, "Show the events and the output of jobs.")
-_add(story.story, story.EPILOG, "Show the way of one task.")
-_add(look.workers, look.WORKERS_EPILOG, "Show the workers of the network.")
-_add(look.explain, look.EXPLAIN_EPILOG, "Show which workers could run a task, and why.")
-_add(look.profile, look.PROFILE_EPILOG, "Show what this machine offers.")
-_add(trust.trust, trust.TRUST_EPILOG, "Show which peers this machine trusts.")
-_add(sizes.sizes, sizes.SIZES_EPILOG, "Show the memory that tasks used.")
-_add(usage.usage, usage.USAGE_EPILOG, "Show how this machine was used.")
-app.add_typer(network.app, name="network")
-app.command()(version)

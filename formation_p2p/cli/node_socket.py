@@ -15,8 +15,7 @@ from typing import Final
 
 from formation_p2p.cli.words import Json
 from formation_p2p.core.errors import LocalError
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.observe.status import reachable
+from formation_p2p.host.machine.unix_socket import reachable
 
 # A node answers at once, but for a look at the network; one that is suspended does not.
 ANSWER_S: Final = 20.0
@@ -26,11 +25,11 @@ MAX_UNSHOWN: Final = 1024
 LOOK_AGAIN_S: Final = 0.2
 
 
-def sockets_of(home: Home) -> list[Path]:
+def sockets_of(home: Path) -> list[Path]:
     """The sockets of the nodes that run from here. Raises LocalError where there is none."""
     found = _open_sockets(home)
     if not found:
-        problem = f"no node runs from {home.path}"
+        problem = f"no node runs from {home}"
         raise LocalError(f"{problem}; start one, such as `formation worker`, or name its --home")
     return found
 
@@ -52,7 +51,7 @@ def answer(path: Path, question: Json) -> Json:
     return next(answers(path, question), {})
 
 
-def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
+def told_by_all(home: Path, question: Json, *, follow: bool) -> Iterator[Json]:
     """What the nodes that run from here tell, as it comes, until all of them have ended. To
     `follow` is to listen to those as well that begin meanwhile. Raises LocalError where there is
     none."""
@@ -87,8 +86,8 @@ def told_by_all(home: Home, question: Json, *, follow: bool) -> Iterator[Json]:
             looked_s = time.monotonic()
 
 
-def _open_sockets(home: Home, but: Set[Path] = frozenset()) -> list[Path]:
-    there = (path for path in sorted(home.path.glob("status-*.sock")) if path not in but)
+def _open_sockets(home: Path, but: Set[Path] = frozenset()) -> list[Path]:
+    there = (path for path in sorted(home.glob("status-*.sock")) if path not in but)
     return [path for path in there if _is_open(path)]
 
 

@@ -16,11 +16,11 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.cli.script import script_of, with_header
-from formation_p2p.cli.task_flags import FLAGS, takes
+from formation_p2p.cli.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.identity import short_id
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs
+from formation_p2p.core.placement.task_options import TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.policies import options_of
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # A person who sees nothing for this long is told that no worker is free yet.
 PATIENCE_S: Final = 3.0
 # As a command that runs here: what fails is not tried again.
-RUN_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
+RUN_DEFAULTS: Final = {"attempts": 1}
 
-EPILOG: Final = f"""
+RUN_EPILOG: Final = f"""
 \b
 Examples:
   formation run -- uname -a
@@ -50,9 +50,11 @@ Examples:
 \b
 {IN_WORDS}"""
 
+RunCommand: Final = PolicyCommand
+
 
 # Its own --env sets variables as well.
-@takes(*(name for name in FLAGS if name != "env"), defaults=RUN_OPTIONS)
+@takes(*(name for name in FLAGS if name != "env"), defaults=RUN_DEFAULTS)
 def run(
     kwargs: TaskOptionKwargs,
     argv: list[str] | None = argument(
@@ -96,7 +98,7 @@ def run(
         raise InvalidInput("env", f"{packages[0]} and {packages[1]} are two; name one file")
     if packages:
         kwargs["env"] = packages[0]
-    options = options_of(kwargs, RUN_OPTIONS)
+    options = options_of(kwargs)
     kind = Kind(wasm, fuel, image)
     place_of_script = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None
     if place_of_script is not None:

@@ -10,7 +10,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.words import Json, one_line, put
 from formation_p2p.core.identity import short_id
 
-EPILOG: Final = """
+STORY_EPILOG: Final = """
 \b
 Examples:
   formation story 3f2a/0      the first task of the job whose id begins so
@@ -32,9 +32,9 @@ def story(
     """
     from formation_p2p.cli.node_socket import answer, sockets_of
     from formation_p2p.core.errors import InvalidInput
-    from formation_p2p.host.machine.home import Home
+    from formation_p2p.host.machine.home_path import home_path
 
-    answers = (answer(path, {"ask": "story", "task": task}) for path in sockets_of(Home(home)))
+    answers = (answer(path, {"ask": "story", "task": task}) for path in sockets_of(home_path(home)))
     found = next((each for each in answers if each.get("story")), None)
     if found is None:
         problem = f"no node that runs here remembers {task}; `formation logs` shows jobs and tasks"

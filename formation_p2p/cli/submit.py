@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Of a file that is put once the node has joined.
 NOT_PUT_YET: Final = Blob(Cid(RAW, bytes(DIGEST_BYTES)), 0)
 
-EPILOG: Final = f"""
+SUBMIT_EPILOG: Final = f"""
 \b
 A job file:
   name = "thumbnails"

@@ -7,16 +7,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
+from typer.core import TyperCommand
 
 from formation_p2p.cli.flags import parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptionKwargs, TaskOptions
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import parse_micro
-from formation_p2p.host.policies import POLICIES
+
+if TYPE_CHECKING:
+    from formation_p2p.core.placement.task_options import TaskOptionKwargs
 
 T = TypeVar("T")
 
@@ -33,13 +35,15 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`key` names it in a job file, where that is not the flag's name."""
+    """`key` names it in a job file, where that is not the flag's name. `default` is that of the
+    option, where help shows it."""
 
     name: str
     form: Form
     help: str
     metavar: str | None = None
     key: str = ""
+    default: int | bool | str | None = None
 
     @property
     def file_key(self) -> str:
@@ -96,6 +100,9 @@ DURATION: Final = Form(str, _duration, _duration)
 ENV: Final = Form(str, _as_written, _env)
 PRICE: Final = Form(str, _price, _price)
 
+# Stands in the help for the names of the policies: to find those of installed packages takes 10 ms.
+_POLICIES: Final = "{policies}"
+
 FLAGS: Final[Mapping[str, Flag]] = {
     "needs": Flag(
         "needs",
@@ -109,6 +116,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         COUNT,
         "From 0 to what your grant allows; work of a higher one comes first.",
         "N",
+        default=0,
     ),
     "attempts": Flag(
         "attempts",
@@ -116,6 +124,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "Try a command that fails so many times in all, elsewhere if possible. One that is lost "
         "with its worker is tried again in any case.",
         "N",
+        default=3,
     ),
     "timeout_s": Flag(
         "timeout", DURATION, "Stop an attempt after this long: seconds, or 5m, 2h.", "TIME"
@@ -137,6 +146,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "speculate",
         YES_OR_NO,
         "Try a task that takes much longer than the others on a second worker meanwhile.",
+        default=False,
     ),
     "max_price_micro": Flag(
         "max-price",
@@ -150,13 +160,15 @@ FLAGS: Final[Mapping[str, Flag]] = {
         YES_OR_NO,
         "Give tasks without an explicit memory request as much as earlier runs of their kind took, "
         "and learn from these: see `formation sizes`.",
+        default=True,
     ),
     "policy": Flag(
         "policy",
         TEXT,
-        f"How workers are ranked: {', '.join(POLICIES)}, or some of them together: "
+        f"How workers are ranked: {_POLICIES}, or some of them together: "
         "'trust>=0.5 & 0.7*scored + 0.3*spread'.",
         "POLICY",
+        default="xor",
     ),
     "hints": Flag(
         "hint",
@@ -173,15 +185,29 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "How far from home it may go: cell, org, federation or commons. local, which is the node "
         "itself, is for programs whose node works too; a command's does not.",
         "SCOPE",
+        default="commons",
     ),
 }
 
 
+class PolicyCommand(TyperCommand):
+    """Its help names the policies that are installed."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        from formation_p2p.host.policies import POLICIES
+
+        for each in self.params:
+            if (shown := getattr(each, "help", None)) is not None:
+                each.help = shown.replace(_POLICIES, ", ".join(POLICIES))  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+
+
 def takes(
-    *options: str, defaults: TaskOptions | None = None
+    *options: str, defaults: Mapping[str, int] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Puts the flags of these options where a command has the parameter `kwargs`, which gets what
-    was written, read. Flags that are not written have `defaults`, or else are left out."""
+    was written, read. Flags that are not written have `defaults`, or else those of the options;
+    where there are None, they are left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -203,18 +229,14 @@ def takes(
     return decorate
 
 
-def _parameter(option: str, defaults: TaskOptions | None) -> inspect.Parameter:
+def _parameter(option: str, defaults: Mapping[str, int] | None) -> inspect.Parameter:
     flag = FLAGS[option]
-    default = getattr(DEFAULT_OPTIONS, option)
-    names = f"--{flag.name}/--no-{flag.name}" if default is True else f"--{flag.name}"
-    if defaults is not None:
-        default = getattr(defaults, option)
-    if defaults is None or flag.form not in (COUNT, YES_OR_NO, TEXT):
-        default = None
+    names = f"--{flag.name}/--no-{flag.name}" if flag.default is True else f"--{flag.name}"
+    default = None if defaults is None else defaults.get(option, flag.default)
     return inspect.Parameter(
         option,
         inspect.Parameter.KEYWORD_ONLY,
-        default=str(default) if flag.form is TEXT and default is not None else default,
+        default=default,
         annotation=Annotated[
             flag.form.kind if default is not None else flag.form.kind | None,
             typer.Option(names, metavar=flag.metavar, help=flag.help),

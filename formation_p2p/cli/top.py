@@ -12,7 +12,7 @@ from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import short_id
-from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.home_path import home_path
 
 # As often as a person looks again.
 EVERY_S: Final = 1.0
@@ -45,7 +45,7 @@ def top(
     the free capacity that they last announced, up to a minute ago. With --json, each refresh is a
     line of JSON.
     """
-    place = Home(home)
+    place = home_path(home)
     if as_json:
         while True:
             put(_look(place, with_workers=True))
@@ -91,7 +91,7 @@ def logs(
 
     question = {"ask": "events", "job": job, "follow": follow}
     event: Json | None = None
-    for event in told_by_all(Home(home), question, follow=follow):
+    for event in told_by_all(home_path(home), question, follow=follow):
         if as_json:
             put(event)
         else:
@@ -102,7 +102,7 @@ def logs(
         say(f"formation: no node that runs here has a job{which}; those of a command end with it")
 
 
-def _look(home: Home, *, with_workers: bool) -> Json:
+def _look(home: Path, *, with_workers: bool) -> Json:
     """Raises LocalError where no node runs."""
     from formation_p2p.cli.node_socket import sockets_of
 

@@ -16,7 +16,8 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Right, Rights, check, issue, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.host.machine.home import Home, default_path
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.home_path import default_path
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 

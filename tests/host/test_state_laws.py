@@ -11,11 +11,11 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,
     JobEvent,
-    SchedulerEffect,
     TaskCancelled,
     TaskGaveUp,
     TaskPlaced,

@@ -12,7 +12,6 @@ import pytest
 from formation_p2p.cli.node_socket import told_by_all
 from formation_p2p.cli.top import _look
 from formation_p2p.core.errors import LocalError
-from formation_p2p.host.machine.home import Home
 
 
 def node(path: Path, name: str, leaves: threading.Event) -> None:
@@ -39,7 +38,7 @@ def node(path: Path, name: str, leaves: threading.Event) -> None:
 def test_who_follows_hears_of_nodes_that_begin_later(tmp_path: Path) -> None:
     leaves = threading.Event()
     node(tmp_path / "status-0.sock", "first", leaves)
-    reported = told_by_all(Home(tmp_path), {"ask": "events"}, follow=True)
+    reported = told_by_all(tmp_path, {"ask": "events"}, follow=True)
     assert next(reported) == {"event": "first"}
     node(tmp_path / "status-1.sock", "second", leaves)
     assert next(reported) == {"event": "second"}
@@ -54,10 +53,10 @@ def test_who_does_not_follow_hears_of_those_that_run(tmp_path: Path) -> None:
     leaves.set()
     for number in range(2):
         node(tmp_path / f"status-{number}.sock", str(number), leaves)
-    reported = told_by_all(Home(tmp_path), {"ask": "events"}, follow=False)
+    reported = told_by_all(tmp_path, {"ask": "events"}, follow=False)
     assert sorted(line["event"] for line in reported) == ["0", "1"]
     with pytest.raises(LocalError, match="no node runs from"):
-        next(told_by_all(Home(tmp_path / "elsewhere"), {}, follow=True))
+        next(told_by_all(tmp_path / "elsewhere", {}, follow=True))
 
 
 def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
@@ -65,4 +64,4 @@ def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
 ) -> None:
     gone = tmp_path / "status-0.sock"
     monkeypatch.setattr("formation_p2p.cli.node_socket.sockets_of", lambda _: [gone])
-    assert _look(Home(tmp_path), with_workers=True) == {"nodes": [], "workers": []}
+    assert _look(tmp_path, with_workers=True) == {"nodes": [], "workers": []}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
+
+if TYPE_CHECKING:  # a command that reads events of another process has no use for them
+    from formation_p2p.core.resources.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,3 @@ class ForgetLease(Effect):
 
     worker: PeerId
     lease_id: str
-
-
-SchedulerEffect = EmitJobEvent | PersistLease | ForgetLease | FetchResult | StopFetch | Send

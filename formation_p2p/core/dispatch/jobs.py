@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from formation_p2p.core.dispatch import job_events
+from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent, SchedulerEffect
+from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment

@@ -16,9 +16,9 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
+from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.fetch import FetchEvent
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import SchedulerEffect
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import NAMED, Leasing, Note, SearchEnded
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters

@@ -11,11 +11,11 @@ from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEffect
 from formation_p2p.core.discovery.trace import Trace
+from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     ForgetLease,
     PersistLease,
-    SchedulerEffect,
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import ExecutionEffect

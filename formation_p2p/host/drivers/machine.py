@@ -16,7 +16,7 @@ from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
-from formation_p2p.host.machine.home import default_path
+from formation_p2p.host.machine.home_path import default_path
 from formation_p2p.host.machine.pythons import Interpreter, interpreters
 
 _log = logging.getLogger(__name__)

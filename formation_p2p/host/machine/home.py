@@ -32,6 +32,7 @@ from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
+from formation_p2p.host.machine.home_path import home_path
 
 _log = logging.getLogger(__name__)
 
@@ -55,20 +56,12 @@ _MEND: Final = {
 }
 
 
-def default_path() -> Path:
-    """`$FORMATION_HOME`, or else `formation` among the user's data (XDG base directories)."""
-    if chosen := os.environ.get("FORMATION_HOME"):
-        return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "formation"
-
-
 class Home:
     """Every method raises LocalError for a folder or file that is damaged, out of reach, or open
     to others; the message says what to do."""
 
     def __init__(self, path: Path | None = None, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        self.path = (path or default_path()).expanduser().absolute()
+        self.path = home_path(path)
         self._lock_timeout_s = lock_timeout_s
 
     def __repr__(self) -> str:

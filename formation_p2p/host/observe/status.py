@@ -19,11 +19,9 @@ import json
 import logging
 import os
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +38,7 @@ from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
+from formation_p2p.host.machine.unix_socket import is_ours, reachable
 from formation_p2p.host.observe import clients, status_json
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ class StatusSocket:
             await clients.serve_clients(self._listener, partial(self._answer, shell))
 
     async def _answer(self, shell: Shell, client: trio.SocketStream) -> None:
-        if not _is_ours(client):
+        if not is_ours(client.socket):
             return
         try:
             with trio.fail_after(clients.EXCHANGE_S):
@@ -270,16 +269,6 @@ class StatusSocket:
                     return
 
 
-@contextmanager
-def reachable(path: Path) -> Iterator[str]:
-    """A name for a socket's path that is short enough: 107 bytes are all that one may have."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
 def _request(line: bytes) -> Any:
     """One line of JSON; None for anything else."""
     try:
@@ -298,10 +287,3 @@ async def _until_left(client: trio.SocketStream, scope: trio.CancelScope) -> Non
     """A client that follows says nothing more: what it sends, or its end, ends it."""
     await client.receive_some(1)
     scope.cancel()
-
-
-def _is_ours(client: trio.SocketStream) -> bool:
-    """Whether the program at the other end is this user's; the folder's mode says so already."""
-    packed = client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", packed)
-    return bool(uid == os.getuid())

@@ -1,0 +1,23 @@
+"""`formation version`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+from formation_p2p import __version__
+from formation_p2p.cli import flags
+from formation_p2p.cli.words import put
+
+
+def version(as_json: bool = flags.JSON) -> None:
+    """Print the version of formation, libp2p and Python."""
+    found = {
+        "formation": __version__,
+        "libp2p": importlib.metadata.version("libp2p"),
+        "python": platform.python_version(),
+    }
+    if as_json:
+        put(found)
+    else:
+        print("\n".join(f"{name} {number}" for name, number in found.items()))

@@ -1,0 +1,71 @@
+"""What a command imports before it does anything: each module costs time that a person waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.cli.task_flags import FLAGS
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
+
+# The network stack, its event loop, the cryptography of grants, tables, metrics, databases: of a
+# command's start, nearly all of it.
+HEAVY = {
+    "biscuit_auth",
+    "cloudpickle",
+    "formation_p2p.api.node",
+    "formation_p2p.core.peer.peer",
+    "formation_p2p.public",
+    "google.protobuf",
+    "libp2p",
+    "multiaddr",
+    "prometheus_client",
+    "psutil",
+    "rich",
+    "sqlite3",
+    "trio",
+}
+SCRIPT = """
+import sys
+from formation_p2p.cli.main import app
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    print(*sorted(sys.modules), file=open({out!r}, "w"))
+"""
+
+
+def _imported(tmp_path: Path, *arguments: str) -> set[str]:
+    out = tmp_path / "modules"
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(out=str(out)), *arguments],
+        env={"FORMATION_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return set(out.read_text().split())
+
+
+@pytest.mark.parametrize("command", [["top", "--once", "--json"], ["logs"], ["story", "a/0"]])
+def test_a_command_that_asks_a_socket_imports_no_node(tmp_path: Path, command: list[str]) -> None:
+    imported = _imported(tmp_path, *command)
+    assert not HEAVY & imported
+    assert "formation_p2p.cli.submit" not in imported  # nor the other commands
+
+
+def test_the_package_itself_imports_nothing(tmp_path: Path) -> None:
+    script = "import sys, formation_p2p; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not [name for name in done.stdout.split() if name.startswith("formation_p2p.")]
+
+
+def test_flags_show_the_defaults_of_the_options() -> None:
+    for option, flag in FLAGS.items():
+        default = getattr(DEFAULT_OPTIONS, option)
+        assert flag.default in (None, default, str(default)), option
