@@ -105,6 +105,8 @@ def run(
         script = Path(argv[place_of_script])
         options = with_header(script, options)
         python = argv[:place_of_script] or ["python3"]
+        if python == ["python"] and options.env is None:
+            python = ["python3"]  # as it is called where no environment has its own
         sent, argv = [*sent, script], [*python, script.name, *argv[place_of_script + 1 :]]
     small, large = inline(named("in", sent))
     spec = ProcessSpec(

@@ -71,12 +71,15 @@ def workers(profiles: Iterable[Profile]) -> Table:
     columns: Columns[Profile] = {
         "worker": lambda each: short_id(each.peer_id),
         **FREE,
+        "python": _pythons_of,
         "price": lambda each: format_micro(each.price_micro),
         "labels": lambda each: printable(" ".join(f"{k}={v}" for k, v in each.labels)) or "-",
         "drivers": lambda each: printable(" ".join(each.drivers)),
     }
     if not any(each.price_micro for each in shown):
         del columns["price"]
+    if not any(each.capability.pythons for each in shown):
+        del columns["python"]
     return table_of(columns, shown)
 
 
@@ -294,6 +297,11 @@ def _gpus_of(worker: Profile) -> str:
         return "-"
     free_milli = sum(gpu.share_milli for gpu in worker.capacity.gpus)
     return f"{_gpus(worker.capability)}, {format_milli(free_milli)} free"
+
+
+def _pythons_of(worker: Profile) -> str:
+    names = (python.name.removeprefix("cpython-") for python in worker.capability.pythons)
+    return printable(" ".join(names)) or "-"
 
 
 FREE: Final[Columns[Profile]] = {"cpu free": _cpu, "memory free": _memory, "gpus": _gpus_of}

@@ -240,6 +240,8 @@ def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> 
         run(tmp_path, "./data", files_in={"data": b"\x7fELF no program"}), FailureKind.DRIVER
     )
     assert outcome.message == "could not start: ./data: Exec format error"
+    outcome = failed(run(tmp_path, "python", env={"PATH": str(tmp_path)}), FailureKind.DRIVER)
+    assert outcome.message.endswith("; write python3, or bring an environment with env=")
     # More than execve takes together, though each is short enough.
     outcome = failed(run(tmp_path, "true", *["x" * 100_000] * 30), FailureKind.DRIVER)
     assert outcome.message == "could not start: true: Argument list too long"

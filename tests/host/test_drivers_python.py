@@ -754,7 +754,7 @@ def test_memory_past_the_lease_ends_the_call(tmp_path: Path) -> None:
 
     async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.MEMORY, at_once, memory_bytes=128 * MIB)
-        assert failed.message.endswith("MemoryError\n")
+        assert failed.message.endswith("MemoryError\nthe call has 128MiB; ask for more memory")
         less = {"lease_id": "another", "memory_bytes": 128 * MIB}
         failed = await world.failure(FailureKind.MEMORY, bit_by_bit, **less)
         assert failed.message == "stopped at its memory limit of 128MiB; ask for more memory"

@@ -154,6 +154,7 @@ def test_what_cannot_be_resolved_says_so_and_is_not_tried_again_for_a_while(
 ) -> None:
     why = trio.run(build.refused, "greet==2.0")
     assert "there is no version of greet==2.0" in why
+    assert "Using Python" not in why
     asked = len(index.asked)
     assert trio.run(build.refused, "greet==2.0") == why
     assert len(index.asked) == asked

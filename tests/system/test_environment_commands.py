@@ -95,6 +95,13 @@ def test_a_script_runs_with_the_packages_of_a_file(world: World, project: Path) 
     assert "No module named 'built'" in ran.output
 
 
+def test_a_script_runs_without_packages_too(world: World, project: Path) -> None:
+    (project / "plain.py").write_text("print('plain')\n")
+    ran = world.formation("run", *SMALL, "--", "python", str(project / "plain.py"))
+    assert ran.lines[-1] == "plain\n", ran.output
+    assert world.other.removeprefix("cpython-") in world.formation("workers").output
+
+
 def test_the_workers_that_have_the_packages_are_explained(world: World, project: Path) -> None:
     env = ("--env", str(project / "requirements.txt"))
     python = f"cpu=0.5,memory=256MiB,python={own_name()}"

@@ -162,7 +162,10 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             message = f"stopped at its {what} limit of {format_bytes(limit)}; ask for more {what}"
             return Failed(FailureKind(what), message, result)
         case "start":
-            return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}")
+            hint = ""
+            if ending.problem.startswith("python: "):
+                hint = "; write python3, or bring an environment with env="
+            return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}{hint}")
         case "lost":
             message = f"its supervisor ended without a word{_last_words(output)}"
             return Failed(FailureKind.DRIVER, message, result)

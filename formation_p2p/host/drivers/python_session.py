@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import trio
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.units import KIB
+from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, is_large
@@ -294,6 +294,10 @@ class CallSession:
         if gave is not None:
             outcome = await gave.kept(outcome, self._calls[0].execution, self._blobs)
         call = self._calls.popleft()
+        if isinstance(outcome, Failed) and outcome.kind is FailureKind.MEMORY:
+            had = format_bytes(call.execution.limits.enforced_memory_bytes)
+            why = f"{outcome.message}the call has {had}; ask for more memory"
+            outcome = replace(outcome, message=why)
         self._weight -= call.weight
         self._done(call, clean=not keeps)
         self._turns.ended(call.execution.execution_id, outcome, used)

@@ -9,6 +9,7 @@ docs/environments.md says what comes from where.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ _MAX_LOG_BYTES: Final = 256 * KIB
 _TAIL_BYTES: Final = 2 * KIB
 # uv's own words, where all but a wheel was found.
 _NEEDS_SOURCES: Final = b"building from source is disabled"
+
+_GREETING: Final = re.compile(r"(?m)^Using Python .*\n")
 
 # A shell, so that one sandbox is started for all. $1 is uv, $2 the interpreter, $3 the folder; the
 # rest is for `uv pip install`. Tasks cannot write bytecode there, and would compile each module
@@ -232,7 +235,8 @@ class _Build:
 
 
 def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:
-    words = output.tail("stderr")[-_TAIL_BYTES:].decode(errors="replace").strip()
+    words = output.tail("stderr")[-_TAIL_BYTES:].decode(errors="replace")
+    words = _GREETING.sub("", words).strip()
     # At a single file of more than that the kernel stops uv, of which the shell tells so.
     too_large = ending.number == 128 + signal.SIGXFSZ
     match "storage" if too_large else ending.how:
