@@ -20,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import CodeSent as CodeSent
 from formation_p2p.core.dispatch.job_events import JobEnded as JobEnded
 from formation_p2p.core.dispatch.job_events import JobEvent as JobEvent
 from formation_p2p.core.dispatch.job_events import JobWaits as JobWaits
+from formation_p2p.core.dispatch.job_events import RetryReason as RetryReason
 from formation_p2p.core.dispatch.job_events import TaskBegan as TaskBegan
 from formation_p2p.core.dispatch.job_events import TaskCancelled as TaskCancelled
 from formation_p2p.core.dispatch.job_events import TaskGaveUp as TaskGaveUp

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from formation_p2p.api.job import TaskResult
 from formation_p2p.api.node import Node
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
-from formation_p2p.core.dispatch.job_events import Awaited, JobWaits
+from formation_p2p.core.dispatch.job_events import Awaited, JobWaits, RetryReason, TaskRetried
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.errors import (
     FormationError,
@@ -63,6 +63,20 @@ def waits_in_words(waits: JobWaits) -> str:
             return "no peer answers: the gates are down, or this machine is offline; trying again"
         case Awaited.WORKERS:
             return "no worker is in sight that could run it; looking again"
+
+
+_AGAIN: Final = {
+    RetryReason.FAILED: "trying again",
+    RetryReason.NOT_BEGUN: "trying again",
+    RetryReason.MAY_HAVE_RUN: "it may have run, in part or to its end; running it again",
+    RetryReason.RESULT_LOST: "it ran to its end; running it again",
+}
+
+
+def retried_in_words(retried: TaskRetried) -> str:
+    attempt = retried.attempt
+    how = "lost" if attempt.lost else "failed"
+    return f"{how} on {short_id(attempt.worker)}: {attempt.why}; {_AGAIN[retried.reason]}"
 
 
 def error_of(result: TaskResult, what: str) -> FormationError | None:

@@ -19,7 +19,6 @@ from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.cli.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, Unplaceable
-from formation_p2p.core.identity import short_id
 from formation_p2p.core.placement.task_options import TaskOptionKwargs
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
@@ -159,7 +158,7 @@ def run(
 
 def _pass_on(what: str) -> Show:
     """Pass the output on as it is, and retries on stderr."""
-    from formation_p2p.cli.outcomes import waits_in_words
+    from formation_p2p.cli.outcomes import retried_in_words, waits_in_words
     from formation_p2p.core.dispatch.job_events import (
         JobWaits,
         TaskPlaced,
@@ -177,9 +176,8 @@ def _pass_on(what: str) -> Show:
             case TaskPrinted(_, is_stderr, data):
                 # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
                 await asyncio.to_thread(_write, sys.stderr if is_stderr else sys.stdout, data)
-            case TaskRetried(_, attempt):
-                how = "lost" if attempt.lost else "failed"
-                say(f"formation: {how} on {short_id(attempt.worker)}: {attempt.why}; trying again")
+            case TaskRetried():
+                say(f"formation: {retried_in_words(event)}")
             case JobWaits():
                 impatience.cancel()
                 say(f"formation: {waits_in_words(event)}")

@@ -153,8 +153,9 @@ def _what(event: Json) -> str:
             return f"began on {short_id(worker)}"
         case {"event": "succeeded", "worker": worker, "ran_ms": ran_ms}:
             return f"done in {ran_ms / 1000:.1f} s on {short_id(worker)}"
-        case {"event": "retried", "worker": worker, "why": why, "lost": lost}:
-            return f"{'lost' if lost else 'failed'} on {short_id(worker)}: {why}; trying again"
+        case {"event": "retried", "worker": worker, "why": why, "lost": lost, "reason": reason}:
+            how = "lost" if lost else "failed"
+            return f"{how} on {short_id(worker)}: {why} ({reason}); trying again"
         case {"event": "failed", "attempts": [*_, {"worker": worker, "why": why}]}:
             return f"failed on {short_id(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:

@@ -16,6 +16,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
+    RetryReason,
     TaskBegan,
     TaskCancelled,
     TaskGaveUp,
@@ -156,7 +157,7 @@ def test_what_became_of_its_tasks_is_known(path: Path) -> None:
             succeeded(job, 0),
             TaskRetried(ids[1], attempt(job, 1)),
             placed(job, 1, 2),
-            TaskRetried(ids[2], attempt(job, 2, lost=True)),
+            TaskRetried(ids[2], attempt(job, 2, lost=True), True, RetryReason.MAY_HAVE_RUN),
             TaskGaveUp(ids[3], (attempt(job, 3),), FailureKind.EXIT, b"left over"),
             TaskCancelled(ids[4]),
         )
@@ -235,7 +236,7 @@ def test_its_whole_story_can_be_told_again(path: Path) -> None:
         placed(job, 2, 2),
         TaskRetried(ids[2], attempt(job, 2, 2), counts=False),
         placed(job, 2, 3),
-        TaskRetried(ids[2], attempt(job, 2, 3, lost=True), counts=False),
+        TaskRetried(ids[2], attempt(job, 2, 3, lost=True), False, RetryReason.RESULT_LOST),
         placed(job, 2, 4),
         succeeded(job, 2),
         TaskUnplaceable(ids[3], reasons),

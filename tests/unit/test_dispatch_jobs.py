@@ -13,6 +13,7 @@ from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     JobEnded,
     JobEvent,
+    RetryReason,
     TaskCancelled,
     TaskGaveUp,
     TaskRecalled,
@@ -204,7 +205,7 @@ def test_a_task_that_had_not_started_is_not_blamed_for_the_loss() -> None:
         run.move("dispatch")
     assert (run.attempts, run.avoids(ALICE.peer_id)) == ((), False)
     lost = Attempt(ATTEMPT, ALICE.peer_id, "it broke", lost=True)
-    retried = TaskRetried("job/0", lost, counts=False)
+    retried = TaskRetried("job/0", lost, False, RetryReason.MAY_HAVE_RUN)
     assert bob.reported() == [retried] * (2 * DISPATCH_DEFAULTS.max_lost)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.fetch import FetchEvent, FetchResult, ResultFetched, StopFetch
-from formation_p2p.core.dispatch.job_events import TaskPlaced, TaskPrinted, WorkerLost
+from formation_p2p.core.dispatch.job_events import RetryReason, TaskPlaced, TaskPrinted, WorkerLost
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
@@ -179,7 +179,12 @@ class Attempts:
         for attempt_id, (run, _) in list(active.fetching.items()):
             self._stop_fetch(active, attempt_id, now, why)
             if run.state is TaskState.DISPATCHED and self._jobs.lost(
-                run, attempt_id, active.worker, why, counts=not excused
+                run,
+                attempt_id,
+                active.worker,
+                why,
+                counts=not excused,
+                reason=RetryReason.RESULT_LOST,
             ):
                 again.append(run)
         for attempt_id, run in runs:
@@ -256,7 +261,8 @@ class Attempts:
             why = f"its result did not arrive: {event.why}"
             group.candidates.refused(active.worker, Faulty(why), now)
             self._experienced(active.worker, Experience.ERROR, now)
-            if self._jobs.lost(run, event.attempt_id, active.worker, why, counts=True):
+            lost, reason = event.attempt_id, RetryReason.RESULT_LOST
+            if self._jobs.lost(run, lost, active.worker, why, counts=True, reason=reason):
                 group.queues.wait(run, first=True)
         self._forget(active, [event.attempt_id], "a large result is fetched, or lost")
 

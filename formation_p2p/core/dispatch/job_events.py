@@ -71,6 +71,16 @@ class TaskSucceeded:
     content: Content | None = field(default=None, compare=False, repr=False)
 
 
+class RetryReason(StrEnum):
+    """What is known of an attempt without a result: whether what the task does elsewhere, such as
+    writing to a shared folder, may be done twice."""
+
+    FAILED = "failed"  # it ran, and said that it failed
+    NOT_BEGUN = "not begun"  # it ended before the task's own code ran
+    MAY_HAVE_RUN = "may have run"  # its worker was lost: it ran not at all, in part, or to its end
+    RESULT_LOST = "result lost"  # it ran to its end, and its result did not arrive
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
     """An attempt failed or was lost; the task is placed again, elsewhere if it can be, unless a
@@ -79,6 +89,7 @@ class TaskRetried:
     task_id: str
     attempt: Attempt
     counts: bool = True
+    reason: RetryReason = RetryReason.FAILED
 
 
 @dataclass(frozen=True, slots=True)

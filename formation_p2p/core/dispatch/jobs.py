@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent
+from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent, RetryReason
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -132,13 +134,16 @@ class Jobs:
             run.job.ran()
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         task = run.task
+        reason = RetryReason.NOT_BEGUN if failed.kind in UNSTARTED else RetryReason.FAILED
+        retried = job_events.TaskRetried(task.task_id, attempt, reason=reason)
+        uncounted = replace(retried, counts=False)
         if failed.kind is FailureKind.MEMORY and task.more_memory_bytes > task.needs.memory_bytes:
-            if self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts=False)):
+            if self._goes_on(run, uncounted):
                 run.grow()
                 self._ready.append(run)
             return False
         if failed.kind is FailureKind.ENVIRONMENT:  # a refusal of its worker
-            return self._goes_on(run, job_events.TaskRetried(task.task_id, attempt, counts=False))
+            return self._goes_on(run, uncounted)
         run.record_failure(attempt)
         failures = sum(not each.lost for each in run.attempts)
         # One worker may lack a package that others have. What two lack is sent by none.
@@ -148,7 +153,7 @@ class Jobs:
         kept = failed.kind is FailureKind.OUTPUT and is_large(task.needs.driver, failed.result)
         hopeless = failed.kind is FailureKind.INVALID or again_missing or kept
         final = hopeless or failures >= run.job.job.options.attempts
-        return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final)
+        return self._goes_on(run, retried, final)
 
     def not_tried(self, run: TaskRun, failed: TaskRun) -> None:
         """Another task of its job has `failed` wherever it could, before its own code ran, and so
@@ -167,7 +172,9 @@ class Jobs:
         run.record_failure(attempt)
         losses, never = sum(each.lost for each in run.attempts), run.job.outputs.never(run.task)
         final = losses >= self._parameters.max_lost or never is not None
-        if not self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt), final):
+        reason = RetryReason.NOT_BEGUN
+        retried = job_events.TaskRetried(run.task.task_id, attempt, reason=reason)
+        if not self._goes_on(run, retried, final):
             return False
         name = failed.result.decode(errors="replace")
         for maker, keeper in run.job.outputs.lost(run, name, worker):
@@ -179,16 +186,25 @@ class Jobs:
         return True
 
     def lost(
-        self, run: TaskRun, attempt_id: str, worker: PeerId, why: str, *, counts: bool
+        self,
+        run: TaskRun,
+        attempt_id: str,
+        worker: PeerId,
+        why: str,
+        *,
+        counts: bool,
+        reason: RetryReason = RetryReason.MAY_HAVE_RUN,
     ) -> bool:
-        """Its worker was lost. That counts where it ran, not where it waited there behind another,
-        or the worker had to make room. Returns whether the task is to be placed again."""
+        """Its worker was lost, or its result. That counts where it ran, not where it waited there
+        behind another, or the worker had to make room. Returns whether the task is to be placed
+        again."""
         attempt = Attempt(attempt_id, worker, why, lost=True)
         if counts:
             run.record_failure(attempt)
         losses = sum(each.lost for each in run.attempts)
         final = counts and losses >= self._parameters.max_lost
-        return self._goes_on(run, job_events.TaskRetried(run.task.task_id, attempt, counts), final)
+        retried = job_events.TaskRetried(run.task.task_id, attempt, counts, reason)
+        return self._goes_on(run, retried, final)
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""

@@ -72,8 +72,8 @@ def event_in_json(event: job_events.JobEvent) -> Json:
         case job_events.TaskPrinted(_, is_stderr, data):
             stream = "stderr" if is_stderr else "stdout"
             return {**named, "stream": stream, "text": data.decode(errors="replace")}
-        case job_events.TaskRetried(_, attempt):
-            return {**named, **asdict(attempt)}
+        case job_events.TaskRetried(_, attempt, _, reason):
+            return {**named, **asdict(attempt), "reason": reason}
         case job_events.TaskSucceeded(_, worker, _, ran_ms, used):
             return {**named, "worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
         case job_events.TaskGaveUp(_, attempts, kind, _, waited_for):

@@ -63,8 +63,11 @@ _FILES: Final = ("ALTER TABLE tasks ADD COLUMN inputs_from BLOB",)
 # Whether what came with the tasks of an ended job is gone.
 _EMPTIED: Final = ("ALTER TABLE jobs ADD COLUMN emptied INTEGER NOT NULL DEFAULT 0",)
 
+# Why an attempt is followed by another, as job_events.RetryReason has it.
+_REASONS: Final = ("ALTER TABLE attempts ADD COLUMN reason TEXT",)
+
 # "forS"
-JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED))
+JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS))
 
 # What a task or a part keeps when its job has ended: well above a command and its arguments.
 KEPT_BYTES: Final = 4096

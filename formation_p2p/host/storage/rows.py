@@ -134,8 +134,8 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
             " FROM tasks LEFT JOIN results ON task = number WHERE job = ? ORDER BY number",
             (number,),
         ):
-            for attempt_id, worker, lease_id, nearest, open_on, why, lost in db.execute(
-                "SELECT attempt_id, worker, lease_id, nearest, open_on, why, lost"
+            for attempt_id, worker, lease_id, nearest, open_on, why, lost, reason in db.execute(
+                "SELECT attempt_id, worker, lease_id, nearest, open_on, why, lost, reason"
                 " FROM attempts WHERE task = ? ORDER BY number",
                 (task,),
             ).fetchall():
@@ -143,7 +143,8 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
                 if why is not None:
                     is_lost, counts = _LOST[lost]
                     attempt = job_events.Attempt(attempt_id, PeerId(worker), why, is_lost)
-                    yield job_events.TaskRetried(task_id, attempt, counts)
+                    known = _reason(reason, is_lost=is_lost)
+                    yield job_events.TaskRetried(task_id, attempt, counts, known)
                 elif open_on is None:
                     yield job_events.TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
@@ -152,6 +153,13 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
     is_over = "SELECT 1 FROM jobs WHERE number = ? AND ended_unix_s IS NOT NULL"
     if db.execute(is_over, (number,)).fetchone():
         yield job_events.JobEnded(*(ended[state] for state in ENDED))
+
+
+def _reason(stored: str | None, *, is_lost: bool) -> job_events.RetryReason:
+    if stored is None:  # by a release that did not tell
+        reasons = job_events.RetryReason
+        return reasons.MAY_HAVE_RUN if is_lost else reasons.FAILED
+    return job_events.RetryReason(stored)
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
@@ -208,13 +216,14 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
         lambda e: (e.attempt_id, e.worker, e.lease_id, e.nearest),
     ),
     job_events.TaskRetried: (
-        "UPDATE attempts SET why = ?4, lost = ?5, open_on = NULL, failed ="
+        "UPDATE attempts SET why = ?4, lost = ?5, reason = ?6, open_on = NULL, failed ="
         " (SELECT 1 + count(failed) FROM attempts AS other WHERE other.task = attempts.task)"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
         lambda e: (
             e.attempt.attempt_id,
             _plain(e.attempt.why),
             _LOST.index((e.attempt.lost, e.counts)),
+            e.reason,
         ),
     ),
     job_events.TaskRecalled: (

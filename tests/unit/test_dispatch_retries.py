@@ -1,0 +1,68 @@
+"""A task whose attempt brought no result runs again, and what is known of the first is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.cli.outcomes import retried_in_words
+from formation_p2p.core.dispatch.job_events import JobEnded, RetryReason, TaskRetried
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.world import World
+from tests.support.stories import job, name_of, only, town, workers_of
+
+
+def test_of_one_that_ended_with_its_worker_it_is_said_that_it_may_have_run() -> None:
+    ran: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        ran.append(running.work.attempt_id)
+        return 1.0, Succeeded(running.work.payload)
+
+    world = town(3, run, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(0.5)
+    (first,) = workers_of(bob)
+    bob.side = 1  # what comes from now on does not arrive
+    world.elapse(1)
+    assert not world.nodes[first].running  # it has ended
+    world.kill(world.nodes[first])
+    bob.side = 0
+    world.elapse(30)
+    (retried,) = only(bob.reported, TaskRetried)
+    assert (name_of(world, retried.attempt.worker), retried.attempt.lost) == (first, True)
+    assert retried.reason is RetryReason.MAY_HAVE_RUN
+    assert "it may have run, in part or to its end; running it again" in retried_in_words(retried)
+    assert len(ran) == 2
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (FailureKind.EXIT, RetryReason.FAILED),
+        (FailureKind.DRIVER, RetryReason.NOT_BEGUN),
+        (FailureKind.ENVIRONMENT, RetryReason.NOT_BEGUN),
+        (FailureKind.TIMEOUT, RetryReason.FAILED),
+    ],
+)
+def test_of_one_that_failed_it_is_said_whether_its_own_code_ran(
+    kind: FailureKind, reason: RetryReason
+) -> None:
+    failed: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if failed:
+            return 0.1, Succeeded(b"")
+        failed.append(running.work.attempt_id)
+        return 0.1, Failed(kind, "it did not work")
+
+    world: World = town(3, run, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(10)
+    (retried,) = only(bob.reported, TaskRetried)
+    assert retried.reason is reason
+    assert retried_in_words(retried).endswith("it did not work; trying again")
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
