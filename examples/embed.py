@@ -1,6 +1,6 @@
 """A web server that stays quick, since its slow answers are worked out elsewhere.
 
-python examples/embed.py           # while worker.py runs
+FORMATION_HOME=... python examples/embed.py           # that which worker.py prints
 curl http://127.0.0.1:8080/100000980001501
 """
 

@@ -37,7 +37,8 @@ def main() -> None:
         machine = node.worker().capability
         cores, memory_gib = machine.cpu_milli / 1000, machine.memory_bytes / 2**30
         print(f"{node.peer_id} offers {cores:g} cores, {memory_gib:.1f} GiB; Ctrl-C ends it.")
-        print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n", flush=True)
+        print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n")
+        print("The other examples run there as well, with the same FORMATION_HOME.", flush=True)
         signal.pause()
 
 

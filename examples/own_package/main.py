@@ -1,6 +1,6 @@
 """Calls of a package of one's own, with its data files: it goes along with them.
 
-python examples/own_package/main.py      # while worker.py runs
+FORMATION_HOME=... python examples/own_package/main.py      # that which worker.py prints
 
 Nothing of it has to be installed on the workers. The package is sent once to each, by its content.
 """

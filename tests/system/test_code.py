@@ -6,14 +6,17 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from formation_p2p import Home, Rights, SyncNode
 from formation_p2p.host.machine.pythons import own_name
-from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, MACHINE
 from tests.support.programs import ROOT
 from tests.support.pythons import other_pythons
 
@@ -28,18 +31,23 @@ def join(**options):
 """
 
 
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
-    async with small_network(tmp_path / "network") as network:
-        yield network
+@pytest.fixture(scope="module")
+def invite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a gate that works, with this Python and another."""
+    home = Home(tmp_path_factory.mktemp("code") / "alice")
+    home.create_network()
+    with SyncNode.join(home=home.path, listen=LISTEN) as alice:
+        home.add_gate(alice.addresses[0])
+        alice.worker(limits=MACHINE, pythons=[own_name(), other_pythons()[0]])
+        yield home.invite(Rights(int(time.time()) + 3600))
 
 
 class Project:
     """A folder of a person's own, and programs run there."""
 
-    def __init__(self, folder: Path, network: SmallNetwork) -> None:
+    def __init__(self, folder: Path, invite: str) -> None:
         self.folder = folder
-        self.network = network
+        self.invite = invite
 
     def git(self, *arguments: str) -> None:
         subprocess.run(("git", *arguments), cwd=self.folder, check=True, capture_output=True)
@@ -48,7 +56,7 @@ class Project:
         """What `main.py`, which begins as MAIN does, prints."""
         (self.folder / "main.py").write_text(MAIN + dedent(script))
         program = await asyncio.create_subprocess_exec(
-            *(sys.executable, "main.py", self.network.invite, str(self.folder.parent / "home")),
+            *(sys.executable, "main.py", self.invite, str(self.folder.parent / "home")),
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             stdout=subprocess.PIPE,
@@ -66,10 +74,10 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, network: SmallNetwork) -> Project:
+def project(tmp_path: Path, invite: str) -> Project:
     folder = tmp_path / "project"
     folder.mkdir()
-    return Project(folder, network)
+    return Project(folder, invite)
 
 
 def a_package(project: Project) -> None:
@@ -259,28 +267,25 @@ APPLICATION = """
 
 
 async def test_a_module_that_makes_nodes_also_runs_where_this_package_is_not_installed(
-    tmp_path: Path,
+    project: Project,
 ) -> None:
-    other = other_pythons()[0]
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "application.py").write_text(dedent(APPLICATION))
-    async with small_network(tmp_path / "network", pythons=[own_name(), other]) as network:
-        printed = await Project(folder, network).run(
-            f"""
-            import application
+    (project.folder / "application.py").write_text(dedent(APPLICATION))
+    printed = await project.run(
+        f"""
+        import application
 
-            if __name__ == "__main__":
-                with join() as node:
-                    for options in ({{}}, {{"env": []}}, {{"python": {other!r}}}):
-                        print(*node.map(application.square, [3], needs=NEEDS, **options))
-                    try:
-                        node.map(application.joins, [0], needs=NEEDS, env=[])
-                    except ModuleNotFoundError as error:
-                        print(error)
-            """
-        )
+        if __name__ == "__main__":
+            more = dict(needs="cpu=0.5,memory=256MiB")
+            with join() as node:
+                for options in (more, {{"python": {other_pythons()[0]!r}, **more}}):
+                    print(*node.map(application.square, [3], **options))
+                try:
+                    node.map(application.joins, [0], **options)
+                except ModuleNotFoundError as error:
+                    print(error)
+        """
+    )
     *squares, problem = printed.splitlines()
-    assert squares == ["(9, 'type')", "(9, 'AbsentType')", "(9, 'AbsentType')"]
+    assert squares == ["(9, 'type')", "(9, 'AbsentType')"]
     assert problem.startswith("join of formation_p2p is used in a call, and this worker's ")
     assert problem.endswith("use formation_p2p where you make calls, not within them")
