@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -19,8 +19,10 @@ from formation_p2p.core.dispatch.fetch import (
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.large_result import Content
-from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.storage.journal import Journal
+
+if TYPE_CHECKING:
+    from formation_p2p.host.blobs.private import PrivateExchange
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
+from formation_p2p.core.errors import Unreachable
 from tests.support.stacks import Node, run, running
 
 
@@ -24,5 +26,17 @@ def test_a_peer_that_answers_what_has_no_answer_does_not_confuse_the_next_reques
             assert [frame for _, frame in bob.requests if frame.startswith(b"told")] == [
                 b"told %d" % number for number in range(5)
             ]
+
+    run(story)
+
+
+def test_a_client_serves_no_dht_and_still_asks() -> None:
+    async def story() -> None:
+        client, server = Node(()), Node()
+        async with running(client, server):
+            assert await client.ask(server, b"asked") == b"re:asked"
+            with pytest.raises(Unreachable):
+                await server.ask(client.contact, b"asked")
+            assert client.requests == []
 
     run(story)

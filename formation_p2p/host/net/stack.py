@@ -86,7 +86,8 @@ class Stack:
     ) -> None:
         """Raises InvalidInput, and LocalError for a py-libp2p that this was not written for.
 
-        `listen` empty: a client only. `announce`: tell peers these in place of `addresses`.
+        `listen` empty: a client only, which does not serve the DHT. `announce`: tell peers these in
+        place of `addresses`.
         """
         found = importlib.metadata.version("libp2p")
         if found != LIBP2P_VERSION:
@@ -182,7 +183,8 @@ class Stack:
             handlers.received,
             lambda to, reason: self._tell(Undelivered(to, reason)),
         )
-        self.served.by_protocol[self._kad_protocol] = self.kad.serve
+        if self._listen:  # or it is a client for good, which by the specification serves none
+            self.served.by_protocol[self._kad_protocol] = self.kad.serve
         self.served.by_protocol[WORK_PROTOCOL] = self.work.serve
 
     async def _serve(self, serve: Serve, stream: MuxedStream, connection: Connection) -> None:
@@ -296,7 +298,8 @@ class Stack:
 
     def advertise(self, serving: bool) -> None:
         """Tell whether others may be sent to us in the DHT; they may, unless this says otherwise.
-        It is served in either case."""
+        Where we listen it is served in either case: who found us is answered, and whether others
+        would is a guess."""
         if not self._runs:
             return
         unlisted = frozenset() if serving else frozenset({self._kad_protocol})
