@@ -16,7 +16,7 @@ import trio
 from libp2p.io.exceptions import IOException
 from libp2p.network.exceptions import SwarmException
 
-from formation_p2p.core.data.messages import NAME_BYTES, OpenPrivate, pack_request
+from formation_p2p.core.data.messages import OpenPrivate, pack_request
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
@@ -24,9 +24,11 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.net.identify import WORK_PROTOCOL
 from formation_p2p.host.net.protocols.data import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.stack import KAD_PROTOCOL, WORK_PROTOCOL
+from formation_p2p.host.net.stack import KAD_PROTOCOL
 from tests.host import mallory
 from tests.host.mallory import HEADER, RST, SYN, WINDOW_UPDATE
 from tests.support import stacks
