@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, overload
@@ -10,6 +11,8 @@ from typing import TypeVar, overload
 from formation_p2p.api.calls import reference_to
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.reference import Reference
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.blob import Blob
 
 T = TypeVar("T")
@@ -39,8 +42,17 @@ class DataNode(Enterable):
         """
         self._lifecycle.check_loop()
         if isinstance(obj, str | Path):
-            return await asyncio.to_thread(self._services.put, Path(obj))
+            return await asyncio.to_thread(self._put_file, obj)
         return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
+
+    def _put_file(self, path: Path | str) -> Blob:
+        try:
+            return self._services.put(Path(path))
+        except (LocalError, ValueError) as error:  # no path has a zero byte
+            if isinstance(path, str) and not os.path.lexists(path):
+                problem = "put takes a text for a path; to keep it for calls, put (text,)"
+                raise LocalError(f"{shown(path)} is not a file here; {problem}") from error
+            raise
 
     async def get(
         self,

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Final, TypeVar, Unpack
 
 from formation_p2p.api.bridge import Discovery
-from formation_p2p.api.calls import call_options, of_calls
-from formation_p2p.api.code import pickled
+from formation_p2p.api.calls import call_options, of_calls, referring
 from formation_p2p.api.data import DataNode
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.job import JobHandle, TaskResult
@@ -297,7 +296,7 @@ class Node(DataNode):
             return (await self._discovered(chosen, name)).decision
         chosen = replace(chosen, needs=of_calls(chosen.needs))
         decision = (await self._discovered(chosen, name)).decision
-        code = await asyncio.to_thread(self._code.of, pickled(function)[1])
+        code = await asyncio.to_thread(self._code.of, referring(function)[1])
         return replace(decision, code=code)
 
     async def discover(

@@ -43,6 +43,7 @@ class Blobs:
     def __init__(self) -> None:
         self.held = PrivateBlobs()
         self.asked = 0
+        self.keeps = False
         self._news = trio.Event()
         self.go = trio.Event()
         self.go.set()
@@ -51,6 +52,9 @@ class Blobs:
         while self.asked < times:
             self._news = trio.Event()
             await self._news.wait()
+
+    def lend_kept(self, blob: PrivateBlob) -> Lent | None:
+        return self.held.lend(blob.name) if self.keeps else None
 
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         self.asked += 1
@@ -326,7 +330,7 @@ def test_an_interpreter_keeps_so_much_of_what_calls_referred_to(tmp_path: Path) 
 
         parcels: Any = sys.modules["formation_p2p_parcels"]
         parcels.MAX_KEPT = 3
-        return len(parcels._kept), sum(part.size_bytes for part in parcels._kept.values())
+        return len(parcels.kept), sum(part.size_bytes for part in parcels.kept.values())
 
     async def scenario(world: World) -> None:
         references = [reference_to(np.full(MIB, number), world.packer) for number in range(8)]
@@ -368,5 +372,32 @@ def test_a_large_function_and_large_arguments_are_not_mixed_up(tmp_path: Path) -
             shared = context_of(packed.function)
             assert await world.value(entry, np.arange(MIB), shared=shared) == 5 + round_
             world.packer.release(packed.parcel)
+
+    story(tmp_path, scenario)
+
+
+def test_calls_with_what_is_kept_here_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    def second_of(values: Any, number: int) -> Any:
+        return values[1] + number
+
+    async def scenario(world: World) -> None:
+        reference = reference_to([1, 2], world.packer)
+        parcels = [world.packed(reference, number) for number in range(100)]
+        shared = pickled_function(second_of)
+        world.blobs.keeps = True
+        found: dict[int, Any] = {}
+
+        async def call(number: int) -> None:
+            outcome = await world.outcome(second_of, parcels[number], shared)
+            assert isinstance(outcome, Succeeded), outcome
+            found[number] = pickle.loads(outcome.result)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(call, number)
+        assert found == {number: 2 + number for number in range(100)}
+        assert world.blobs.asked == 0
+        for parcel in parcels:
+            world.packer.release(parcel)
 
     story(tmp_path, scenario)

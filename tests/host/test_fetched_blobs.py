@@ -74,6 +74,11 @@ def test_one_is_fetched_once_for_all_that_ask_for_it() -> None:
             world.go.set()
         await world.read(blob(1))
         assert world.asked == [blob(1)]
+        lent = world.fetched.lend_kept(blob(1))
+        assert lent is not None
+        lent.done(clean=True)
+        assert world.fetched.lend_kept(blob(2)) is None
+        assert world.fetched.lend_kept(blob(1, BOB)) is None
 
     story(scenario)
 

@@ -63,6 +63,10 @@ def square(n: int) -> int:
     return n * n
 
 
+def row(table: Any, n: int) -> int:
+    return int(table[n])
+
+
 def sleeps_or_fails(long: str, fails: bool) -> None:
     if fails:
         time.sleep(0.5)
@@ -80,6 +84,8 @@ def test_calls_run_on_workers_in_batches(bob: SyncNode) -> None:
         parallel = Parallel()
         assert parallel(delayed(square)(n) for n in range(1000)) == [n * n for n in range(1000)]
         assert parallel.n_dispatched_batches < 500
+        table = bob.put(np.arange(1000))
+        assert parallel(delayed(row)(table, n) for n in range(50)) == list(range(50))
         with Parallel(n_jobs=2, return_as="generator") as stream:
             numbers = stream(delayed(square)(n) for n in range(1, 6))
             assert next(numbers) == 1

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from formation_p2p import FailureKind, python_call, python_calls, value_of
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.parcel import Parcel
 from tests.support.drivers_world import open_descriptors
@@ -102,6 +102,9 @@ async def test_a_reference_is_the_object_in_every_kind_of_call(world: SmallNetwo
         assert [value_of(each) for each in await (await world.bob.submit(calls))] == found
         enclosing = python_calls(lambda n: float(table[n]), numbers)  # type: ignore[index]
         assert [value_of(each) for each in await (await world.bob.submit(enclosing))] == found
+        assert await world.bob.explain(NEEDS, function=lambda: table)
+        with pytest.raises(LocalError, match=r"put takes a text for a path; .* put \(text,\)"):
+            await world.bob.put("text\0" * 1000)
         table.release()
         with pytest.raises(InvalidInput, match="it was released"):
             await world.bob.submit(calls)

@@ -62,7 +62,7 @@ def test_every_signature_is_the_same(kind: type, sync: type, name: str) -> None:
 
 
 TYPED = """
-    from formation_p2p import Hardware, SyncJob, SyncNode, TaskResult, ProcessSpec
+    from formation_p2p import Hardware, Reference, SyncJob, SyncNode, TaskResult, ProcessSpec
     from formation_p2p.core.workload.blob import Blob
 
     def half(n: int) -> float:
@@ -75,6 +75,7 @@ TYPED = """
         c: TaskResult | None = job.result("x")
         d: Hardware = node.worker(price_micro=3)
         e: Blob = node.put("x")
+        f: Reference[int] = node.put(1)
         node.get(e, "y")
         node.run(["true"], inputs={"e": e}, outputs=["f"], attempts=2)
         jobs: tuple[SyncJob, ...] = node.jobs()

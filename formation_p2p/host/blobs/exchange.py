@@ -1,10 +1,8 @@
-"""Blobs between this node and others: what is here is served, what is not is fetched.
+"""Blobs between this node and others, on the trio thread: what is here is served, else fetched.
 
-    exchange = Exchange(store, stack, identity.peer_id, network)    # before the stack runs
-    await exchange.fetch(blob)                  # into the cache
-    await exchange.download(blob, path)         # into a file
-
-All methods are for the trio thread.
+exchange = Exchange(store, stack, identity.peer_id, network)    # before the stack runs
+await exchange.fetch(blob)                  # into the cache
+await exchange.download(blob, path)         # into a file
 """
 
 from __future__ import annotations
@@ -92,6 +90,10 @@ class Exchange:
         """See `BlobAccess.lend`."""
         assert self.private is not None, "a node that works has private blobs"
         return await self.private.lend(blob, again=again)
+
+    def lend_kept(self, blob: PrivateBlob) -> Lent | None:
+        """See `BlobAccess.lend_kept`."""
+        return None if self.private is None else self.private.fetched.lend_kept(blob)
 
     def _admit(self, peer: Contact, grant: bytes) -> str | None:
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())

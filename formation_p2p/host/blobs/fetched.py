@@ -7,6 +7,7 @@ They are kept by their owner and name, and a lease gets those of its own owner a
 from __future__ import annotations
 
 import fcntl
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,13 @@ MAX_FETCHED: Final = 128
 IDLE_S: Final = 600.0
 LOCAL_IDLE_S: Final = 10.0
 
+log = logging.getLogger(__name__)
+
 _Key = tuple[str, bytes, int]
+
+
+def _key(blob: PrivateBlob) -> _Key:
+    return blob.owner.peer_id, blob.name, blob.size_bytes
 
 
 @dataclass(slots=True)
@@ -77,7 +84,7 @@ class FetchedBlobs:
 
     async def lend(self, blob: PrivateBlob) -> Lent:
         """Fetched once for all that ask for it meanwhile. Raises LocalError, RemoteError."""
-        key = blob.owner.peer_id, blob.name, blob.size_bytes
+        key = _key(blob)
         turn = self._turns.setdefault(key, trio.Lock())
         try:
             async with turn:
@@ -91,6 +98,19 @@ class FetchedBlobs:
                 self._turns.pop(key, None)
         self.trim()
         return lent
+
+    def lend_kept(self, blob: PrivateBlob) -> Lent | None:
+        """None where it has to be fetched."""
+        key = _key(blob)
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return None
+        self._kept[key] = kept
+        try:
+            return kept.read()
+        except OSError as error:  # for want of descriptors: to wait for it says so
+            log.debug("what was kept cannot be lent: %s", error)
+            return None
 
     def trim(self) -> None:
         """Let go of what was not used for long, and of what is past the bounds; but for the newest,

@@ -51,8 +51,13 @@ class CallData:
     function: Handed | None = None
 
     @property
-    def is_any(self) -> bool:
-        return self.arguments is not None or self.function is not None
+    def is_own(self) -> bool:
+        """Whether there is any that is not shared with other calls."""
+        return bool(self.function or (self.arguments and self.arguments.lent))
+
+    @property
+    def files(self) -> int:
+        return sum(len(each.files) for each in (self.arguments, self.function) if each)
 
     def done(self, *, clean: bool) -> None:
         """`clean` says it of the arguments; parts of a function are used for as long as it is."""
@@ -115,6 +120,10 @@ class Prefetch:
             payload = execution.payload if is_parcel(execution.payload) else b""
             function = context.function if new and is_parcel(context.function) else b""
             fetch = _Fetch(self._blobs, execution.owner)
+            handed = fetch.kept(payload) if payload and not function else None
+            if handed is not None:
+                self._found = CallData(handed)
+                return
             self._nursery.start_soon(
                 self._fetch, fetch, payload, function, self._scope, self._event
             )
@@ -173,22 +182,49 @@ class _Fetch:
         """`again` where other calls take it too. Raises InvalidInput, LocalError, RemoteError."""
         if not record:
             return None
-        parcel = Parcel.decode(record)
-        if self.blobs is None:
-            raise InvalidInput("driver", "has no access to private blobs")
-        if any(blob.owner.peer_id != self.owner for blob in parcel.blobs):
-            raise InvalidInput("parcel", "names data that is not the caller's own")
-        others = (_body(each, kept=True) for each in parcel.references)
-        handed = Handed(b"".join((_body(parcel, kept=False), *others)))
+        parcel, blobs = self._checked(record)
+        handed = Handed(_bodies(parcel))
         try:
             for blob in parcel.blobs:
                 own = blob is parcel.blob
-                lent = await self.blobs.lend(blob, again=again or not own)
+                lent = await blobs.lend(blob, again=again or not own)
                 (handed.lent if own else handed.referred).append(lent)
         except BaseException:
             handed.done(clean=True)
             raise
         return handed
+
+    def kept(self, record: bytes) -> Handed | None:
+        """Arguments that need no waiting: what they refer to is here, and nothing else is large in
+        them. None for others, and where they cannot be had at all."""
+        try:
+            parcel, blobs = self._checked(record)
+        except InvalidInput:
+            return None
+        if parcel.blob is not None:
+            return None
+        handed = Handed(_bodies(parcel))
+        for blob in parcel.blobs:
+            lent = blobs.lend_kept(blob)
+            if lent is None:
+                handed.done(clean=True)
+                return None
+            handed.referred.append(lent)
+        return handed
+
+    def _checked(self, record: bytes) -> tuple[Parcel, BlobAccess]:
+        """Raises InvalidInput."""
+        parcel = Parcel.decode(record)
+        if self.blobs is None:
+            raise InvalidInput("driver", "has no access to private blobs")
+        if any(blob.owner.peer_id != self.owner for blob in parcel.blobs):
+            raise InvalidInput("parcel", "names data that is not the caller's own")
+        return parcel, self.blobs
+
+
+def _bodies(parcel: Parcel) -> bytes:
+    others = (_body(each, kept=True) for each in parcel.references)
+    return b"".join((_body(parcel, kept=False), *others))
 
 
 def _body(parcel: Parcel, *, kept: bool) -> bytes:

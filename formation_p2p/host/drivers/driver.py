@@ -250,6 +250,10 @@ class BlobAccess(BlobCopies, Protocol):
         over `file`. Raises LocalError where it is not sealed, or there is no room."""
         ...
 
+    def lend_kept(self, blob: PrivateBlob, /) -> Lent | None:
+        """One that is here and was kept; None where it has to be asked for."""
+        ...
+
     async def add(self, content: Buffer, holder: str) -> Blob:
         """Keep content so that others can fetch it until `holder` is released. Raises
         LocalError."""

@@ -82,7 +82,7 @@ class Part:
         return value
 
 
-_kept: dict[bytes, Part] = {}  # by name, the one that was used last at the end
+kept: dict[bytes, Part] = {}  # by name, the one that was used last at the end
 
 
 class Parcels:
@@ -106,12 +106,12 @@ class Parcels:
     def take(self, body: bytes, files: Iterator[int], named: set[bytes]) -> None:
         for name, inside, pickled, sizes in read(memoryview(body)):
             file = next(files) if inside or any(sizes) else None
-            part = None if name == OWN else _kept.pop(name, None)
+            part = None if name == OWN else kept.pop(name, None)
             if part is None:
                 mapped = None if file is None else self.map(file, own=name == OWN)
                 part = part_of(mapped, inside, pickled, sizes)
             if name != OWN:
-                _kept[name] = part
+                kept[name] = part
                 named.add(name)
             self.parts.append(part)
 
@@ -143,11 +143,11 @@ class Parcels:
 
 def trim(named: set[bytes]) -> None:
     """Forget those that were used the longest ago, past the bounds; not those of this call."""
-    kept_bytes = sum(part.size_bytes for part in _kept.values())
-    for name in [*_kept]:
-        if name in named or (len(_kept) <= MAX_KEPT and kept_bytes <= MAX_KEPT_BYTES):
+    kept_bytes = sum(part.size_bytes for part in kept.values())
+    for name in [*kept]:
+        if name in named or (len(kept) <= MAX_KEPT and kept_bytes <= MAX_KEPT_BYTES):
             return
-        kept_bytes -= _kept.pop(name).size_bytes
+        kept_bytes -= kept.pop(name).size_bytes
 
 
 def read(body: memoryview) -> Iterator[tuple[bytes, int, memoryview, list[int]]]:

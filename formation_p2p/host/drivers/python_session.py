@@ -32,6 +32,8 @@ _FLUSH_S: Final = 0.002
 _FLUSH_BYTES: Final = 1024 * KIB
 # Calls that are handed data: one runs, one is the next, and the data of a third is fetched.
 _MAX_LARGE: Final = 2
+# Descriptors on their way, beside those of one call: they count against what the user may have.
+_MAX_FILES: Final = 16
 # What a call prints is read once it has run for so long, and then as it comes.
 _LONG_S: Final = 0.05
 
@@ -193,7 +195,8 @@ class CallSession:
         if not is_large(execution, context, new=new):
             return CallData()
         self._data.begin(execution, context, new=new)
-        if sum(call.data.is_any for call in self._calls) >= _MAX_LARGE:
+        own = sum(call.data.is_own for call in self._calls)
+        if own >= _MAX_LARGE or sum(call.data.files for call in self._calls) >= _MAX_FILES:
             return None
         return self._data.take(idle=not self._calls)
 
