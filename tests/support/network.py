@@ -17,6 +17,7 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN
+from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 # No test of these takes longer; one that does hangs.
@@ -42,8 +43,8 @@ class SmallNetwork:
 
     folder: Path
     invite: str
-    alice: Node
-    bob: Node
+    alice: OpenNode
+    bob: OpenNode
 
 
 @asynccontextmanager
@@ -60,9 +61,10 @@ async def small_network(
     async with gate_at(folder) as invitation:
         invite = invitation()
         alices = {"home": folder / "alice", "listen": LISTEN, **alice}
-        async with Node.join(invite, **alices) as worker:
+        async with OpenNode.join(invite, **alices) as worker:
             await worker.worker(limits=limits, **serves)
-            async with Node.join(invite, **{"home": folder / "bob", "listen": (), **bob}) as person:
+            bobs = {"home": folder / "bob", "listen": (), **bob}
+            async with OpenNode.join(invite, **bobs) as person:
                 await sees(person, 1)
                 yield SmallNetwork(folder, invite, worker, person)
 

@@ -260,7 +260,7 @@ async def test_large_files_of_a_job_travel_by_content_and_are_held_until_it_is_o
         files = {"a": content, "small": b"x"}
         spec = ProcessSpec(("sh", "-c", "cat a small | wc -c"), files_in=files)
         job = await made.bob.submit([spec, spec], needs=SMALL)
-        holders = made.bob._services.blobs
+        holders = made.bob.services.blobs
         assert holders.is_holder(job.job_id)
         assert (holders.durable_holders == {job.job_id}) is durable
         assert holders.used_bytes == len(content)
@@ -280,15 +280,15 @@ async def test_what_was_held_for_a_job_that_has_ended_is_released_by_the_next_li
     spec = ProcessSpec(("true",), files_in={"a": bytes(MIB)})
     async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=MACHINE) as made:
         join = {"home": tmp_path / "carol", "listen": (), "state": state}
-        async with Node.join(made.invite, **join) as carol:  # type: ignore[arg-type]
+        async with OpenNode.join(made.invite, **join) as carol:  # type: ignore[arg-type]
             job = await carol.submit(spec, needs=SMALL)
             await job
-            store = carol._services.blobs
+            store = carol.services.blobs
             await until(lambda: not store.is_holder(job.job_id))
             store.hold(job.job_id, [], durable=True)  # as where it ended before that was noted
             store.hold("unknown", [], durable=True)
-        async with Node.join(made.invite, **join) as carol:  # type: ignore[arg-type]
-            assert carol._services.blobs.durable_holders == {"unknown"}
+        async with OpenNode.join(made.invite, **join) as carol:  # type: ignore[arg-type]
+            assert carol.services.blobs.durable_holders == {"unknown"}
 
 
 async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
@@ -301,20 +301,20 @@ async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
     join: dict[str, Any] = {"home": tmp_path / "bob", "listen": (), "state": tmp_path / "jobs.db"}
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
         invite = invitation()
-        async with Node.join(invite, **join) as bob:
+        async with OpenNode.join(invite, **join) as bob:
             job = await bob.submit(python_calls(price, [1, 2]), needs=SMALL)
-            assert bob._services.blobs.durable_holders == {job.job_id}
+            assert bob.services.blobs.durable_holders == {job.job_id}
         (tmp_path / "project" / "priced.py").unlink()
-        async with Node.join(invite, **join) as bob:
-            store = bob._services.blobs
+        async with OpenNode.join(invite, **join) as bob:
+            store = bob.services.blobs
             (job,) = bob.jobs()
             assert store.durable_holders == {job.job_id}
             async with Node.join(invite, home=tmp_path / "alice", listen=LISTEN) as alice:
                 await alice.worker(limits=MACHINE)
                 assert [value_of(each) for each in await job] == [3, 6]
                 await until(lambda: not store.is_holder(job.job_id))
-        async with Node.join(invite, **join) as bob:
-            assert bob._services.blobs.durable_holders == frozenset()
+        async with OpenNode.join(invite, **join) as bob:
+            assert bob.services.blobs.durable_holders == frozenset()
 
 
 async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> N
         specs = [ProcessSpec(("true",), files_in={"a": bytes(MIB)}), ProcessSpec(("x" * 2,))]
         with pytest.raises(InvalidInput):
             await made.bob.submit(specs, needs="cpu=0.5,driver=python")
-        store = made.bob._services.blobs
+        store = made.bob.services.blobs
         await until(lambda: not store._holders._held)
 
 
@@ -336,5 +336,5 @@ async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Pa
         assert "cache of 2MiB" in str(result.error())
         assert "formation worker --cache" in str(result.error())
     with pytest.raises(InvalidInput, match=r"cache: 8388608TiB, and the disk .* has"):
-        async with Node.join(home=made.bob._services._config.home.path, cache_bytes=2**63):
+        async with Node.join(home=made.bob.config.home.path, cache_bytes=2**63):
             pass

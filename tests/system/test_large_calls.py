@@ -178,4 +178,4 @@ async def test_200_calls_with_arrays_leave_nothing_behind(world: SmallNetwork) -
 
 
 def held_by(world: SmallNetwork) -> int:
-    return len(world.bob._services.packer.blobs)
+    return len(world.bob.services.packer.blobs)

@@ -54,7 +54,7 @@ async def test_arrays_come_back_by_the_memory_of_this_machine(world: SmallNetwor
         assert [sum(map(len, each)) for each in texts] == [40, 400_000]
         text = await world.bob.map(lambda n: b"y" * n, [9_000_000], needs=NEEDS)
         assert text == [b"y" * 9_000_000]
-        await until(lambda: len(world.alice._services.packer.blobs) == 0)
+        await until(lambda: len(world.alice.services.packer.blobs) == 0)
 
 
 async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
