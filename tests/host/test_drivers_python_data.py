@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +21,13 @@ from formation_p2p.api.calls import (
     pickled_function,
     reference_to,
 )
+from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
@@ -55,6 +58,9 @@ class Blobs:
 
     def lend_kept(self, blob: PrivateBlob) -> Lent | None:
         return self.held.lend(blob.name) if self.keeps else None
+
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+        raise Unreachable("it is nowhere")
 
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         self.asked += 1
@@ -399,5 +405,19 @@ def test_calls_with_what_is_kept_here_do_not_wait_for_each_other(tmp_path: Path)
         assert world.blobs.asked == 0
         for parcel in parcels:
             world.packer.release(parcel)
+
+    story(tmp_path, scenario)
+
+
+def test_code_that_the_caller_does_not_hand_over_is_not_the_machines_failure(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        context = CallContext.decode(pickled_function(len))
+        missing = replace(context, code=Manifest.of(b"a bundle").blob)
+        outcome = await world.outcome(len, b"", missing.encode())
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.CALLER
+        assert outcome.message.endswith("it is nowhere")
 
     story(tmp_path, scenario)

@@ -89,6 +89,16 @@ def test_one_that_is_dropped_is_released_before_memory_is_asked_for() -> None:
     assert len(packer.blobs) == 0
 
 
+def test_any_number_may_be_dropped_at_once(tmp_path: Path) -> None:
+    blobs = PrivateBlobs(limit_bytes=MIB)
+    blobs.open(tmp_path)
+    packer = a_packer(blobs)
+    references = [reference_to(number, packer) for number in range(2000)]
+    del references
+    blobs.trim()
+    assert (len(blobs), list(tmp_path.iterdir())) == (0, [])
+
+
 def test_one_that_is_not_good_here_is_an_error_at_once() -> None:
     packer, other = a_packer(), a_packer()
     good, foreign, released = (reference_to([1], each) for each in (packer, other, packer))

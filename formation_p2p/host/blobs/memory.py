@@ -255,12 +255,15 @@ class PrivateBlobs:
         with self._lock:
             held.segment.spare_since_s = time.monotonic()
             self._spare.append(held.segment)
-        self.trim()
+        self._trim_spare(all_of_it=False)
 
     def trim(self, *, all_of_it: bool = False) -> None:
         """Give back the memory of what finalizers released, and of spare segments that were not
         used for a while."""
         self._release_dropped()
+        self._trim_spare(all_of_it=all_of_it)
+
+    def _trim_spare(self, *, all_of_it: bool) -> None:
         now_s = time.monotonic()
         while True:
             with self._lock:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import trio
 
-from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, RemoteError
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import Failed, FailureKind
@@ -96,6 +96,10 @@ class PythonDriver:
                         continue
                     except EnvironmentFailed as problem:
                         refuse(turns, execution, Failed(FailureKind.ENVIRONMENT, str(problem)))
+                        continue
+                    except RemoteError as problem:
+                        why = f"the caller did not hand over what it needs: {problem}"
+                        refuse(turns, execution, Failed(FailureKind.CALLER, why))
                         continue
                     except (FormationError, OSError) as problem:
                         cannot = f"cannot start an interpreter: {problem}"
