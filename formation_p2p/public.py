@@ -38,6 +38,7 @@ from formation_p2p.core.errors import NodeClosed as NodeClosed
 from formation_p2p.core.errors import NotPlain as NotPlain
 from formation_p2p.core.errors import RemoteError as RemoteError
 from formation_p2p.core.errors import RemoteTraceback as RemoteTraceback
+from formation_p2p.core.errors import ResultTooLarge as ResultTooLarge
 from formation_p2p.core.errors import StateError as StateError
 from formation_p2p.core.errors import TaskFailed as TaskFailed
 from formation_p2p.core.errors import TaskRaised as TaskRaised

@@ -25,7 +25,10 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.result_fetches import WantedResult
 from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -218,6 +221,23 @@ class Bridge:
         except asyncio.CancelledError:
             with contextlib.suppress(NodeClosed):
                 self.call(download.cancel)
+            raise
+
+    async def result(self, blob: PrivateBlob) -> Content:
+        """What a worker keeps. Raises LocalError, RemoteError."""
+        self.lifecycle.check_loop()
+        future: asyncio.Future[Content] = asyncio.get_running_loop().create_future()
+
+        def ended(outcome: Content | FormationError) -> None:
+            self.on_loop(lambda: _settle(future, outcome))
+
+        wanted = WantedResult(blob, ended)
+        try:
+            self.call(wanted.start)
+            return await self._answer(future, None)
+        except asyncio.CancelledError:
+            with contextlib.suppress(NodeClosed):
+                self.call(wanted.cancel)
             raise
 
     async def _answer(self, future: asyncio.Future[T], within_s: float | None) -> T:

@@ -29,7 +29,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES, CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.large_result import Content
@@ -150,11 +150,12 @@ def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
 def context_of(
     function: bytes, code: Code | None = None, options: TaskOptions | None = None
 ) -> bytes:
-    """The encoded CallContext of a pickled function, with the environment of `options`."""
+    """The encoded CallContext of a pickled function, with what `options` say of its calls."""
     env = None if options is None else options.env
     packages = env.encode() if isinstance(env, Environment) else b""
     blob = None if code is None else code.blob
-    return CallContext(own_name(), function, blob, packages).encode()
+    most = DEFAULT_MAX_RESULT_BYTES if options is None else options.max_result
+    return CallContext(own_name(), function, blob, packages, most).encode()
 
 
 def referring(
@@ -242,7 +243,7 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     `trust_results`; Unplaceable."""
     error = result.error()
     if error is None:
-        return _loaded(result.result, result.content, trust_results)
+        return loaded(result.result, result.content, trust_results)
     if result.kind in _RAISED and result.result:
         raise _raised(result, str(error), trust_results)
     raise error
@@ -307,11 +308,11 @@ def size_of(arguments: bytes | Parcel) -> int:
 def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
     """As `value_of`, of a task that has just ended."""
     if type(end) is TaskSucceeded:
-        return _loaded(end.result, end.content, trust_results)
+        return loaded(end.result, end.content, trust_results)
     return value_of(result_of(end), trust_results=trust_results)
 
 
-def _loaded(result: bytes, content: Content | None, trust: bool) -> Any:
+def loaded(result: bytes, content: Content | None, trust: bool) -> Any:
     """Arrays are used where the content lies."""
     if content is None:
         return load_result(result, trust=trust)

@@ -6,14 +6,15 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from formation_p2p.api.calls import reference_to
+from formation_p2p.api.calls import loaded, reference_to
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.reference import Reference
-from formation_p2p.core.errors import LocalError
+from formation_p2p.core.errors import LocalError, ResultTooLarge
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.parcel import Parcel
 
 T = TypeVar("T")
 
@@ -68,3 +69,13 @@ class DataNode(Enterable):
         Raises Unreachable where no peer has it, LocalError where it cannot be written.
         """
         await self._bridge.get(blob, path, progress)
+
+    async def fetch_result(self, error: ResultTooLarge, *, trust_results: bool = False) -> Any:
+        """The result of a call that was larger than its `max_result`, from the worker that keeps it.
+
+        Raises LocalError, Unreachable or another RemoteError where that has it no more, or there is
+        no room for it here; NotPlain as `map` does.
+        """
+        (blob,) = Parcel.decode(error.record).blobs
+        content = await self._bridge.result(blob)
+        return loaded(error.record, content, trust_results)

@@ -29,6 +29,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
+    ResultTooLarge,
     TaskFailed,
     Unauthorized,
     Unplaceable,
@@ -37,7 +38,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.refusals import Denied, Refusal
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.large_result import Content, kept_size
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.work import Task
@@ -86,7 +87,10 @@ class TaskResult:
                 )
             case "failed":
                 last = self.reasons[-1]
-                return TaskFailed(f"{who} failed on {last.worker}: {last.why}")
+                why = f"{who} failed on {last.worker}: {last.why}"
+                if (size := kept_size(self.kind, self.result)) is not None:
+                    return ResultTooLarge(why, last.worker, size, self.result)
+                return TaskFailed(why)
             case "cancelled":
                 return TaskFailed(f"{who} was cancelled")
             case _:

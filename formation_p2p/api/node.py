@@ -149,7 +149,7 @@ class Node(DataNode):
         """
         self._lifecycle.check_loop()
         chosen = options_of(kwargs, options)
-        plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code)
+        plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code, chosen)
         submission = Submission(self._services, self._bridge, self._durable)
         return await submission.begin(plan, code, name, chosen, shown=_is_shown(show_output))
 

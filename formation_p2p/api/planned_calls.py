@@ -13,6 +13,7 @@ from formation_p2p.api.calls import context_of, qualified_name, referring
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import good_for
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
@@ -54,17 +55,18 @@ def _call_of(function: Callable[..., Any]) -> PythonCall:
     return PythonCall(shared, b"", kind, own_name(), CLOUDPICKLE, modules, large_function=large)
 
 
-def with_code(plan: Plan, code: CallCode) -> tuple[Plan, Code | None]:
-    """The plan with the code that its calls need, and that. Blocks on the disk. Raises as
-    `CallCode.of` does."""
+def with_code(plan: Plan, code: CallCode, options: TaskOptions) -> tuple[Plan, Code | None]:
+    """The plan with the code that its calls need, and that; and with what these may return. Blocks
+    on the disk. Raises as `CallCode.of` does."""
     calls = [each.work for each in plan.tasks if isinstance(each.work, PythonCall)]
     if not calls:
         return plan, None
     sent = code.of(reduce(or_, {call.modules for call in calls}))
-    if sent is None:
+    if sent is None and options.max_result == DEFAULT_OPTIONS.max_result:
         return plan, None
+    blob, most = None if sent is None else sent.blob, options.max_result
     contexts = {
-        shared: replace(CallContext.decode(shared), code=sent.blob).encode()
+        shared: replace(CallContext.decode(shared), code=blob, max_result_bytes=most).encode()
         for shared in {call.function for call in calls}
     }
     tasks = (

@@ -202,6 +202,7 @@ class SyncNode(_Sync[Node], NodeBase):
     executor = _calls(Node.executor)
     run = _waits(Node.run)
     get = _waits(Node.get)
+    fetch_result = _waits(Node.fetch_result)
     workers = _waits(Node.workers)
     explain = _waits(Node.explain)
     discover = _waits(Node.discover)

@@ -56,6 +56,23 @@ class TaskRaised(TaskFailed):
         self.load_trusted = refusal.load_trusted
 
 
+class ResultTooLarge(TaskFailed):
+    """A call returned more than its `max_result`. Its worker keeps the result for an hour, as long as
+    it has room: `Node.fetch_result` gets it.
+
+    `record` names it (core/workload/parcel.py), `size_bytes` is what it has.
+    """
+
+    def __init__(self, message: str, worker: str, size_bytes: int, record: bytes) -> None:
+        super().__init__(
+            f"{message}; worker {worker} keeps it for an hour: `await node.fetch_result(error)` "
+            "gets it, and a larger max_result= lets it come at once"
+        )
+        self.worker = worker
+        self.size_bytes = size_bytes
+        self.record = record
+
+
 class RemoteTraceback(FormationError):
     """The `__cause__` of what a call raised, which is raised here as itself: it says where.
 

@@ -14,8 +14,9 @@ FailureKind Faulty FormationError GivingWay Gone Gpu HASHES Hardware Heard Hints
 Infeasible InvalidInput JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver Leaving Limits
 LocalError Mapped MemoryEstimate Node NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed
 Place PlacementPolicy Plan PlannedTask Policy Preempted ProcessResult ProcessSpec Profile PythonCall
-Quota Ranked Reference Refusal RemoteError RemoteTraceback Report Requirements Retention RetryReason
-Right Rights Scope ScopeShares Score Scored Silent Spread Stage Standing StateError Step StoryEntry
+Quota Ranked Reference Refusal RemoteError RemoteTraceback Report Requirements ResultTooLarge
+Retention RetryReason Right Rights Scope ScopeShares Score Scored Silent Spread Stage Standing
+StateError Step StoryEntry
 StoryStep Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskOptions
 TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable
 TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable Unplaceable Unreachable Unwanted

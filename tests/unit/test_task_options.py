@@ -45,6 +45,7 @@ ALL = TaskOptions(
     hints=EU,
     scope=Scope.ORG,
     learn=False,
+    max_result=GIB // 2,
 )
 
 

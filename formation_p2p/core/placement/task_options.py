@@ -29,6 +29,9 @@ from formation_p2p.core.resources.requirements import (
     needs_and_memory,
     requirements_from_mapping,
 )
+from formation_p2p.core.units import parse_bytes
+from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
+from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES
 from formation_p2p.core.workload.environment import Env, Environment, env_of
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
@@ -110,6 +113,9 @@ class CallKwargs(PlacementKwargs, total=False):
     lost does not count."""
     timeout_s: float | None
     """The limit of one attempt."""
+    max_result: int | str
+    """The most that one call returns, with all that it holds: bytes, or a text such as `4GiB`. A
+    larger result stays with its worker for an hour (docs/data.md). 1 GiB by default."""
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
@@ -162,6 +168,7 @@ class TaskOptions:
     scope: Scope = Scope.COMMONS
     learn: bool = True
     env: Env | Environment | None = None
+    max_result: int = DEFAULT_MAX_RESULT_BYTES
     linger_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -176,6 +183,7 @@ class TaskOptions:
         sound(self.policy)
         _check_kind("hints", self.hints, Hints, "Hints, or a text such as 'region=eu'")
         _check_kind("scope", self.scope, Scope, "a Scope, or a text such as 'org'")
+        check_amount("max_result", self.max_result, 1, MAX_BLOB_BYTES)
         if self.env is not None:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
         for name in ("memory_given", "speculate", "learn"):
@@ -258,6 +266,8 @@ def options_of(
                 changed["needs"], changed["memory_given"] = needs_of(given)
             case "env", _ if given is not None and not isinstance(given, Environment):
                 changed["env"] = env_of(given)
+            case "max_result", str():
+                changed["max_result"] = _bytes_of(given)
             case "policy", str():
                 changed["policy"] = parse_policy(given, policies)
             case "hints", str() | Iterable():
@@ -275,6 +285,13 @@ def options_of(
             raise InvalidInput("env.python", f"{problem}; leave one of them out")
         options = replace(options, needs=replace(options.needs, python=python))
     return options
+
+
+def _bytes_of(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as problem:
+        raise InvalidInput("max_result", str(problem)) from problem
 
 
 def needs_of(needs: Needs) -> tuple[Requirements, bool]:

@@ -17,7 +17,7 @@ from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, decode_fields, e
 
 # Of what one call returns, unless its caller says otherwise: several fit into the memory of most
 # machines, and a mistake does not fill it.
-MAX_RESULT_BYTES: Final = GIB
+DEFAULT_MAX_RESULT_BYTES: Final = GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CallContext:
     function: bytes
     code: Blob | None = None
     environment: bytes = b""
-    max_result_bytes: int = MAX_RESULT_BYTES
+    max_result_bytes: int = DEFAULT_MAX_RESULT_BYTES
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
@@ -53,7 +53,7 @@ class CallContext:
             fields["code"] = self.code.pack()
         if self.environment:
             fields["environment"] = self.environment
-        if self.max_result_bytes != MAX_RESULT_BYTES:
+        if self.max_result_bytes != DEFAULT_MAX_RESULT_BYTES:
             fields["max_result_bytes"] = self.max_result_bytes
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
@@ -68,5 +68,5 @@ class CallContext:
             fields["function"],
             code,
             fields.get("environment", b""),
-            fields.get("max_result_bytes", MAX_RESULT_BYTES),
+            fields.get("max_result_bytes", DEFAULT_MAX_RESULT_BYTES),
         )

@@ -12,7 +12,7 @@ from typing import Protocol
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import format_bytes
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
+from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.work import PythonCall
@@ -38,6 +38,18 @@ def size_at_worker(driver: str, outcome: Outcome) -> int:
     if not isinstance(outcome, Succeeded) or not is_large(driver, outcome.result):
         return 0
     return sum(blob.size_bytes for blob in Parcel.decode(outcome.result).blobs)
+
+
+def kept_size(kind: FailureKind | None, result: bytes) -> int | None:
+    """How many bytes the worker keeps of a result that is too large for its call; None where an
+    attempt failed in another way."""
+    if kind is not FailureKind.OUTPUT or not is_parcel(result):
+        return None
+    try:
+        parcel = Parcel.decode(result)
+    except InvalidInput:  # of another driver
+        return None
+    return len(parcel.pickled) + sum(parcel.sizes)
 
 
 def blob_of(record: bytes, worker: PeerId, max_bytes: int) -> PrivateBlob:
