@@ -71,7 +71,7 @@ class DataNode(Enterable):
         await self._bridge.get(blob, path, progress)
 
     async def fetch_result(self, error: ResultTooLarge, *, trust_results: bool = False) -> Any:
-        """The result of a call that was larger than its `max_result`, from the worker that keeps it.
+        """What a call returned that was larger than its `max_result`: its worker keeps it.
 
         Raises LocalError, Unreachable or another RemoteError where that has it no more, or there is
         no room for it here; NotPlain as `map` does.

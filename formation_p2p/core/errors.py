@@ -57,8 +57,8 @@ class TaskRaised(TaskFailed):
 
 
 class ResultTooLarge(TaskFailed):
-    """A call returned more than its `max_result`. Its worker keeps the result for an hour, as long as
-    it has room: `Node.fetch_result` gets it.
+    """A call returned more than its `max_result`. Its worker keeps the result for an hour, where it
+    has room: `Node.fetch_result` gets it.
 
     `record` names it (core/workload/parcel.py), `size_bytes` is what it has.
     """

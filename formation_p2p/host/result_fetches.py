@@ -57,7 +57,8 @@ class ResultFetches:
                 async with self._places:
                     event = ResultFetched(*key, await self._fetched(asked))
             except (FormationError, OSError) as error:
-                log.warning("a result of %s did not arrive: %s", worker, error)
+                if not scope.cancel_called:  # else the worker has forgotten it by now
+                    log.warning("a result of %s did not arrive: %s", worker, error)
                 event = ResultLost(*key, str(error))
         if self._scopes.get(key) is scope:
             del self._scopes[key]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 GIVEN_UP_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Fetched:
     """What a large result is made of in a world: so many zeros."""
 

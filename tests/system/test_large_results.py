@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from formation_p2p import python_calls, value_of
+from formation_p2p import FormationError, ResultTooLarge, python_calls, value_of
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.host.storage.state import Retention, State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
@@ -70,3 +75,87 @@ async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
                 (big,) = await bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
                 assert big.sum() == MIB
                 await until(lambda: len(alice.services.packer.blobs) == 0)
+
+
+async def test_what_is_larger_than_allowed_stays_with_its_worker(world: SmallNetwork) -> None:
+    bob = world.bob
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(ResultTooLarge, match="where the call allows 1000") as of:
+            await bob.map(filled, [5], needs=NEEDS, max_result=1000)
+        assert of.value.worker == world.alice.peer_id
+        assert of.value.size_bytes > 64 * KIB * 8
+        value = await bob.fetch_result(of.value)
+        assert (value["name"], value["array"][9]) == ("number 5", 5)
+        with bob.executor(needs=NEEDS, max_result="1KiB") as executor:
+            future = executor.submit(filled, 6)
+            with pytest.raises(ResultTooLarge) as of:
+                await asyncio.wrap_future(future)
+        assert (await bob.fetch_result(of.value))["array"][0] == 6
+        job = await bob.submit(python_calls(filled, [7]), needs=NEEDS, max_result=1000)
+        (result,) = await job
+        assert len(result.reasons) == 1  # the next attempt would return as much
+        with pytest.raises(ResultTooLarge):
+            value_of(result)
+
+
+async def test_a_result_that_its_worker_has_dropped_is_not_to_be_had(world: SmallNetwork) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(ResultTooLarge) as of:
+            await world.bob.map(filled, [5], needs=NEEDS, max_result=1000)
+        (blob,) = Parcel.decode(of.value.record).blobs
+        world.alice.services.packer.blobs.release(blob.name)
+        with pytest.raises(FormationError, match="does not have it"):
+            await world.bob.fetch_result(of.value)
+
+
+async def test_a_worker_that_has_lost_a_result_runs_the_call_again(world: SmallNetwork) -> None:
+    """It is there when it is told, and gone when it is fetched: its task is tried elsewhere, and
+    then here again."""
+    blobs = world.alice.services.packer.blobs
+    kept = blobs.adopt
+    dropped: list[bytes] = []
+
+    def adopt(*of: Any) -> bytes:
+        name = kept(*of)
+        if not dropped:
+            dropped.append(name)
+            blobs.release(name)
+        return name
+
+    with patch.object(blobs, "adopt", adopt):
+        async with asyncio.timeout(DEADLINE_S):
+            (value,) = await world.bob.map(filled, [5], needs=NEEDS)
+    assert value["array"][0] == 5
+    assert len(dropped) == 1
+
+
+async def test_a_map_that_is_left_holds_nothing(world: SmallNetwork) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async for value in world.bob.map(filled, range(50), needs=NEEDS):
+            assert value["array"][0] == 0
+            break
+        gc.collect()
+        await until(lambda: len(world.alice.services.packer.blobs) == 0)
+        await until(lambda: gc.collect() >= 0 and world.bob.services.arrivals.unread_bytes == 0)
+
+
+async def test_large_results_of_a_job_survive_their_submitter(tmp_path: Path) -> None:
+    state = tmp_path / "jobs.db"
+    async with gate_at(tmp_path) as invitation:
+        alices = OpenNode.join(invitation(), home=tmp_path / "alice", listen=LISTEN)
+        bobs: dict[str, Any] = {"home": tmp_path / "bob", "listen": (), "state": state}
+        async with alices as alice, asyncio.timeout(DEADLINE_S):
+            await alice.worker(limits=MACHINE)
+            async with OpenNode.join(invitation(), **bobs) as bob:
+                await sees(bob, 1)
+                job = await bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
+                assert [value_of(each)["array"][0] for each in await job] == [3, 4]
+                job_id = job.job_id
+                assert len(list((tmp_path / "jobs.db.results" / job_id).iterdir())) == 2
+    async with OpenNode.join(invitation(), **bobs) as bob:
+        again = await bob.job(job_id)
+        results = await again.results()
+        assert [value_of(each)["array"][5] for each in results] == [3, 4]
+    with closing(State(state, Retention(jobs=0))) as kept:
+        kept.prune()
+    assert not (tmp_path / "jobs.db.results").exists()

@@ -17,11 +17,17 @@ from formation_p2p.core.execution.effects import (
     ExecutionOutput,
     ExecutionsEnded,
     ExecutionStarted,
+    FreeResults,
     Kill,
     Pause,
     Work,
 )
-from formation_p2p.core.execution.executions import MAX_OUTBOX_BYTES, Executions
+from formation_p2p.core.execution.executions import (
+    MAX_KEPT,
+    MAX_KEPT_BYTES,
+    MAX_OUTBOX_BYTES,
+    Executions,
+)
 from formation_p2p.core.negotiation.in_flight import (
     BATCH_BYTES,
     MAX_IN_FLIGHT_BYTES,
@@ -47,10 +53,11 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.resources.fits import GpuClaim, Reservation
-from formation_p2p.core.units import KIB
+from formation_p2p.core.units import GIB, KIB, MIB
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
-from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, only, sent
+from tests.support.large_results import CALL, record_at
+from tests.support.stories import ALICE, BOB, CAROL, MALLORY, NEEDS, only, sent
 
 WINDOW = LEASE_DEFAULTS.window
 
@@ -500,3 +507,47 @@ def test_each_attempt_has_one_result_and_the_books_are_balanced(
             assert run.load.total_bytes == sum(running.values()) <= MAX_IN_FLIGHT_BYTES
             assert run.outbox.keys() == waiting
             assert run.outbox_bytes == len(b"done") * len(waiting)
+
+
+# -- large results ------------------------------------------------------------------------------
+
+
+def a_call_lease(memory_bytes: int = GIB) -> Lease:
+    needs = replace(CALL, memory_bytes=memory_bytes)
+    return replace(LEASE, request=replace(LEASE.request, needs=needs))
+
+
+def large(size_bytes: int) -> Succeeded:
+    return Succeeded(record_at(ALICE, size_bytes))
+
+
+def test_a_large_result_is_freed_once_it_is_acknowledged(alice: Executions) -> None:
+    alice.dispatched(a_call_lease(), dispatch_of(0, 1))
+    alice.handle_report(executions_ended(0, outcome=large(MIB)))
+    alice.handle_report(executions_ended(1))
+    acked = alice.received(BOB.peer_id, ResultAck("lease", (attempt(0), attempt(1))))
+    assert acked == [FreeResults("lease", (attempt(0),), cause="")]
+    alice.validate({"lease"})
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "size_bytes"), [(4 * GIB, MAX_KEPT_BYTES), (512 * MIB, 128 * MIB)]
+)
+def test_nothing_more_runs_while_large_results_wait_to_be_fetched(
+    alice: Executions, memory_bytes: int, size_bytes: int
+) -> None:
+    alice.dispatched(a_call_lease(memory_bytes), dispatch_of(0, 1))
+    assert only(alice.handle_report(executions_ended(0, outcome=large(size_bytes))), Pause) == []
+    effects = alice.handle_report(executions_ended(1, outcome=large(64)))
+    assert only(effects, Pause) == [Pause("lease", cause="")]
+    acked = alice.received(BOB.peer_id, ResultAck("lease", (attempt(0),)))
+    assert acked == [
+        FreeResults("lease", (attempt(0),), cause=""),
+        Continue("lease", cause=""),
+    ]
+
+
+def test_so_many_large_results_wait_at_the_most(alice: Executions) -> None:
+    alice.dispatched(a_call_lease(), dispatch_of(*range(MAX_KEPT)))
+    effects = alice.handle_report(executions_ended(*range(MAX_KEPT), outcome=large(64)))
+    assert only(effects, Pause) == [Pause("lease", cause="")]

@@ -189,3 +189,11 @@ def test_what_is_packed_in_another_form_is_refused(packed: object) -> None:
 def test_packed_values_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"^priority"):
         TaskOptions.unpack([["priority", -1]])
+
+
+def test_what_a_call_returns_is_bounded_in_bytes_or_words() -> None:
+    assert options_of({"max_result": "4GiB"}).max_result == 4 * GIB
+    assert options_of({"max_result": 1000}).max_result == 1000
+    for wrong in ("much", 0, 1.5, 10**18):
+        with pytest.raises(InvalidInput, match="max_result"):
+            options_of({"max_result": wrong})

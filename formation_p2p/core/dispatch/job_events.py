@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
@@ -15,6 +15,10 @@ from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
 
 if TYPE_CHECKING:  # a command that reads events of another process has no use for them
     from formation_p2p.core.resources.requirements import Requirements
+
+# Of a larger result those that remember what happened keep only that there was one: 16,384 of them
+# would hold gigabytes.
+SMALL_RESULT_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class TaskSucceeded:
     ran_ms: int
     used: Usage = UNMEASURED
     content: Content | None = field(default=None, compare=False, repr=False)
+
+    def in_brief(self) -> TaskSucceeded:
+        """For those that remember what happened: without what it brought, where that is large."""
+        small = self.content is None and len(self.result) <= SMALL_RESULT_BYTES
+        return self if small else replace(self, result=b"", content=None)
 
 
 class RetryReason(StrEnum):

@@ -26,9 +26,6 @@ from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.placement.task_options import SchedulingKey
 
-# Of a larger result only that there was one is kept: 16,384 of them would hold gigabytes.
-SMALL_RESULT_BYTES: Final = 256
-
 
 @dataclass(frozen=True, slots=True)
 class StoryParameters:
@@ -124,8 +121,10 @@ class Story:
             if type(effect) is not job_events.EmitJobEvent:
                 continue
             event = effect.event
-            if type(event) is job_events.TaskSucceeded or type(event) is job_events.TaskGaveUp:
-                if len(event.result) > SMALL_RESULT_BYTES:
+            if type(event) is job_events.TaskSucceeded:
+                event = event.in_brief()
+            elif type(event) is job_events.TaskGaveUp:
+                if len(event.result) > job_events.SMALL_RESULT_BYTES:
                     event = replace(event, result=b"")
             elif type(event) is not job_events.TaskPlaced and isinstance(event, _OF_JOBS):
                 continue

@@ -33,21 +33,23 @@ def is_large(driver: str, result: bytes) -> bool:
 
 
 def size_at_worker(driver: str, outcome: Outcome) -> int:
-    """How many bytes a worker keeps for the owner of its lease until the outcome is acknowledged.
-    The record is the worker's own."""
+    """How many bytes a worker keeps for the owner of a lease until it has acknowledged this."""
     if not isinstance(outcome, Succeeded) or not is_large(driver, outcome.result):
         return 0
-    return sum(blob.size_bytes for blob in Parcel.decode(outcome.result).blobs)
+    return _size_of(outcome.result) or 0
 
 
 def kept_size(kind: FailureKind | None, result: bytes) -> int | None:
     """How many bytes the worker keeps of a result that is too large for its call; None where an
     attempt failed in another way."""
-    if kind is not FailureKind.OUTPUT or not is_parcel(result):
-        return None
+    return _size_of(result) if kind is FailureKind.OUTPUT and is_parcel(result) else None
+
+
+def _size_of(record: bytes) -> int | None:
+    """None where it is none: drivers may be anybody's."""
     try:
-        parcel = Parcel.decode(result)
-    except InvalidInput:  # of another driver
+        parcel = Parcel.decode(record)
+    except InvalidInput:
         return None
     return len(parcel.pickled) + sum(parcel.sizes)
 

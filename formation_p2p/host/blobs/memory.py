@@ -324,6 +324,7 @@ class PrivateBlobs:
         with self._lock:
             self._folder = None
             held, self._held = list(self._held.values()), {}
+            self._memory_bytes -= sum(x.size_bytes for x in held if x.file is not None)
             self._files = 0
         for each in held:
             each.holders = 0

@@ -209,7 +209,7 @@ def handed_over(
 
 def hand_over(pickled: bytes, buffers: list[PickleBuffer], data: int) -> bytes:
     """The body of a result's parcel, once the node has the memory. Raises OSError."""
-    inside = len(pickled) > LARGE_BYTES
+    inside = len(pickled) > LARGE_BYTES or not buffers
     views = [each.raw() for each in buffers]
     memory = os.memfd_create("formation-result", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -51,8 +51,6 @@ MAX_REQUEST_BYTES: Final = 1024
 # it is the last second; of a job of programs, what one screen shows and much more.
 MAX_EVENTS: Final = 4096
 MAX_OUTPUT_BYTES: Final = MIB
-# Of a result so large only that there was one is kept: it is not shown here.
-SMALL_RESULT_BYTES: Final = 256
 # Events sent at once. Ten microseconds each: a storm takes a twentieth of the node's time.
 AT_ONCE: Final = 256
 PAUSE_S: Final = 0.05
@@ -113,8 +111,7 @@ class Events:
 
     def _note(self, unix_s: float, job_id: str, event: JobEvent) -> None:
         if type(event) is job_events.TaskSucceeded:
-            if len(event.result) > SMALL_RESULT_BYTES:
-                event = replace(event, result=b"")
+            event = event.in_brief()
         elif type(event) is job_events.TaskPrinted:
             self._output_bytes += len(event.data)
             while self._last and self._output_bytes > MAX_OUTPUT_BYTES:

@@ -1,0 +1,306 @@
+"""Calls with large results, on real interpreters: what they return is handed over as memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import cloudpickle
+import numpy as np
+import pytest
+import trio
+
+from formation_p2p.api.calls import ArgumentPickler, parts_of, pickled_function
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.parcel import Parcel, is_parcel
+from formation_p2p.host.blobs.arrivals import Arrivals
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
+from formation_p2p.host.drivers.driver import BlobAccess
+from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.results.load import load_result
+from tests.support.drivers_world import OWNER, ALease, bare_machine, open_descriptors, within
+from tests.support.parcels import OWNER as WORKER
+from tests.support.parcels import a_packer
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Blobs:
+    """The results that this process keeps, as the node does."""
+
+    def __init__(self, root: Path, limit_bytes: int | None, kept_s: float) -> None:
+        self.held = PrivateBlobs(limit_bytes)
+        self.held.open(root / "kept")
+        self.results = ResultBlobs(self.held, lambda: WORKER, kept_s)
+        self.keep_result = self.results.keep
+
+
+class World:
+    def __init__(self, root: Path, limit_bytes: int | None, kept_s: float) -> None:
+        self.blobs = Blobs(root, limit_bytes, kept_s)
+        self.pickler = ArgumentPickler(a_packer())
+        driver = PythonDriver(bare_machine())
+        driver.blobs = cast("BlobAccess", self.blobs)  # it takes nothing else
+        self.lease = ALease(driver, root)
+
+    async def outcome(
+        self, function: Callable[..., Any], *args: Any, max_bytes: int | None = None
+    ) -> Outcome:
+        shared = pickled_function(function)
+        if max_bytes is not None:
+            context = CallContext.decode(shared)
+            shared = CallContext(
+                context.python, context.function, max_result_bytes=max_bytes
+            ).encode()
+        payload = self.pickler.dumps(args, {})
+        assert isinstance(payload, bytes)
+        return await self.lease.outcome(shared, payload)
+
+    def read(self, record: bytes, peer: PeerId | None = None) -> Any:
+        parcel = Parcel.decode(record)
+        assert parcel.blob is not None
+        lent = self.blobs.held.lend(parcel.blob.name, peer)
+        assert lent is not None
+        content = Arrivals().of_worker(lent.file, parcel.blob.size_bytes)
+        lent.done(clean=False)
+        pickled, buffers = parts_of(parcel, content.take())
+        return load_result(pickled, buffers=buffers)
+
+
+def story(
+    root: Path,
+    scenario: Callable[[World], Awaitable[None]],
+    limit_bytes: int | None = None,
+    kept_s: float = KEPT_S,
+) -> None:
+    async def bounded() -> None:
+        world = World(root, limit_bytes, kept_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.lease.serve)
+            try:
+                await scenario(world)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await world.lease.end()
+        world.blobs.held.close()
+        assert (world.blobs.held.memory_bytes, len(world.blobs.held)) == (0, 0)
+
+    bare_machine()
+    before = open_descriptors()
+    within(30, bounded)
+    assert open_descriptors() <= before
+
+
+def filled(count: int) -> Any:
+    return {"ones": np.ones(count), "flags": np.zeros(count, bool), "text": "x" * 10}
+
+
+def test_what_is_large_is_handed_over_and_what_is_small_is_not(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        small = await world.outcome(filled, 10)
+        assert isinstance(small, Succeeded)
+        assert not is_parcel(small.result)
+        for count in (64 * KIB, 500_001):
+            outcome = await world.outcome(filled, count)
+            assert isinstance(outcome, Succeeded)
+            value = world.read(outcome.result, OWNER)
+            assert (value["ones"].sum(), value["flags"].any(), value["text"]) == (
+                *(count, False),
+                "x" * 10,
+            )
+            value["ones"][0] = 7  # its own
+        texts = await world.outcome(lambda: [str(n) for n in range(100_000)])
+        assert isinstance(texts, Succeeded)
+        assert world.read(texts.result) == [str(n) for n in range(100_000)]
+        assert len(world.blobs.held) == 3
+        world.blobs.results.free("lease", [])
+        assert len(world.blobs.held) == 3
+        world.blobs.results.lease_ended("another")
+        world.blobs.results.lease_ended("lease")
+        assert len(world.blobs.held) == 0
+
+    story(tmp_path, scenario)
+
+
+def test_only_the_owner_of_the_lease_may_read_it_over_the_network(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        outcome = await world.outcome(filled, 64 * KIB)
+        assert isinstance(outcome, Succeeded)
+        (blob,) = Parcel.decode(outcome.result).blobs
+        assert world.blobs.held.lend(blob.name, PeerId("another")) is None
+        assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
+        world.blobs.results.lease_ended("lease")
+
+    story(tmp_path, scenario)
+
+
+def test_more_than_memory_has_room_for_goes_to_the_disk(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        outcome = await world.outcome(filled, 64 * KIB)
+        assert isinstance(outcome, Succeeded)
+        assert world.blobs.held.memory_bytes == 0
+        assert len(list((tmp_path / "kept").iterdir())) == 1
+        assert world.read(outcome.result)["ones"].sum() == 64 * KIB
+        world.blobs.results.lease_ended("lease")
+        assert not list((tmp_path / "kept").iterdir())
+
+    story(tmp_path, scenario, limit_bytes=0)
+
+
+def test_what_its_call_does_not_allow_is_kept_beyond_the_lease(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        outcome = await world.outcome(filled, 64 * KIB, max_bytes=100_000)
+        assert isinstance(outcome, Failed)
+        assert outcome.kind is FailureKind.OUTPUT
+        assert "where the call allows 100000" in outcome.message
+        small = await world.outcome(lambda: "x" * 100, max_bytes=50)
+        assert isinstance(small, Failed)
+        world.blobs.results.lease_ended("lease")
+        assert world.read(outcome.result, OWNER)["ones"].sum() == 64 * KIB
+        assert world.read(small.result) == "x" * 100
+        world.blobs.results.trim()
+        assert len(world.blobs.held) == 2
+
+    story(tmp_path, scenario)
+
+
+def test_an_owner_that_never_fetches_its_results_loses_them(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        for most in (None, 100_000):
+            outcome = await world.outcome(filled, 64 * KIB, max_bytes=most)
+            assert len(Parcel.decode(outcome.result).blobs) == 1
+        await trio.sleep(0.3)
+        world.blobs.results.trim()
+        assert len(world.blobs.held) == 0
+
+    story(tmp_path, scenario, kept_s=0.2)
+
+
+def test_more_than_the_lease_has_memory_is_not_handed_over(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        outcome = await world.outcome(lambda: np.zeros(40 * MIB))
+        assert isinstance(outcome, Failed)
+        assert (outcome.kind, outcome.result) == (FailureKind.OUTPUT, b"")
+        assert "of memory leased" in outcome.message
+        assert await world.outcome(len, "abc") == Succeeded(b"\x80\x05K\x03.")
+
+    story(tmp_path, scenario)
+
+
+FORGED = {
+    "no memory": "",
+    "memory that can be written to": "file = os.memfd_create('x', os.MFD_ALLOW_SEALING)",
+    "a file": "file = os.open('/etc/passwd', os.O_RDONLY)",
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_call_that_answers_in_place_of_its_interpreter_harms_itself_alone(
+    tmp_path: Path, forged: str
+) -> None:
+    def forge(make: str) -> None:
+        import socket
+        import struct
+
+        kinds: dict[int, int] = {}
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                end = socket.socket(fileno=os.dup(fd))
+                kinds.setdefault(end.type, fd)
+        scope: dict[str, Any] = {"os": os}
+        exec(make, scope)
+        if "file" in scope:
+            with socket.socket(fileno=os.dup(kinds[socket.SOCK_SEQPACKET])) as data:
+                socket.send_fds(data, [b"+"], [scope["file"]])
+        body = struct.pack("!QIIQ", 0, 1, 1, 1024) + b"\x80"
+        reply = struct.pack("!cQ??QQII", b"r", 1, False, False, 0, 0, 0, len(body)) + body
+        os.write(kinds[socket.SOCK_STREAM], reply)
+        os._exit(1)
+
+    async def scenario(world: World) -> None:
+        outcome = await world.outcome(forge, FORGED[forged])
+        assert isinstance(outcome, Failed)
+        assert outcome.kind in (FailureKind.EXIT, FailureKind.OUTPUT), outcome.message
+        assert len(world.blobs.held) == 0
+        # The first may be given to the interpreter that is about to die.
+        again = [await world.outcome(filled, 64 * KIB) for _ in range(2)]
+        assert isinstance(again[-1], Succeeded)
+        world.blobs.results.lease_ended("lease")
+
+    story(tmp_path, scenario)
+
+
+def test_of_what_is_not_allowed_the_oldest_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from formation_p2p.host.blobs import results
+
+    monkeypatch.setattr(results, "MAX_UNALLOWED_OF_OWNER_BYTES", 1200 * KIB)
+
+    async def scenario(world: World) -> None:
+        records = [
+            (await world.outcome(lambda n: np.full(64 * KIB, n), n, max_bytes=1000)).result
+            for n in range(3)
+        ]
+        blobs = [Parcel.decode(record).blobs[0] for record in records]
+        assert world.blobs.held.lend(blobs[0].name) is None
+        assert len(world.blobs.held) == 2
+        assert world.read(records[1])[0] == 1
+        assert world.read(records[2])[0] == 2
+        late = await world.outcome(lambda: np.ones(MIB), max_bytes=1000)
+        assert isinstance(late, Failed)
+        assert late.result == b""
+        assert "too much to be kept" in late.message
+
+    story(tmp_path, scenario)
+
+
+def test_a_driver_without_blobs_says_so(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        driver = PythonDriver(bare_machine())
+        lease = ALease(driver, tmp_path / "other")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lease.serve)
+            outcome = await lease.outcome(
+                pickled_function(filled), cast("bytes", world.pickler.dumps((MIB,), {}))
+            )
+            with trio.CancelScope(shield=True):
+                await lease.end()
+        assert isinstance(outcome, Failed)
+        assert "no access to private blobs" in outcome.message
+
+    (tmp_path / "other").mkdir()
+    story(tmp_path, scenario)
+
+
+def test_what_has_come_and_is_not_read_is_bounded_in_memory(tmp_path: Path) -> None:
+    arrivals = Arrivals(3 * MIB)
+    with pytest.raises(LocalError, match="was left"):
+        arrivals.room(4 * MIB)
+    arrivals.folder = tmp_path / "arrivals"
+    first, second = arrivals.room(2 * MIB), arrivals.room(2 * MIB)
+    assert arrivals.unread_bytes == 2 * MIB  # the second is in a file without a name
+    assert not list(arrivals.folder.iterdir())
+    second.view[:5] = b"12345"
+    assert bytes(second.take()[:6]) == b"12345\0"
+    view = first.take()
+    assert arrivals.unread_bytes == 0
+    dropped = arrivals.room(MIB)
+    assert arrivals.unread_bytes == MIB
+    del dropped
+    assert arrivals.unread_bytes == 0
+    assert view.nbytes == 2 * MIB
+    short = os.memfd_create("short")
+    os.write(short, b"x" * 10)
+    with pytest.raises(LocalError, match="shorter than its worker said"):
+        arrivals.of_worker(short, 100)
+    os.close(short)
