@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -707,9 +708,13 @@ def test_nodes_of_two_versions_refuse_each_other_and_say_which_to_upgrade(
                 assert why.endswith(f"upgrade formation_p2p {where}")
             await until(lambda: alice.gone == [bob.peer_id])
             assert await alice.ask(carol, b"who is near?") == b"re:who is near?"
+            with suppress(Unreachable):
+                await alice.ask(bob, b"who is near?")
+            await until(lambda: alice.gone == [bob.peer_id] * 2)
 
+    caplog.set_level(logging.INFO)
     run(story)
-    assert "upgrade formation_p2p" in caplog.text
+    assert caplog.text.count("upgrade formation_p2p") == 2, "alice and carol say so once"
 
 
 def test_of_nodes_of_other_versions_the_latest_are_remembered() -> None:

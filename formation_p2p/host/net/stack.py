@@ -326,11 +326,13 @@ class Stack:
             f"it speaks version {version} of Formation's protocols, and this node version "
             f"{VERSION}; upgrade formation_p2p {where}"
         )
+        # It comes back again and again.
+        level = logging.DEBUG if connection.peer in self.incompatible else logging.WARNING
         self.incompatible.pop(connection.peer, None)
         if len(self.incompatible) >= MAX_INCOMPATIBLE:
             del self.incompatible[next(iter(self.incompatible))]
         self.incompatible[connection.peer] = reason
-        self.drop(connection.peer, reason, logging.WARNING)
+        self.drop(connection.peer, reason, level)
 
     def _introduce(self, connection: Connection) -> None:
         self._spawn(partial(self.served.push, connection))
