@@ -16,7 +16,7 @@ import formation_p2p.joblib  # noqa: F401 - makes the backend known to joblib
 from examples.local_network import LocalNetwork
 from formation_p2p import Node
 
-PARAMETERS = {"C": [1, 10], "gamma": [0.001, 0.01]}
+PARAMETERS = {"C": [0.1, 1, 10], "gamma": [0.001, 0.01]}
 
 
 def search(node: Node) -> GridSearchCV:

@@ -142,7 +142,7 @@ def test_the_search_of_a_grid_runs_on_three_workers() -> None:
     assert len(did) == 3
     assert all(did)
     # What scikit-learn finds by itself.
-    assert "12 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
+    assert "18 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
 
 
 @pytest.mark.parametrize(
