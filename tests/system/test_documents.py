@@ -337,6 +337,9 @@ PROGRAMS: Final = {
     'scope="org"': Around(_work, needs_node=True),
     "peer.handle(event, now)": Around(_peer),
     'blob = await node.put("a.bin")': Around(needs_node=True),
+    "table = await node.put(": Around(
+        needs_node=True, replaced=("5_000, 5_000", "1_000, 500"), after="assert len(found) == 1_000"
+    ),
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),
     "plan = derive(": Around(after="await main()"),
