@@ -39,7 +39,7 @@ def parts(sections: Sequence[str], sides: Sequence[str], quick: bool) -> list[Pa
     python = (f"--python={PEERS_PYTHON if has_peers else sys.executable}",)
     thumbs = ("--pictures=6", *python) if quick else python
     blob = ("--mib=8", "--rounds=1") if quick else ("--rounds=3",)
-    package = ("--rounds=1", "--warm=8") if quick else ()
+    package = ("--rounds=1", "--calls=8") if quick else ()
     env = ("--times=1", "--calls=20") if quick else ()
     mixed = ("--calls=120",) if quick else ()
     every = {
