@@ -78,7 +78,10 @@ async def first_calls(workers: Workers, folder: Path, rounds: int) -> Times:
 async def warm_calls(workers: Workers, folder: Path, calls: int) -> Times:
     """Of two nodes, each with a worker to itself. They take turns, so that both meet the same
     machine. A quarter is not counted."""
-    functions = {"package": package(folder, "own_warm"), "none": abs}
+    functions: dict[str, Callable[[int], int]] = {
+        "package": package(folder, "own_warm"),
+        "none": abs,
+    }
     times_ms: Times = {"package": [], "none": []}
     async with workers.scheduler() as one, workers.scheduler() as other:
         for number in range(calls + calls // 4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
@@ -112,6 +114,36 @@ def test_an_environment_is_built_once_and_has_what_was_asked_for(
     (name,) = build.cache.warm()
     assert told == [(), (name,)]
     assert not any(build.cache.root.glob("*/build"))
+
+
+def test_what_was_compiled_once_is_not_compiled_again(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+
+    def compiled(place: str, source: str) -> tuple[bytes, ...]:
+        lib = tmp_path / place
+        (lib / "tests").mkdir(parents=True)
+        (lib / "tests" / "much.py").write_text("WORK = 1\n")
+        (lib / "greet.py").write_text(source)
+        (lib / "other.py").write_text("for another Python(\n")
+        program = (sys.executable, "-I", "-S", compile_all.__file__, str(lib), str(kept))
+        subprocess.run(program, check=True, timeout=30)
+        imported = "import sys; sys.path.insert(0, sys.argv[1]); import greet; print(greet.HELLO)"
+        run = (sys.executable, "-I", "-S", "-c", imported, str(lib))
+        said = subprocess.run(run, check=True, capture_output=True, timeout=30).stdout
+        return said, *(path.read_bytes() for path in lib.glob("**/*.pyc"))
+
+    first = compiled("first", "HELLO = 'hello'\n")
+    (only,) = kept.iterdir()
+    assert first[0] == b"hello\n"
+    assert len(first) == 2  # one module, compiled
+    # What is kept is what is used, as long as it is whole.
+    only.write_bytes(only.read_bytes().replace(b"hello", b"HELLO"))
+    assert compiled("damaged", "HELLO = 'hello'\n") == first
+    made_ns = only.stat().st_mtime_ns
+    assert compiled("second", "HELLO = 'hello'\n") == first
+    assert only.stat().st_mtime_ns == made_ns
+    assert compiled("changed", "HELLO = 'servus'\n")[0] == b"servus\n"
+    assert len(list(kept.iterdir())) == 2
 
 
 def test_many_that_want_one_at_once_have_it_built_once(build: Builder) -> None:

@@ -27,6 +27,7 @@ from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
 from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
 from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.cache import EnvironmentCache, key_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
@@ -45,16 +46,19 @@ _NEEDS_SOURCES: Final = b"building from source is disabled"
 
 _GREETING: Final = re.compile(r"(?m)^Using Python .*\n")
 
-# A shell, so that one sandbox is started for all. $1 is uv, $2 the interpreter, $3 the folder; the
-# rest is for `uv pip install`. Tasks cannot write bytecode there, and would compile each module
-# each time: 4 s for scikit-learn. What does not compile is for another Python. -S runs no .pth
-# file.
+# A shell, so that one sandbox is started for all. $1 is uv, $2 the interpreter, $3 the folder, $4
+# compile_all.py, $5 where it keeps what it compiles, if it does; the rest is for `uv pip install`.
+# Tasks cannot write bytecode there, and would compile each module each time: 4 s for scikit-learn.
+# -S runs no .pth file.
 _SCRIPT: Final = """
-uv=$1 python=$2 venv=$3
-shift 3
+uv=$1 python=$2 venv=$3 compile=$4 kept=$5
+shift 5
 "$uv" venv --quiet --python "$python" "$venv" && "$uv" pip install --python "$venv" "$@" || exit
-"$python" -I -S -m compileall -qq -j 0 -x '/tests?/' "$venv/lib" || true
+"$python" -I -S "$compile" "$venv/lib" ${kept:+"$kept"} || true
 """
+
+# Among the downloads, and removed with them.
+_COMPILED: Final = "formation-bytecode"
 
 Log = Callable[[Stream, bytes], None]
 
@@ -202,6 +206,8 @@ class _Build:
             uv,
             str(self.interpreter.path),
             str(folder / "venv"),
+            compile_all.__file__,
+            "" if sources else str(downloads / _COMPILED),
         )
         return Launch(
             argv=(
@@ -226,7 +232,7 @@ class _Build:
             limits=TaskLimits(
                 _CPU_MILLI, _MEMORY_BYTES, self.cache.settings.disk_bytes, network=True
             ),
-            shown=(Path(uv).resolve().parent,),
+            shown=(Path(uv).resolve().parent, Path(compile_all.__file__).parent),
             writable=() if sources else (downloads,),
         )
 
