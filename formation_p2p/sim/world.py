@@ -119,7 +119,7 @@ class World:
         self._trace = trace
         self._parameters = parameters if lean else replace(parameters, validate=True)
         self._loss_rng = random.Random(f"{seed}/loss")
-        self._root = self._identity("root")
+        self.root = self._identity("root")
         self.peers: dict[PeerId, SimNode] = {}
         self.numbered: list[SimNode] = []
         self.undialable: set[str] = set()  # by name: nodes that cannot be dialled back
@@ -155,11 +155,11 @@ class World:
 
         @cache
         def joined() -> Network:
-            root = self._root if not stranger else self._identity("another root")
+            root = self.root if not stranger else self._identity("another root")
             granted = issue(root, rights or Rights(int(EPOCH_UNIX_S) + 10**7), identity.peer_id)
             network = Network(root.public_key, (), granted)
             # A stranger knows the network's public side, and shows a grant that is worth nothing.
-            return _disguised(network, self._root.public_key) if stranger else network
+            return _disguised(network, self.root.public_key) if stranger else network
 
         def born(incarnation: int) -> SimPeer:
             which = f"/life {incarnation}" if incarnation else ""

@@ -13,8 +13,12 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.units import KIB
+from formation_p2p.host.net.parameters import NetParameters
+from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
+from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES
 from tests.host import mallory
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import until
@@ -47,6 +51,34 @@ def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
     def hand_is_heard(victim: Node) -> bool:
         connections = list(victim.stack.swarm.all())
         return any(connection.muxer.streams for connection in connections)
+
+    run(story)
+
+
+def test_little_is_kept_unread_of_strangers_and_more_of_who_shares_a_lease() -> None:
+    """Requests are answered one after the other; meanwhile what else was sent lies here."""
+
+    async def story() -> None:
+        victim = Node(parameters=NetParameters(kad_frames_per_s=1, identify_wait_s=0.0))
+        async with running(victim):
+            hand = await mallory.muxed(victim)
+            for sid in range(1, 33, 2):
+                await hand.open(sid, KAD_PROTOCOL)
+
+            async def push() -> None:
+                for _ in range(4):
+                    for sid in range(1, 33, 2):
+                        await hand.data(sid, encode_frame(bytes(100)) * 600)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(push)
+                await trio.sleep(1)
+                [connection] = victim.stack.swarm.all()
+                kept = connection.muxer.unread_bytes
+                assert WINDOW_BYTES / 2 < kept <= STRANGERS_UNREAD_BYTES + 64 * KIB
+                victim.stack.note_lease(hand.peer_id)
+                await until(lambda: connection.muxer.unread_bytes > 2 * STRANGERS_UNREAD_BYTES)
+                nursery.cancel_scope.cancel()
 
     run(story)
 

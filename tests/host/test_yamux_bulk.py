@@ -18,7 +18,7 @@ from formation_p2p.host.net.transport.writer import (
     SLOW_S,
     WRITTEN_MESSAGES,
 )
-from formation_p2p.host.net.transport.yamux import MAX_UNREAD_BYTES, Muxer
+from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES, Muxer
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 from tests.support.waiting import until
 
@@ -190,12 +190,15 @@ def test_a_stream_that_takes_much_has_a_wider_window_and_no_more() -> None:
                 nursery.start_soon(here.write, bytes(2 * BULK_WINDOW_BYTES))
                 await until(lambda: len(there.unread) == BULK_WINDOW_BYTES)
                 # And yet the other streams go on: it may lie unread beside what they may.
-                assert bob.max_unread_bytes == MAX_UNREAD_BYTES + BULK_WINDOW_BYTES - WINDOW_BYTES
+                assert (
+                    bob.max_unread_bytes
+                    == STRANGERS_UNREAD_BYTES + BULK_WINDOW_BYTES - WINDOW_BYTES
+                )
                 other, other_there = await a_stream(alice, bob)
                 await other.write(b"hello")
                 assert await read_all(other_there, 5) == b"hello"
                 there.abort("enough")
-                await until(lambda: bob.max_unread_bytes == MAX_UNREAD_BYTES)
+                await until(lambda: bob.max_unread_bytes == STRANGERS_UNREAD_BYTES)
                 nursery.cancel_scope.cancel()
 
     run(story)

@@ -47,7 +47,7 @@ class Town:
         self.world.peer = Mute
         self.squatters = [self.world.add(f"mallory {n}") for n in range(squatters)]
         self.priority = priority
-        self.invitation = issue(self.world._root, Rights(int(EPOCH_UNIX_S) + 10**7))
+        self.invitation = issue(self.world.root, Rights(int(EPOCH_UNIX_S) + 10**7))
         self.asked = 0
         self.world.elapse(20)  # so that all know each other
 
@@ -56,7 +56,7 @@ class Town:
         who = self.squatters[self.asked // len(self.workers) % len(self.squatters)]
         worker = self.workers[self.asked % len(self.workers)]
         self.asked += 1
-        root = self.world._root.public_key
+        root = self.world.root.public_key
         grant = bind(self.invitation, root, who.identity.peer_id)
         request = PlacementRequest(self.asked, ALL, grant, self.priority)
         self.world.deliver(worker, Received(who.contact, request))

@@ -151,6 +151,13 @@ def test_an_offer_that_is_not_kept_gives_the_devices_that_it_named_or_none() -> 
         assert isinstance(alice.commit(MALLORY, answer.lease_id, now_s), kind)
 
 
+def test_what_is_not_kept_and_finds_the_ledger_full_is_gone(alice: Guarded) -> None:
+    now_s = alice.lapse(BOB, 0)
+    lease_id = alice.offered(BOB, now_s)
+    alice.lessor.ledger.max_reservations = 0
+    assert isinstance(alice.commit(BOB, lease_id, now_s), CommitRefused)
+
+
 def test_what_is_given_back_at_once_costs_little(alice: Guarded) -> None:
     """As every round does of which another worker's offer was the better one."""
     for number in range(20):
@@ -238,15 +245,13 @@ def test_who_goes_on_is_left_waiting_and_told_for_how_long(alice: Guarded) -> No
 def test_what_is_remembered_is_bounded() -> None:
     alice = Guarded(LeaseParameters(max_standings=2))
     now_s = alice.lapse(MALLORY, 0)
-    for member in CREW[:2]:
-        alice.lapse(Contact(member.peer_id), now_s)
-    owners = alice.lessor._standing._owners
-    assert list(owners) == [each.peer_id for each in CREW[:2]]
-    for member in CREW[:3]:
-        who = Contact(member.peer_id)
-        lease_id = alice.offered(who, 100, needs=replace(NEEDS, cpu_milli=1))
-        alice.commit(who, lease_id, 100)
-    assert len(alice.lessor._standing._committed_s) == 2
+    for member in crew(2):
+        alice.lapse(member, now_s)
+    assert len(alice.lessor.standing) == 2 + 1  # owners, and their invitation
+    for member in crew(3):
+        lease_id = alice.offered(member, 100, needs=replace(NEEDS, cpu_milli=1))
+        alice.commit(member, lease_id, 100)
+    assert len(alice.lessor.standing) == 2 + 1 + 2
 
 
 # -- what else a lease is counted for -------------------------------------------------------------

@@ -74,7 +74,7 @@ class Lessor:
         self._places = places
         self._leases: dict[str, Lease] = {}
         self._wants = Wants(parameters)
-        self._standing = Standing(capability, parameters)
+        self.standing = Standing(capability, parameters)
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._leaving = False
@@ -118,7 +118,7 @@ class Lessor:
                 self._fence += 1
                 lease.granted(self._fence, now.mono_s + self._parameters.lease_s)
                 self._admission.began(lease.lease_id, now)
-                self._standing.committed(sender.peer_id, now)
+                self.standing.committed(sender.peer_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
             answer = work.Leased(lease.lease_id, lease.fence, left_ms, self._parameters.window)
         return [Send(sender, answer, cause=cause)]
@@ -223,13 +223,13 @@ class Lessor:
             return refusals.Leaving()
         for want in self._wants.take_lapsed(now):
             idle_s = self._parameters.hold_s
-            self._standing.idled(want.owner, want.invitation, want.needs, idle_s, now)
+            self.standing.idled(want.owner, want.invitation, want.needs, idle_s, now)
         owner, invitation = sender.peer_id, self._admission.invitation(request.grant)
         refusal = (
             self._budget.refusal(request.grant, owner, needs.cpu_milli)
             or fits(needs, self.capability, self._labels, self._drivers)
             or self._failed_environments.refusal(needs.environment, now)
-            or self._standing.refusal(owner, invitation, self._offers(), now)
+            or self.standing.refusal(owner, invitation, self._offers(), now)
         )
         if refusal is not None:
             return refusal
@@ -250,7 +250,7 @@ class Lessor:
             return refusals.Infeasible("priority", urgent, request.priority)
         self._wants.forget(owner, least, request.priority)
         expires_s = now.mono_s + self._parameters.hold_s
-        kept = not self._standing.is_doubtful(owner, invitation, now)
+        kept = not self.standing.is_doubtful(owner, invitation, now)
         state = LeaseState.OFFERED
         lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, invitation, kept)
         self._leases[lease_id] = lease
@@ -301,7 +301,7 @@ class Lessor:
         displaced = to_displace(needs, self.ledger, self._ending(), candidates)
         if (
             displaced is None
-            or self._standing.is_doubtful(owner, invitation, now)
+            or self.standing.is_doubtful(owner, invitation, now)
             or not self._wants.note(owner, invitation, needs, priority, displaced, now)
         ):
             self._wants.forget(owner, needs, priority)
@@ -367,7 +367,7 @@ class Lessor:
         if was_offered and event in ("release", "expire"):
             for_s = self._parameters.hold_s - max(lease.expires_s - now.mono_s, 0.0)
             owner = lease.owner.peer_id
-            self._standing.idled(owner, lease.invitation, lease.needs, for_s, now)
+            self.standing.idled(owner, lease.invitation, lease.needs, for_s, now)
         # Past its end its owner had no use of it, however late that is noticed.
         self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
         if lease.state is LeaseState.ENDED:

@@ -29,6 +29,10 @@ class Standing:
         self._invitations: dict[str, tuple[float, float]] = {}
         self._committed_s: dict[PeerId, float] = {}  # likewise
 
+    def __len__(self) -> int:
+        """Whom and what it remembers."""
+        return len(self._owners) + len(self._invitations) + len(self._committed_s)
+
     def idled(
         self, owner: PeerId, invitation: str, needs: Requirements, for_s: float, now: Moment
     ) -> None:

@@ -264,6 +264,7 @@ class Stack:
         else a frame of more than 256 KiB ends the stream."""
         self._ensure_runs()
         self.limits.note_lease(peer)
+        self.swarm.known(peer)
 
     def drop(self, peer: PeerId, reason: str, level: int = logging.INFO) -> None:
         """Close all connections to a peer that misbehaves."""
@@ -335,6 +336,7 @@ class Stack:
         self.drop(connection.peer, reason, level)
 
     def _introduce(self, connection: Connection) -> None:
+        self._meet(connection)
         self._spawn(partial(self.served.push, connection))
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -343,7 +345,12 @@ class Stack:
     def _pushed(self, connection: Connection) -> None:
         self._tell(PeerIdentified(connection.as_server(self._kad_protocol)))
 
+    def _meet(self, connection: Connection) -> None:
+        if self.limits.has_lease(connection.peer):
+            connection.muxer.known()
+
     def _dialled(self, connection: Connection) -> None:
+        self._meet(connection)
         host = connection.remote_host
         if host is None:
             return  # gone already

@@ -92,6 +92,11 @@ class Swarm:
         newest_first = (c for c in reversed(self._table.get(peer, ())) if not c.is_closed)
         return min(newest_first, key=lambda connection: connection.fleeting, default=None)
 
+    def known(self, peer: PeerId) -> None:
+        """A lease is shared with the peer."""
+        for connection in self._table.get(peer, ()):
+            connection.muxer.known()
+
     def abort_peer(self, peer: PeerId, reason: str) -> None:
         for connection in self._table.get(peer, ()):
             connection.abort(reason)

@@ -53,7 +53,9 @@ _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = range(4)
 _NORMAL, _PROTOCOL_ERROR = 0, 1
 
 # Unread over all streams of a connection, besides what those that carry much may have; past it
-# nothing more is read from the peer.
+# nothing more is read from the peer. A stranger's: one stream that is not read, and some of others,
+# since a few hundred of them would fill the memory. And that of a peer that a lease is shared with.
+STRANGERS_UNREAD_BYTES: Final = WINDOW_BYTES + 64 * KIB
 MAX_UNREAD_BYTES: Final = 4 * MIB
 # Streams that a peer may have open to us on one connection. A foreign implementation opens one
 # for each request and asks ten peers at once; hundreds is a flood.
@@ -111,7 +113,8 @@ class Muxer:
         self._body_left = 0
         self._body_flags = 0
         self.unread_bytes = 0
-        self.max_unread_bytes = MAX_UNREAD_BYTES
+        self.max_unread_bytes = STRANGERS_UNREAD_BYTES
+        self._is_known = False
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
         # The latest ping: its number, which cannot be answered before it is asked, and when.
@@ -227,6 +230,12 @@ class Muxer:
         if self.streams.pop(stream.stream_id, None) is not None:
             self._inbound -= stream.inbound
             self._stray_bytes += stream.allowed
+
+    def known(self) -> None:
+        """The peer is no stranger: a lease is shared with it."""
+        if not self._is_known:
+            self._is_known = True
+            self.widened(MAX_UNREAD_BYTES - STRANGERS_UNREAD_BYTES)
 
     async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
