@@ -76,6 +76,7 @@ class DataNode(Enterable):
         Raises LocalError, Unreachable or another RemoteError where that has it no more, or there is
         no room for it here; NotPlain as `map` does.
         """
+        self._lifecycle.check_loop()
         (blob,) = Parcel.decode(error.record).blobs
         content = await self._bridge.result(blob)
         return loaded(error.record, content, trust_results)

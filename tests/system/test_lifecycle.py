@@ -28,6 +28,7 @@ from formation_p2p import (
     Node,
     NodeClosed,
     ProcessSpec,
+    ResultTooLarge,
     SyncNode,
     Unreachable,
 )
@@ -47,6 +48,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "discover": lambda node: node.discover("cpu=1"),
     "executor": lambda node: node.executor(),
     "explain": lambda node: node.explain("cpu=1"),
+    "fetch_result": lambda node: node.fetch_result(ResultTooLarge("it is", "a peer", 1, b"")),
     "get": lambda node: node.get(BLOB, "a file"),
     "job": lambda node: node.job("a job"),
     "jobs": lambda node: node.jobs(),
