@@ -1,10 +1,8 @@
 """All that is public, under its own name; `formation_p2p` hands it on as it is asked for."""
 
-from formation_p2p.api.bridge import Discovery as Discovery
 from formation_p2p.api.calls import value_of as value_of
 from formation_p2p.api.executor import NodeExecutor as NodeExecutor
 from formation_p2p.api.job import JobHandle as JobHandle
-from formation_p2p.api.job import TaskResult as TaskResult
 from formation_p2p.api.map import Mapped as Mapped
 from formation_p2p.api.node import Node as Node
 from formation_p2p.api.planned_calls import python_call as python_call
@@ -12,6 +10,7 @@ from formation_p2p.api.planned_calls import python_calls as python_calls
 from formation_p2p.api.reference import Reference as Reference
 from formation_p2p.api.sync import SyncJob as SyncJob
 from formation_p2p.api.sync import SyncNode as SyncNode
+from formation_p2p.api.task_result import TaskResult as TaskResult
 from formation_p2p.core.discovery.trace import Step as Step
 from formation_p2p.core.discovery.trace import Trace as Trace
 from formation_p2p.core.dispatch.job_events import Attempt as Attempt
@@ -51,6 +50,7 @@ from formation_p2p.core.placement.candidate import Candidate as Candidate
 from formation_p2p.core.placement.candidate import TaskView as TaskView
 from formation_p2p.core.placement.decision import Decision as Decision
 from formation_p2p.core.placement.decision import Ranked as Ranked
+from formation_p2p.core.placement.discovered import Discovery as Discovery
 from formation_p2p.core.placement.policies import Balanced as Balanced
 from formation_p2p.core.placement.policies import Cheapest as Cheapest
 from formation_p2p.core.placement.policies import Packed as Packed

@@ -10,19 +10,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent import futures
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
-from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
-from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.discovered import Discovery
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.large_result import Content
@@ -42,14 +40,6 @@ Call = Callable[[Callable[[Shell], None]], None]
 AT_A_TURN: Final = 1024
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Discovery:
-    """The workers that could run a task, and how they were found."""
-
-    decision: Decision
-    trace: Trace
 
 
 class JobObserver(Protocol):

@@ -4,140 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.output import OutputPrinter
+from formation_p2p.api.task_result import TaskEnds, TaskResult
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
-    Attempt,
     JobEnded,
     JobEvent,
-    TaskCancelled,
-    TaskEnd,
-    TaskGaveUp,
-    TaskPlaced,
     TaskPrinted,
-    TaskRecalled,
-    TaskReopened,
-    TaskSucceeded,
-    TaskUnplaceable,
 )
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
-    ResultTooLarge,
-    TaskFailed,
-    Unauthorized,
-    Unplaceable,
 )
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.refusals import Denied, Refusal
-from formation_p2p.core.workload.large_result import Content, kept_size
-from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
 # the oldest are dropped. Everything else that a job tells is kept until it is read.
 MAX_UNREAD_OUTPUT: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
-
-    `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
-    of those that brought nothing; `refusals` is why each worker did not take it. `waited_for` is
-    the label, or else the id, of the task that brought no result, where this one never ran because
-    of that. `nearest` is whether it ran where it waited: see TaskPlaced. Of the large result of a
-    call, `result` is a record, and `content` what lay with its worker; `value_of` reads both.
-    """
-
-    task_id: str
-    label: str
-    status: str
-    worker: PeerId | None = None
-    result: bytes = b""
-    ran_ms: int = 0
-    attempts: int = 0
-    nearest: bool = False
-    reasons: tuple[Attempt, ...] = ()
-    refusals: tuple[tuple[PeerId, Refusal], ...] = ()
-    kind: FailureKind | None = None
-    waited_for: str = ""
-    content: Content | None = field(default=None, compare=False, repr=False)
-
-    def error(self) -> FormationError | None:
-        """What to raise for a task that brought no result, None for one that did."""
-        who = f"task {self.task_id}" + (f" ({self.label})" if self.label else "")
-        match self.status:
-            case "succeeded":
-                return None
-            case "failed" if self.kind is FailureKind.DEADLINE:
-                return TaskFailed(f"{who} did not end before its job's deadline; allow it longer")
-            case "failed" if self.waited_for:
-                return TaskFailed(
-                    f"{who} did not run: it waited for {self.waited_for}, which brought no result"
-                )
-            case "failed":
-                last = self.reasons[-1]
-                why = f"{who} failed on {last.worker}: {last.why}"
-                if (size := kept_size(self.kind, self.result)) is not None:
-                    return ResultTooLarge(why, last.worker, size, self.result)
-                return TaskFailed(why)
-            case "cancelled":
-                return TaskFailed(f"{who} was cancelled")
-            case _:
-                return self._unplaceable(who)
-
-    def _unplaceable(self, who: str) -> Unplaceable:
-        reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
-        listed = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
-        if not reasons:
-            return Unplaceable(f"{who}: no worker was found; is one running in this network?")
-        if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
-            return Unauthorized(f"{who}: every worker refused the grant. {listed}", reasons)
-        return Unplaceable(f"{who}: no worker can run it. {listed}", reasons)
-
-
-def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) -> TaskResult:
-    """How a task ended, with what was told of where it was placed."""
-    match end:
-        case TaskSucceeded(task_id, worker, result, ran_ms):
-            nearest = next((p.nearest for p in reversed(placed) if p.worker == worker), False)
-            return TaskResult(
-                task_id,
-                label,
-                "succeeded",
-                worker,
-                result,
-                ran_ms,
-                len(placed),
-                nearest,
-                content=end.content,
-            )
-        case TaskGaveUp(task_id, attempts, kind, result, waited_for):
-            return TaskResult(
-                task_id,
-                label,
-                "failed",
-                attempts[-1].worker if attempts else None,
-                result,
-                attempts=len(placed),
-                reasons=attempts,
-                kind=kind,
-                waited_for=waited_for,
-            )
-        case TaskUnplaceable(task_id, reasons):
-            return TaskResult(task_id, label, "unplaceable", refusals=reasons)
-        case TaskCancelled(task_id):
-            return TaskResult(task_id, label, "cancelled")
 
 
 class JobHandle:
@@ -162,9 +54,7 @@ class JobHandle:
         self._kept = ended is not None
         self._sizes = sizes
         self._printer = OutputPrinter() if show_output else None
-        # By task: where it was placed, and how it ended. A TaskResult is made when it is asked for.
-        self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
-        self._ends: dict[str, TaskEnd] = {}
+        self._ends = TaskEnds()
         self._unread: deque[JobEvent] = deque()
         self._unread_output = 0
         self._news = asyncio.Event()
@@ -203,7 +93,7 @@ class JobHandle:
 
     def result(self, task_id: str) -> TaskResult | None:
         """The result of one task, None while it has not ended."""
-        if task_id not in self._ends:
+        if not self._ends.has(task_id):
             return None
         return self._result(task_id, self._labels[task_id])
 
@@ -261,15 +151,8 @@ class JobHandle:
         """Cheap: it is called for every event of every task. `flush` must follow."""
         if self._printer is not None:
             self._printer.observe(event)
-        if type(event) is TaskPlaced:
-            self._placed[event.task_id] = (*self._placed.get(event.task_id, ()), event)
-        elif type(event) is TaskSucceeded or isinstance(event, TaskEnd):
-            self._ends[event.task_id] = event
-        elif type(event) is TaskRecalled:
-            self._placed[event.task_id] = self._placed[event.task_id][:-1]
-        elif type(event) is TaskReopened:
-            self._ends.pop(event.task_id, None)
-        elif type(event) is TaskPrinted:
+        self._ends.notify(event)
+        if type(event) is TaskPrinted:
             if self._unread_output < MAX_UNREAD_OUTPUT:
                 self._unread_output += 1
             else:
@@ -300,11 +183,7 @@ class JobHandle:
             raise
 
     def _result(self, task_id: str, label: str) -> TaskResult:
-        result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
-        if result.waited_for:
-            label = self._labels[result.waited_for]
-            result = replace(result, waited_for=label or result.waited_for)
-        return result
+        return self._ends.result(task_id, label, self._labels)
 
     def _check(self) -> None:
         """That what is to come can come to here. A job that is over can be read still."""

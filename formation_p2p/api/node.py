@@ -11,21 +11,22 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, Unpack
 
-from formation_p2p.api.bridge import Discovery
 from formation_p2p.api.calls import call_options, of_calls, referring
 from formation_p2p.api.data import DataNode
 from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.job import JobHandle, TaskResult
+from formation_p2p.api.job import JobHandle
 from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
 from formation_p2p.api.planned_calls import with_code
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
+from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.discovered import Discovery
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
     CallKwargs,

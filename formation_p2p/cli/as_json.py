@@ -7,10 +7,9 @@ import codecs
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from formation_p2p.api.job import JobHandle
 from formation_p2p.cli.words import Json, put
-from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     TaskGaveUp,
@@ -23,15 +22,19 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.observe.status_json import event_in_json, worker_in_json
 
+if TYPE_CHECKING:
+    from formation_p2p.cli.local.link import WatchedJob
+    from formation_p2p.core.discovery.trace import Trace
+    from formation_p2p.core.placement.decision import Decision
+    from formation_p2p.core.records.profile import Profile
+    from formation_p2p.host.machine.hardware import Hardware
 
-def lines_of(job: JobHandle, /, **also: str) -> Callable[[JobEvent], Awaitable[None]]:
+
+def lines_of(job: WatchedJob, /, **also: str) -> Callable[[JobEvent], Awaitable[None]]:
     """What writes the events of a job of processes, each as a line that says `also` this."""
     lines = EventLines({task.task_id: task.label for task in job.tasks})
 

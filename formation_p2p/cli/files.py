@@ -16,7 +16,7 @@ from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
-    from formation_p2p.api.node import Node
+    from formation_p2p.cli.local.link import Link
     from formation_p2p.core.workload.blob import Blob
 
 # A file up to here goes with the task: to fetch it would take a round trip more.
@@ -109,7 +109,7 @@ def write_outputs(folder: Path, names: Iterable[str], files: Mapping[str, bytes]
 
 
 async def fetch_outputs(
-    node: Node, folder: Path, names: Iterable[str], outputs: Mapping[str, Blob]
+    node: Link, folder: Path, names: Iterable[str], outputs: Mapping[str, Blob]
 ) -> None:
     """As `write_outputs`, of what was too large to come with the result. Raises Unreachable too."""
     for name, path in _wanted(folder, names, outputs):

@@ -13,6 +13,7 @@ import typer
 
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
 from formation_p2p.core.units import parse_bytes, parse_milli
+from formation_p2p.host.machine.home_path import home_path
 
 if TYPE_CHECKING:
     from formation_p2p.core.resources.capability import Limits
@@ -77,11 +78,9 @@ NETWORK: Final = option(
 GPUS: Final = option("--gpus", "N", "GPUs to offer; 0 for none.")
 
 
-def refuse_local(scope: Scope) -> None:
+def refuse_local(scope: Scope | str | None) -> None:
     """Raises InvalidInput: a command's node runs no tasks, and a worker beside it is another."""
-    from formation_p2p.core.workload.scope import Scope
-
-    if scope is Scope.LOCAL:
+    if scope is not None and str(scope).strip() == "local":
         problem = (
             "local is this command itself, which runs no tasks; write cell, or wider, so that a "
             "worker may"
@@ -175,23 +174,30 @@ def home_of(home: Path | None, join: str | None) -> Home:
     return found
 
 
-def require(home: Home, right: Right, *, driver: str | None = None, priority: int = 0) -> None:
+def folder_of(home: Path | None, join: str | None) -> Path:
+    """As `home_of`: where it is, without looking into it unless there is an invite."""
+    return home_path(home) if join is None else home_of(home, join).path
+
+
+def require(home: Path, right: Right, *, driver: str | None = None, priority: int = 0) -> None:
     """Check that the home's own grant gives a right, before another peer refuses it.
 
     Raises Unauthorized; LocalError where the home is in no network.
     """
     from formation_p2p.core.trust.grants import check
+    from formation_p2p.host.machine.home import Home
 
-    network = home.network()
+    place = Home(home)
+    network = place.network()
     if network is None:
         raise LocalError(
-            f"{home.path} is in no network; run `formation network create`, or join one with "
+            f"{place.path} is in no network; run `formation network create`, or join one with "
             "an invite: formation network join -"
         )
     denied = check(
         network.grant,
         network.root_public_key,
-        home.identity().peer_id,
+        place.identity().peer_id,
         right,
         time.time(),
         driver=driver,

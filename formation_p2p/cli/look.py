@@ -60,15 +60,15 @@ def workers(
     is shown by the end of its peer id; --json has the whole id. Prices are for a core-hour, and
     shown if any worker asks one.
     """
-    place = flags.home_of(home, join)
+    place = flags.folder_of(home, join)
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.api.node import Node
         from formation_p2p.cli import as_json as documents
         from formation_p2p.cli import tables
+        from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import asked_again, why_alone
 
-        async with Node.join(home=place.path, listen=()) as node:
+        async with reach(place, own=join is not None) as node:
             found = await asked_again(node.workers, bool)
             alone = "" if found else await why_alone(node, place)
         if as_json:
@@ -111,15 +111,15 @@ def explain(
     what this node knows.
     """
     options = options_of(kwargs)
-    place = flags.home_of(home, join)
+    place = flags.folder_of(home, join)
 
     async def show(_: Interrupt) -> int:
-        from formation_p2p.api.node import Node
         from formation_p2p.cli import as_json as documents
         from formation_p2p.cli import tables
+        from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import asked_again, why_empty
 
-        async with Node.join(home=place.path, listen=()) as node:
+        async with reach(place, own=join is not None) as node:
             ask = partial(node.discover, options.needs, name=name, options=options)
             found, everyone = await asked_again(
                 lambda: asyncio.gather(ask(), node.workers()), lambda answers: bool(answers[1])

@@ -58,6 +58,7 @@ class _Command:
 _COMMANDS: Final = {
     "worker": _Command("serve"),
     "gate": _Command("serve"),
+    "agent": _Command("agent"),
     "run": _Command("run", takes_program=True),
     "submit": _Command("submit"),
     "resume": _Command("resume"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from formation_p2p.api.job import TaskResult
-from formation_p2p.api.node import Node
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
 from formation_p2p.core.dispatch.job_events import Awaited, JobWaits, RetryReason, TaskRetried
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
@@ -22,9 +20,12 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.plan import MemoryEstimate
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.machine.home import Home
+
+if TYPE_CHECKING:
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.cli.local.link import Link
+    from formation_p2p.core.workload.plan import MemoryEstimate
 
 T = TypeVar("T")
 
@@ -118,6 +119,8 @@ def tell_sizes(sizes: Iterable[MemoryEstimate], *, as_json: bool) -> None:
 async def asked_again(ask: Callable[[], Awaitable[T]], found: Callable[[T], bool]) -> T:
     """What a node answers, asked some seconds long while it finds nothing: a gate that has just
     restarted is still being told of the workers."""
+    from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
+
     for _ in range(DISPATCH_DEFAULTS.looks_for_any - 1):
         answer = await ask()
         if found(answer):
@@ -126,13 +129,15 @@ async def asked_again(ask: Callable[[], Awaitable[T]], found: Callable[[T], bool
     return await ask()
 
 
-async def why_alone(node: Node, home: Home) -> str | None:
+async def why_alone(node: Link, home: Path) -> str | None:
     """Why this node has reached no peer, and what to do about it; None where it has."""
     if await node.neighbours() > 0:
         return None
     if (why := await _why_incompatible(node)) is not None:
         return why
-    network = home.network()
+    from formation_p2p.host.machine.home import Home
+
+    network = Home(home).network()
     if network is None or not network.gates:
         return (
             "this network has no gate yet; run `formation gate` on a machine that the others can "
@@ -141,7 +146,7 @@ async def why_alone(node: Node, home: Home) -> str | None:
     return f"no gate of this network answers; see that one runs at {', '.join(network.gates)}"
 
 
-async def _why_incompatible(node: Node) -> str | None:
+async def _why_incompatible(node: Link) -> str | None:
     refused = await node.incompatible()
     if not refused:
         return None
@@ -149,7 +154,7 @@ async def _why_incompatible(node: Node) -> str | None:
     return f"peers of another version were refused: {'; '.join(listed)}"
 
 
-async def why_empty(node: Node, home: Home) -> str:
+async def why_empty(node: Link, home: Path) -> str:
     """Why no worker was found, and what to do about it."""
     why = await why_alone(node, home) or await _why_incompatible(node)
     return why or "no worker is in this network; start one with `formation worker`"

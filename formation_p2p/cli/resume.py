@@ -25,8 +25,9 @@ from formation_p2p.core.workload.matrix import folder_label
 from formation_p2p.host.storage.state import Retention, State, peek
 
 if TYPE_CHECKING:
-    from formation_p2p.api.job import JobHandle, TaskResult
+    from formation_p2p.api.job import JobHandle
     from formation_p2p.api.node import Node
+    from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.workload.work import Task
     from formation_p2p.host.storage.rows import JobSummary
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -19,13 +20,11 @@ from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.cli.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, Unplaceable
-from formation_p2p.core.placement.task_options import TaskOptionKwargs
-from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.placement.task_options import TaskOptionKwargs, TaskOptions
 
     Show = Callable[[JobEvent], Awaitable[None]]
 
@@ -97,14 +96,16 @@ def run(
         raise InvalidInput("env", f"{packages[0]} and {packages[1]} are two; name one file")
     if packages:
         kwargs["env"] = packages[0]
-    options = options_of(kwargs)
+    of_script: TaskOptions | None = None
     kind = Kind(wasm, fuel, image)
     place_of_script = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None
     if place_of_script is not None:
+        from formation_p2p.host.policies import options_of
+
         script = Path(argv[place_of_script])
-        options = with_header(script, options)
+        of_script = with_header(script, options_of(kwargs))
         python = argv[:place_of_script] or ["python3"]
-        if python == ["python"] and options.env is None:
+        if python == ["python"] and of_script.env is None:
             python = ["python3"]  # as it is called where no environment has its own
         sent, argv = [*sent, script], [*python, script.name, *argv[place_of_script + 1 :]]
     small, large = inline(named("in", sent))
@@ -117,23 +118,27 @@ def run(
     )
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # errors in it come before any worker is asked
-    flags.refuse_local(options.scope)
-    place = flags.home_of(home, join)
-    flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
+    flags.refuse_local(kwargs.get("scope"))
+    place = flags.folder_of(home, join)
+
+    def may() -> None:
+        from formation_p2p.core.trust.grants import Right
+        from formation_p2p.host.policies import options_of
+
+        options = of_script or options_of(kwargs)
+        flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.api.node import Node
         from formation_p2p.cli.as_json import lines_of
+        from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
-        async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
+        own = join is not None
+        async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
             inputs = {name: await node.put(path) for name, path in large.items()}
-            job = await node.submit(
-                kind.of(replace(spec, inputs=inputs)),
-                name=spec.argv[0],
-                labels=[one_line(spec.argv[0])],
-                options=options,
-            )
+            work, name = kind.of(replace(spec, inputs=inputs)), spec.argv[0]
+            begun = partial(node.submit, work, name=name, labels=[one_line(name)])
+            job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
             tell_sizes(job.sizes, as_json=as_json)
             if state is None:
                 interrupt.first(job.cancel, "cancelling the command")
@@ -142,7 +147,7 @@ def run(
             show = lines_of(job) if as_json else _pass_on(spec.argv[0])
             async for event in job.events():
                 await show(event)
-            (result,) = await job
+            (result,) = await job.results()
             if result.status == "cancelled" and interrupt.number is not None:
                 return interrupt.exit_code
             if result.status == "unplaceable" and not result.refusals:

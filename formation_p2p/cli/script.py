@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.workload.environment import Env
-from formation_p2p.host.environments.requirements import python_for, script_env
+
+if TYPE_CHECKING:
+    from formation_p2p.core.placement.task_options import TaskOptions
 
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 
@@ -30,6 +30,9 @@ def script_of(argv: Sequence[str], sent: Sequence[Path]) -> int | None:
 def with_header(script: Path, options: TaskOptions) -> TaskOptions:
     """With what the script's header asks for, if it has one, and nothing was said otherwise. Raises
     InvalidInput, LocalError."""
+    from formation_p2p.core.workload.environment import Env
+    from formation_p2p.host.environments.requirements import python_for, script_env
+
     try:
         read = script_env(script.read_text(encoding="utf-8"))
     except UnicodeDecodeError:

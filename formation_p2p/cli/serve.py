@@ -175,9 +175,10 @@ def worker(
     lent = lent_folders(binds or ())
     labelled = said | labels_of(lent)
     place = flags.home_of(home, join)
-    flags.require(place, Right.WORK)
+    flags.require(place.path, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
+        from formation_p2p.cli.local.server import commands_served
         from formation_p2p.cli.tables import offer_in_words
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
@@ -191,7 +192,7 @@ def worker(
         joining = WatchedNode.join(
             home=place.path, listen=listen, metrics=metrics, cache_bytes=cache_bytes
         )
-        async with joining as node:
+        async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
             hardware = await node.worker(
@@ -221,7 +222,7 @@ def worker(
                     log.line(f"  gives of its cores, at most: {limited}")
             showing = asyncio.create_task(_show(node.watch, show_as_json if as_json else log.show))
             showing.add_done_callback(lambda _: leave.set())  # the output was closed
-            alone = asyncio.create_task(_say_when_alone(node, place))
+            alone = asyncio.create_task(_say_when_alone(node, place.path))
             with contextlib.nullcontext() if as_json else log.counting(node.watch):
                 await leave.wait()
             alone.cancel()
@@ -240,7 +241,7 @@ async def _show(watch: Watch, show: Callable[[Sequence[WorkEvent]], None]) -> No
         await asyncio.to_thread(show, events)
 
 
-async def _say_when_alone(node: Node, home: Home) -> None:
+async def _say_when_alone(node: Node, home: Path) -> None:
     from formation_p2p.cli.outcomes import why_alone
 
     await asyncio.sleep(ALONE_S)
@@ -274,12 +275,13 @@ def gate(
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
+        from formation_p2p.cli.local.server import commands_served
 
         leave = asyncio.Event()
         joining = Node.join(
             home=place.path, listen=listen, announce=announce or (), metrics=metrics
         )
-        async with joining as node:
+        async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
             gates = node.addresses

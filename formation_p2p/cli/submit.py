@@ -27,8 +27,8 @@ from formation_p2p.core.workload.blob import DIGEST_BYTES, RAW, Blob, Cid
 from formation_p2p.host.policies import options_of
 
 if TYPE_CHECKING:
-    from formation_p2p.api.job import JobHandle, TaskResult
-    from formation_p2p.api.node import Node
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.cli.local.link import Link, WatchedJob
     from formation_p2p.core.dispatch.job_events import JobEvent
 
     Show = Callable[[JobEvent], Awaitable[None]]
@@ -113,17 +113,20 @@ def submit(
     large = file.large(contents)
     # What is wrong with it is said before any worker is asked.
     plan = file.plan(contents, dict.fromkeys(large, NOT_PUT_YET))
-    place = flags.home_of(home, join)
-    for driver in sorted({task.kind.driver for task in file.tasks}):
-        flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
+    place = flags.folder_of(home, join)
+
+    def may() -> None:
+        for driver in sorted({task.kind.driver for task in file.tasks}):
+            flags.require(place, Right.SUBMIT, driver=driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.api.node import Node
         from formation_p2p.cli.as_json import lines_of
+        from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
 
         began_s = time.monotonic()
-        async with Node.join(home=place.path, listen=(), state=state, metrics=metrics) as node:
+        own = join is not None
+        async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
             blobs = {path: await node.put(path) for path in large}
             job = await node.submit(
                 file.plan(contents, blobs) if large else plan, name=file.name, options=options
@@ -139,7 +142,7 @@ def submit(
                 async for event in job.events():
                     await kept.take(event)
                     await show(event)
-            results = kept.checked(await job)
+            results = kept.checked(await job.results())
             if not as_json:
                 report(results, time.monotonic() - began_s, out_dir)
             if interrupt.number is not None and any(each.status == "cancelled" for each in results):
@@ -155,7 +158,7 @@ class Kept:
     """Writes the files and the output of tasks to --out-dir as they come."""
 
     def __init__(
-        self, node: Node, job: JobHandle, tasks: Sequence[TaskLine], out_dir: Path | None
+        self, node: Link, job: WatchedJob, tasks: Sequence[TaskLine], out_dir: Path | None
     ) -> None:
         self._node = node
         self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from formation_p2p.api.job import TaskResult
+from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli.words import Json, date, one_line, printable, refusal_in_words
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.identity import PeerId, short_id

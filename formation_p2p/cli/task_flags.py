@@ -210,6 +210,8 @@ def takes(
     where there are None, they are left out."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # Of a type that a command which goes through a running node need not import.
+        command.__annotations__["kwargs"] = Any
         signature = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for each in signature.parameters.values():

@@ -40,7 +40,7 @@ class _NoTags(dict[int, NoReturn]):
 _NO_TAGS: Final = _NoTags()
 
 
-def decode(raw: bytes) -> object:
+def decode(raw: bytes, max_depth: int = MAX_DEPTH) -> object:
     """The one value that `raw` is. The caller has bounded its size. Raises ValueError and nothing
     else, whatever the bytes are; it says what is wrong with them.
 
@@ -53,7 +53,7 @@ def decode(raw: bytes) -> object:
         value: object = cbor2.load(
             source,
             semantic_decoders=_NO_TAGS,
-            max_depth=MAX_DEPTH,
+            max_depth=max_depth,
             allow_indefinite=False,
             allow_duplicate_keys=False,
             strict_hashable_types=True,

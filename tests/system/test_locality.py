@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from formation_p2p import Denied, Limits, Node, ProcessSpec
-from formation_p2p.api.job import TaskResult
+from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.refusals import OutOfScope, Unwanted
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.hints import Hints

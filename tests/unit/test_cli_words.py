@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from formation_p2p.api.job import TaskResult
+from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli import exits
 from formation_p2p.cli.as_json import EventLines
 from formation_p2p.cli.files import (

@@ -142,6 +142,10 @@ class Exchange:
     async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
         """Have a blob as the file at `path`, which is written over once all of it is there. What
         came is kept beside it if the rest does not come. Raises LocalError, Unreachable."""
+        with self._store.pinned(blob.cid):
+            if self._store.holds(blob.cid):  # it came from a task that ran here
+                await trio.to_thread.run_sync(self._store.copy_over, blob.cid, path)
+                return
         await self._fetch(blob, lambda manifest: part_beside(manifest, path), progress)
 
     async def _fetch(
@@ -151,8 +155,7 @@ class Exchange:
             await _Run(self, blob, part).until_over(progress or (lambda done, size: None))
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
-        """Put copies of blobs at these paths, fetching what is not here. Raises LocalError,
-        Unreachable."""
+        """Put copies of blobs there; fetch what is not here. Raises LocalError, Unreachable."""
         for path, blob in inputs:
             with self._store.pinned(blob.cid):
                 await self.fetch(blob)

@@ -17,7 +17,7 @@ from typing import Final, Self
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB, format_bytes
-from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, digest_of
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, Cid, digest_of
 
 # Left free on the disk for everything else.
 SPARE_BYTES: Final = 64 * MIB
@@ -147,11 +147,21 @@ class Part:
 def part_beside(manifest: Manifest, path: Path) -> Part:
     """One that becomes the file at `path`, over what is there, once it is whole. OSError."""
     blob = manifest.blob
-    part = path.with_name(f".{path.name[:128]}.{str(blob.cid)[-16:]}.part")
+    part = beside(path, blob.cid, "part")
+    check_disk(path.parent, blob.size_bytes)
+    return Part(manifest, part, lambda: part.replace(path), usual_mode())
+
+
+def beside(path: Path, cid: Cid, what: str) -> Path:
+    """What is to become the file at `path`."""
+    return path.with_name(f".{path.name[:128]}.{str(cid)[-16:]}.{what}")
+
+
+def usual_mode() -> int:
+    """Of a new file of this user."""
     umask = os.umask(0)
     os.umask(umask)
-    check_disk(path.parent, blob.size_bytes)
-    return Part(manifest, part, lambda: part.replace(path), 0o666 & ~umask)
+    return 0o666 & ~umask
 
 
 def read_through(file: int, path: Path) -> tuple[Manifest, os.stat_result]:

@@ -314,6 +314,15 @@ class BlobStore:
             finally:
                 os.close(into)
 
+    def copy_over(self, cid: Cid, to: Path) -> None:
+        """As `copy`, over what is there, and as a file like any other of this user."""
+        with local_errors(to):
+            beside = files.beside(to, cid, "copy")
+            beside.unlink(missing_ok=True)
+            self.copy(cid, beside)
+            beside.chmod(files.usual_mode())
+            beside.replace(to)
+
     @contextmanager
     def pinned(self, cid: Cid) -> Iterator[None]:
         """What is used, or fetched, is not evicted meanwhile."""

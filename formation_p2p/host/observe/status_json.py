@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.dispatch import job_events
-from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
-from formation_p2p.core.peer.story import StoryEntry
-from formation_p2p.core.records.profile import Profile
+
+if TYPE_CHECKING:
+    from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
+    from formation_p2p.core.peer.story import StoryEntry
+    from formation_p2p.core.records.profile import Profile
 
 Json = dict[str, Any]
 

@@ -1,0 +1,243 @@
+"""A command's end of the socket of the node that runs on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from formation_p2p.api.task_result import TaskEnds, TaskResult
+from formation_p2p.cli.local.frames import (
+    EXCHANGE_S,
+    MAX_FRAME_BYTES,
+    MAX_GREETING_BYTES,
+    VERSION,
+    encoded,
+    error_from_wire,
+    receive,
+    socket_of,
+)
+from formation_p2p.cli.local.values import pack, unpack, unpack_as
+from formation_p2p.cli.words import say
+from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
+from formation_p2p.core.errors import InvalidInput, NodeClosed
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.machine.unix_socket import reachable
+
+if TYPE_CHECKING:
+    from formation_p2p.core.placement.discovered import Discovery
+    from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
+    from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.workload.plan import MemoryEstimate, Plan
+    from formation_p2p.core.workload.work import Work
+
+_ENDED = "the node of this machine ended meanwhile; run the command again"
+
+
+class _Connection:
+    """One question and its answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def to(cls, home: Path) -> Self:
+        """Raises OSError where no node listens."""
+        with reachable(socket_of(home)) as name:
+            return cls(*await asyncio.open_unix_connection(name))
+
+    def say(self, message: dict[str, Any]) -> None:
+        self._writer.write(encoded(message))
+
+    async def told(self, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any]:
+        """Raises what the node raised; NodeClosed where it has left."""
+        try:
+            message = await receive(self._reader, max_bytes)
+        except EOFError:
+            raise NodeClosed(_ENDED) from None
+        if "error" in message:
+            raise error_from_wire(message["error"])
+        return message
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class LocalNode:
+    """A `Link` to the node that runs from a home. Each question has its own connection."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    @classmethod
+    async def at(cls, home: Path) -> Self | None:
+        """None where none runs there, or one of another version, which the person is told."""
+        try:
+            connection = await _Connection.to(home)
+        except OSError:
+            return None
+        with contextlib.closing(connection):
+            connection.say({"formation": VERSION})
+            try:
+                async with asyncio.timeout(EXCHANGE_S):
+                    version = (await connection.told(MAX_GREETING_BYTES)).get("formation")
+            except (NodeClosed, InvalidInput, TimeoutError):
+                version = None
+        if version == VERSION:
+            return cls(home)
+        told = "does not answer" if version is None else "is of another version"
+        say(f"formation: the node that runs from {home} {told}; joining by itself")
+        return None
+
+    async def submit(
+        self,
+        work: Plan | Work,
+        *,
+        name: str = "",
+        labels: Sequence[str] = (),
+        options: TaskOptions | None = None,
+        **kwargs: Unpack[TaskOptionKwargs],
+    ) -> LocalJob:
+        wanted = {"name": name, "labels": list(labels), "options": _packed_options(options)}
+        written = {key: pack(value) for key, value in kwargs.items()}
+        if isinstance(file := kwargs.get("env"), str):
+            written["env"] = _from_root(Path(file))
+        connection = await self._ask("submit", work=pack(work), kwargs=written, **wanted)
+        try:
+            begun = (await connection.told())["is"]
+        except BaseException:
+            connection.close()
+            raise
+        return LocalJob(connection, unpack(_Begun, begun))
+
+    async def put(self, path: Path, /) -> Blob:
+        return unpack(Blob, await self._answer("put", path=_from_root(path)))
+
+    async def get(
+        self, blob: Blob, path: Path, *, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        connection = await self._ask("get", blob=pack(blob), path=_from_root(path))
+        with contextlib.closing(connection):
+            while True:
+                match await connection.told():
+                    case {"progress": [int(done), int(size)]}:
+                        if progress is not None:
+                            progress(done, size)
+                    case _:
+                        return
+
+    async def workers(self) -> tuple[Profile, ...]:
+        from formation_p2p.core.records.profile import Profile
+
+        found: tuple[Profile, ...] = unpack_as(tuple[Profile, ...], await self._answer("workers"))
+        return found
+
+    async def discover(
+        self, needs: Needs, *, name: str = "a task", options: TaskOptions | None = None
+    ) -> Discovery:
+        """With the needs of the options: a command writes both as one."""
+        from formation_p2p.core.placement.discovered import Discovery
+
+        packed = _packed_options(options)
+        return unpack(Discovery, await self._answer("discover", name=name, options=packed))
+
+    async def neighbours(self) -> int:
+        return unpack(int, await self._answer("neighbours"))
+
+    async def incompatible(self) -> Mapping[PeerId, str]:
+        found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
+        return found
+
+    async def _ask(self, what: str, **more: object) -> _Connection:
+        """Raises NodeClosed where the node has ended."""
+        try:
+            connection = await _Connection.to(self._home)
+        except OSError:
+            raise NodeClosed(_ENDED) from None
+        try:
+            connection.say({"formation": VERSION})
+            connection.say({"ask": what, **more})
+            await connection.told(MAX_GREETING_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _answer(self, what: str, **more: object) -> object:
+        with contextlib.closing(await self._ask(what, **more)) as connection:
+            return (await connection.told()).get("is")
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    task_id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The answer to `submit`; `sizes` as MemoryEstimate has it."""
+
+    job_id: str
+    tasks: tuple[tuple[str, str], ...]
+    sizes: tuple[tuple[str, int, int], ...]
+
+
+class LocalJob:
+    """A `WatchedJob` of the node that runs here. It is cancelled when this program ends."""
+
+    def __init__(self, connection: _Connection, begun: _Begun) -> None:
+        self._connection = connection
+        self._ends = TaskEnds()
+        self.job_id = begun.job_id
+        self.tasks = tuple(_Task(*each) for each in begun.tasks)
+        self._sizes = begun.sizes
+
+    @property
+    def sizes(self) -> tuple[MemoryEstimate, ...]:
+        if not self._sizes:
+            return ()
+        from formation_p2p.core.workload.plan import MemoryEstimate
+
+        return tuple(MemoryEstimate(*each) for each in self._sizes)
+
+    async def events(self) -> AsyncIterator[JobEvent]:
+        """Raises NodeClosed where the node ends before the job does."""
+        with contextlib.closing(self._connection):
+            while True:
+                message = await self._connection.told()
+                event: JobEvent = unpack_as(JobEvent, message.get("event"))
+                self._ends.notify(event)
+                yield event
+                if isinstance(event, JobEnded):
+                    return
+
+    async def results(self) -> tuple[TaskResult, ...]:
+        """Once the events have been read."""
+        labels = {task.task_id: task.label for task in self.tasks}
+        return tuple(self._ends.result(each.task_id, each.label, labels) for each in self.tasks)
+
+    def cancel(self) -> None:
+        self._connection.say({"cancel": True})
+
+
+def _packed_options(options: TaskOptions | None) -> object:
+    """A policy as its text; the packages beside, with the file that lists them from the root on."""
+    if options is None:
+        return None
+    from formation_p2p.core.workload.environment import Env
+
+    env = options.env
+    if isinstance(env, Env) and isinstance(env.requirements, str):
+        env = replace(env, requirements=_from_root(Path(env.requirements)))
+    return [options.pack(), pack(env)]
+
+
+def _from_root(path: Path) -> str:
+    """The node has another working folder."""
+    return str(path.absolute())

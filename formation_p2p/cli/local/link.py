@@ -1,0 +1,111 @@
+"""What commands need of a node: `Node` has it, and so has the node that runs on this machine for
+the same home, reached through its socket (client.py)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Unpack
+
+if TYPE_CHECKING:
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.identity import PeerId
+    from formation_p2p.core.placement.discovered import Discovery
+    from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
+    from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.workload.blob import Blob
+    from formation_p2p.core.workload.plan import MemoryEstimate, Plan
+    from formation_p2p.core.workload.work import Work
+
+
+class NamedTask(Protocol):
+    @property
+    def task_id(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+class WatchedJob(Protocol):
+    """As `JobHandle`."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def tasks(self) -> Sequence[NamedTask]: ...
+
+    @property
+    def sizes(self) -> tuple[MemoryEstimate, ...]: ...
+
+    def events(self) -> AsyncIterator[JobEvent]: ...
+
+    async def results(self) -> tuple[TaskResult, ...]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Link(Protocol):
+    """As `Node`."""
+
+    async def submit(
+        self,
+        work: Plan | Work,
+        *,
+        name: str = ...,
+        labels: Sequence[str] = ...,
+        options: TaskOptions = ...,
+        **kwargs: Unpack[TaskOptionKwargs],
+    ) -> WatchedJob: ...
+
+    async def put(self, path: Path, /) -> Blob: ...
+
+    async def get(
+        self,
+        blob: Blob,
+        path: Path,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None: ...
+
+    async def workers(self) -> tuple[Profile, ...]: ...
+
+    async def discover(
+        self, needs: Needs, *, name: str = ..., options: TaskOptions = ...
+    ) -> Discovery: ...
+
+    def neighbours(self) -> Awaitable[int]: ...
+
+    def incompatible(self) -> Awaitable[Mapping[PeerId, str]]: ...
+
+
+@asynccontextmanager
+async def reach(
+    home: Path,
+    *,
+    may: Callable[[], None] | None = None,
+    state: Path | None = None,
+    metrics: str | None = None,
+    own: bool = False,
+) -> AsyncIterator[Link]:
+    """The node of this machine that runs from the home, or else a node of the command's own.
+
+    It has its own with a `state` or `metrics`, which are a node's, and where `own` asks for it.
+    `may` raises before one joins that is not allowed to do what is to be done; the node that runs
+    here looks for itself.
+    """
+    from formation_p2p.cli.local.client import LocalNode
+
+    if not own and state is None and metrics is None:
+        local = await LocalNode.at(home)
+        if local is not None:
+            yield local
+            return
+    from formation_p2p.api.node import Node
+
+    if may is not None:
+        may()
+    async with Node.join(home=home, listen=(), state=state, metrics=metrics) as node:
+        yield node

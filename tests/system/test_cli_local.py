@@ -1,0 +1,161 @@
+"""Commands that go through the node of their machine: a worker's, an agent's, and one that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import cbor2
+import psutil
+import pytest
+
+from formation_p2p.cli.local.frames import VERSION, socket_of
+from formation_p2p.host.machine.unix_socket import reachable
+from tests.support.programs import Program
+from tests.system.test_cli_network import LOOPBACK, formation, started
+
+JOB = """
+name = "two"
+[[task]]
+each = ["a", "b"]
+argv = ["sh", "-c", "cat in.txt; echo {each} > out.txt"]
+files_in = ["in.txt"]
+outputs = ["out.txt"]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The worker runs from one home; the other one only submits."""
+
+    home: Path
+    other: Path
+    worker: Program
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    homes = tmp_path_factory.mktemp("homes")
+    first, home, other = homes / "first", homes / "home", homes / "other"
+    assert formation(first, "network", "create").code == 0
+    with started(first, "gate", *LOOPBACK) as gate:
+        gate.line_with("to invite others")
+        invite = formation(first, "network", "invite").out
+        for each in (home, other):
+            assert formation(each, "network", "join", "-", stdin=invite).code == 0
+        with started(home, "worker", "--json", "--cpu", "2", *LOOPBACK) as worker:
+            worker.line_with("ready")
+            _wait_for(socket_of(home))
+            yield World(home, other, worker)
+
+
+def test_a_command_runs_through_the_node_that_is_there(world: World, tmp_path: Path) -> None:
+    done = formation(world.home, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.code, done.out) == (1, b"out\n")
+    assert done.err.startswith("err\n")
+    assert "exit code 3" in done.err
+    (tmp_path / "words.txt").write_text("b\na\n")
+    sorting = ("sort", "words.txt", "-o", "sorted.txt")
+    files = ("--in", "words.txt", "--out", "sorted.txt")
+    assert formation(world.home, "run", *files, "--", *sorting, cwd=tmp_path).code == 0
+    assert (tmp_path / "sorted.txt").read_text() == "a\nb\n"
+    # It made no node, which would have another identity than the worker.
+    assert not (world.home / "identity-1.key").exists()
+
+
+def test_what_is_wrong_is_told_as_ever(world: World) -> None:
+    wrong = formation(world.home, "run", "--needs", "cpu=many", "--", "true")
+    assert (wrong.code, "cpu" in wrong.err) == (2, True)
+    nowhere = formation(world.home, "run", "--needs", "gpu=7", "--", "true")
+    assert (nowhere.code, "no worker runs true" in nowhere.err) == (3, True)
+
+
+def test_through_an_agent(world: World, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("in\n")
+    (tmp_path / "job.toml").write_text(JOB)
+    with started(world.other, "agent", "--json") as agent:
+        agent.line_with("ready")
+        _wait_for(socket_of(world.other))
+        (worker,) = json.loads(formation(world.other, "workers", "--json").out)["workers"]
+        assert worker["capability"]["cpu_milli"] == 2000
+        explained = formation(world.other, "explain", "--needs", "cpu=1", "--json", "--discovery")
+        document = json.loads(explained.out)
+        assert [each["peer_id"] for each in document["ranked"]] == [worker["peer_id"]]
+        assert document["discovery"]["steps"]
+        out = tmp_path / "out"
+        done = formation(world.other, "submit", tmp_path / "job.toml", "--out-dir", out)
+        assert done.code == 0, done.err
+        assert [(out / x / "out.txt").read_text() for x in "ab"] == ["a\n", "b\n"]
+        assert [(out / x / "stdout").read_text() for x in "ab"] == ["in\n", "in\n"]
+        with started(world.other, "run", "--", "sh", "-c", "echo begun; sleep 30") as running:
+            running.line_with("begun")
+            agent.process.send_signal(signal.SIGKILL)
+            assert running.process.wait(10) == 2  # what was sent is not sent again
+    # The socket is there still, and its node is not: a command has its own.
+    assert socket_of(world.other).exists()
+    assert formation(world.other, "run", "--", "echo", "hi").out == b"hi\n"
+
+
+def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
+    with started(world.home, "run", "--", "sh", "-c", "echo begun; sleep 60") as running:
+        running.line_with("begun")
+        running.process.kill()
+    world.worker.line_with("cancelled")
+
+
+def test_clients_that_mean_harm_do_none(world: World) -> None:
+    process = psutil.Process(world.worker.process.pid)
+    before = process.memory_info().rss
+    greeting = _frame({"formation": VERSION})
+    silent = [_connected(world.home) for _ in range(80)]
+    for client in silent:
+        client.close()
+    for garbage in (
+        os.urandom(1_000_000),
+        struct.pack(">I", 2**32 - 1),
+        _frame({"formation": "0/0"}),
+        greeting + os.urandom(100_000),
+        greeting + _frame({"ask": "format"}),
+        greeting + _frame({"ask": "submit", "work": [[[]]], "labels": 7}),
+        greeting + _frame({"ask": "submit", "work": ["ProcessSpec", "rm"], "labels": []}),
+        greeting + _frame({"ask": "put", "path": {"a": 1}}),
+        greeting + struct.pack(">I", 16_000_000) + bytes(1_000_000),
+        greeting + b"\0\0\0\xff" + b"\x81" * 255,
+    ):
+        client = _connected(world.home)
+        with contextlib.suppress(OSError):  # it may hang up
+            client.sendall(garbage)
+        silent.append(client)  # and never reads
+    assert formation(world.home, "run", "--", "echo", "hi").out == b"hi\n"
+    for client in silent:
+        client.close()
+    assert process.memory_info().rss - before < 64 * 2**20
+    assert world.worker.process.poll() is None
+
+
+def _frame(message: object) -> bytes:
+    body = cbor2.dumps(message)
+    return struct.pack(">I", len(body)) + body
+
+
+def _connected(home: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(5)
+    with reachable(socket_of(home)) as name:
+        client.connect(name)
+    return client
+
+
+def _wait_for(path: Path) -> None:
+    until_s = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
