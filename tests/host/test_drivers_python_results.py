@@ -24,10 +24,18 @@ from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
+from formation_p2p.host.drivers.call_result import GivenResult
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.results.load import load_result
-from tests.support.drivers_world import OWNER, ALease, bare_machine, open_descriptors, within
+from tests.support.drivers_world import (
+    OWNER,
+    ALease,
+    an_execution,
+    bare_machine,
+    open_descriptors,
+    within,
+)
 from tests.support.parcels import OWNER as WORKER
 from tests.support.parcels import a_packer
 
@@ -192,6 +200,30 @@ def test_more_than_the_lease_has_memory_is_not_handed_over(tmp_path: Path) -> No
         assert (outcome.kind, outcome.result) == (FailureKind.OUTPUT, b"")
         assert "of memory leased" in outcome.message
         assert await world.outcome(len, "abc") == Succeeded(b"\x80\x05K\x03.")
+
+    story(tmp_path, scenario)
+
+
+def test_memory_that_counts_as_the_interpreters_is_not_what_the_owner_gets(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        size = 3 * MIB
+        file = os.memfd_create("a result", os.MFD_ALLOW_SEALING)
+        os.write(file, b"x" * size)
+        inode = os.fstat(file).st_ino
+        async with an_execution(tmp_path, b"") as execution:
+            given = GivenResult(b"\x80", 0, (size,), file)
+            blobs = cast("BlobAccess", world.blobs)
+            outcome = await given.kept(Succeeded(b""), execution, blobs, counted=True)
+            short = GivenResult(b"\x80", 0, (size,), os.memfd_create("short"))
+            failed = await short.kept(Succeeded(b""), execution, blobs, counted=True)
+        (blob,) = Parcel.decode(outcome.result).blobs
+        lent = world.blobs.held.lend(blob.name)
+        assert lent is not None
+        assert os.fstat(lent.file).st_ino != inode
+        assert os.pread(lent.file, size, 0) == b"x" * size
+        lent.done(clean=True)
+        assert isinstance(failed, Failed)
+        assert "written something else" in failed.message
 
     story(tmp_path, scenario)
 

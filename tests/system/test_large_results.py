@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
+import os
+import random
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
@@ -13,10 +17,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import trio
 
-from formation_p2p import FormationError, ResultTooLarge, python_calls, value_of
+from formation_p2p import FormationError, NotPlain, ResultTooLarge, python_calls, value_of
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.storage.state import Retention, State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
@@ -40,6 +48,10 @@ def filled(number: int) -> Any:
     return {"name": f"number {number}", "array": np.full(64 * KIB, number)}
 
 
+def texts_of(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
 async def test_arrays_come_back_by_the_memory_of_this_machine(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         big = await world.bob.map(lambda n: np.full(50 * MIB // 8, n), [7], needs=NEEDS)
@@ -55,10 +67,8 @@ async def test_arrays_come_back_by_the_memory_of_this_machine(world: SmallNetwor
         job = await world.bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
         ended = await job
         assert [int(value_of(result)["array"][1]) for result in ended] == [3, 4]
-        texts = await world.bob.map(lambda n: ["x" * n] * 4, [10, 100_000], needs=NEEDS)
-        assert [sum(map(len, each)) for each in texts] == [40, 400_000]
-        text = await world.bob.map(lambda n: b"y" * n, [9_000_000], needs=NEEDS)
-        assert text == [b"y" * 9_000_000]
+        texts = await world.bob.map(texts_of, [10, 60_000], needs=NEEDS)
+        assert texts == [texts_of(10), texts_of(60_000)]
         await until(lambda: len(world.alice.services.packer.blobs) == 0)
 
 
@@ -94,23 +104,16 @@ async def test_what_is_larger_than_allowed_stays_with_its_worker(world: SmallNet
         job = await bob.submit(python_calls(filled, [7]), needs=NEEDS, max_result=1000)
         (result,) = await job
         assert len(result.reasons) == 1  # the next attempt would return as much
-        with pytest.raises(ResultTooLarge):
-            value_of(result)
-
-
-async def test_a_result_that_its_worker_has_dropped_is_not_to_be_had(world: SmallNetwork) -> None:
-    async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(ResultTooLarge) as of:
-            await world.bob.map(filled, [5], needs=NEEDS, max_result=1000)
+            value_of(result)
         (blob,) = Parcel.decode(of.value.record).blobs
         world.alice.services.packer.blobs.release(blob.name)
         with pytest.raises(FormationError, match="does not have it"):
-            await world.bob.fetch_result(of.value)
+            await bob.fetch_result(of.value)
 
 
-async def test_a_worker_that_has_lost_a_result_runs_the_call_again(world: SmallNetwork) -> None:
-    """It is there when it is told, and gone when it is fetched: its task is tried elsewhere, and
-    then here again."""
+async def test_results_that_are_lost_or_garbage_or_not_wanted(world: SmallNetwork) -> None:
+    """The first is there when it is told, and gone when it is fetched: the call runs again."""
     blobs = world.alice.services.packer.blobs
     kept = blobs.adopt
     dropped: list[bytes] = []
@@ -128,8 +131,19 @@ async def test_a_worker_that_has_lost_a_result_runs_the_call_again(world: SmallN
     assert value["array"][0] == 5
     assert len(dropped) == 1
 
+    def garbled(file: int, size_bytes: int, peer: PeerId | None = None) -> bytes:
+        os.close(file)
+        garbage = os.memfd_create("garbage", os.MFD_ALLOW_SEALING)
+        os.write(garbage, random.Random(7).randbytes(size_bytes))
+        shape = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(garbage, fcntl.F_ADD_SEALS, shape)
+        return kept(garbage, size_bytes, peer)
 
-async def test_a_map_that_is_left_holds_nothing(world: SmallNetwork) -> None:
+    with patch.object(blobs, "adopt", garbled):
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(NotPlain) as refused:
+                await world.bob.map(texts_of, [60_000], needs=NEEDS)
+    assert len(refused.value.result_bytes) > 100_000
     async with asyncio.timeout(DEADLINE_S):
         async for value in world.bob.map(filled, range(50), needs=NEEDS):
             assert value["array"][0] == 0
@@ -137,6 +151,33 @@ async def test_a_map_that_is_left_holds_nothing(world: SmallNetwork) -> None:
         gc.collect()
         await until(lambda: len(world.alice.services.packer.blobs) == 0)
         await until(lambda: gc.collect() >= 0 and world.bob.services.arrivals.unread_bytes == 0)
+
+
+async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -> None:
+    fetch = PrivateExchange.result
+    fetching, gone = threading.Event(), threading.Event()
+
+    async def result(self: PrivateExchange, blob: PrivateBlob) -> Any:
+        if not fetching.is_set():
+            fetching.set()
+            await trio.to_thread.run_sync(gone.wait)
+        return await fetch(self, blob)
+
+    async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
+        invite = invitation()
+        alice = await OpenNode.join(invite, home=tmp_path / "alice", listen=LISTEN)
+        await alice.worker(limits=MACHINE)
+        with patch.object(PrivateExchange, "result", result):
+            async with OpenNode.join(invite, home=tmp_path / "bob", listen=()) as bob:
+                await sees(bob, 1)
+                mapped = asyncio.create_task(bob.map(filled, [5], needs=NEEDS))
+                await asyncio.to_thread(fetching.wait)
+                await alice.close()
+                gone.set()
+                async with OpenNode.join(invite, home=tmp_path / "carol", listen=LISTEN) as carol:
+                    await carol.worker(limits=MACHINE)
+                    (value,) = await mapped
+    assert value["array"][0] == 5
 
 
 async def test_large_results_of_a_job_survive_their_submitter(tmp_path: Path) -> None:

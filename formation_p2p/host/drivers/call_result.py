@@ -7,10 +7,13 @@ import socket
 from dataclasses import dataclass, replace
 from typing import Self
 
+import trio
+
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel, places_of
+from formation_p2p.host.blobs.segment import moved
 from formation_p2p.host.drivers import python_parcels
 from formation_p2p.host.drivers.driver import BlobAccess, Execution
 
@@ -48,9 +51,10 @@ class GivenResult:
         return None
 
     async def kept(
-        self, outcome: Outcome, execution: Execution, blobs: BlobAccess | None
+        self, outcome: Outcome, execution: Execution, blobs: BlobAccess | None, *, counted: bool
     ) -> Outcome:
-        """The outcome of the call, with the record of its parcel."""
+        """The outcome of the call, with the record of its parcel. `counted`: the kernel holds the
+        memory against the interpreter for as long as there is any of it, with the owner too."""
         size = places_of((self.pickle_bytes, *self.buffers))[-1]
         allowed = isinstance(outcome, Succeeded)
         try:
@@ -60,7 +64,11 @@ class GivenResult:
             if os.fstat(self.file).st_size != size:
                 self.close()
                 raise LocalError("the interpreter has written something else")
-            blob = await blobs.keep_result(self.file, size, execution, allowed=allowed)
+            file = self.file
+            if counted:
+                with trio.CancelScope(shield=True):  # else the file may stay open
+                    file = await trio.to_thread.run_sync(moved, file, size)
+            blob = await blobs.keep_result(file, size, execution, allowed=allowed)
             record = Parcel(self.pickled, self.pickle_bytes, self.buffers, blob).encode()
         except (InvalidInput, LocalError) as problem:
             if isinstance(outcome, Failed):

@@ -295,7 +295,8 @@ class CallSession:
         if waits:
             self._drained()
         if gave is not None:
-            outcome = await gave.kept(outcome, self._calls[0].execution, self._blobs)
+            execution, counted = self._calls[0].execution, self._warm.task.holds_memory
+            outcome = await gave.kept(outcome, execution, self._blobs, counted=counted)
         call = self._calls.popleft()
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.MEMORY:
             had = format_bytes(call.execution.limits.enforced_memory_bytes)

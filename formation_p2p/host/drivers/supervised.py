@@ -188,6 +188,11 @@ class Supervised:
         self._control.send(NEXT)
 
     @property
+    def holds_memory(self) -> bool:
+        """Whether the kernel counts its memory, and holds it to a limit."""
+        return self._group is not None and self._group.holds_memory
+
+    @property
     def over(self) -> bool:
         """Whether the supervisor, and with it the task, is gone."""
         return self.supervisor.poll() is not None
