@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from copy import copy
 from typing import Any, Final
 
 import cloudpickle
@@ -101,7 +102,7 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def submit(
         self, func: Any, callback: Callable[[Future[Any]], None] | None = None
     ) -> Future[Any]:
-        future = self._pool().submit(run_batch, func.items)
+        future = self._pool().submit(run_batch, [portable(call) for call in func.items])
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -128,6 +129,22 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
 
     def _opened(self) -> NodeExecutor:
         return self._node.executor(max_workers=self._max_workers, **self._options)
+
+
+def portable(call: Call) -> Call:
+    """Without the filters of warnings that name classes of packages which its worker may not have.
+    scikit-learn sends all filters of this process along."""
+    function, args, kwargs = call
+    filters = getattr(function, "warning_filters", None)
+    if not isinstance(filters, list):
+        return call
+    known = {*sys.stdlib_module_names, str(function.__module__).partition(".")[0]}
+    kept = [each for each in filters if each[2].__module__.partition(".")[0] in known]
+    if len(kept) == len(filters):
+        return call
+    function = copy(function)
+    function.warning_filters = kept  # type: ignore[attr-defined]  # it has them
+    return function, args, kwargs
 
 
 def run_batch(calls: Iterable[Call]) -> list[Any]:

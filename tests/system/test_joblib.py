@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -180,12 +182,24 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     assert "pip install 'formation_p2p[joblib]'" in done.stderr.splitlines()[-1]
 
 
+def warning_of_a_package_of_ours() -> type[Warning]:
+    """Which scikit-learn names in its calls, and workers cannot import."""
+    ours = sys.modules["ours_alone"] = ModuleType("ours_alone")
+    kind = type("OursAlone", (UserWarning,), {"__module__": ours.__name__})
+    vars(ours)[kind.__name__] = kind
+    return kind
+
+
 def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
     x, y = load_iris(return_X_y=True)
     model = LogisticRegression(max_iter=1000)
     search = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3)
     here = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3).fit(x, y)
-    with parallel_config("formation", node=bob, **SMALL):
+    with (
+        parallel_config("formation", node=bob, **SMALL),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", warning_of_a_package_of_ours())
         there = search.fit(x, y)
         predicted = cross_val_predict(model, x, y, cv=3)
     assert there.best_params_ == here.best_params_
