@@ -200,7 +200,8 @@ class Node(DataNode):
         The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
         unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
         first failure known, in the order of the items: what the function raised, TaskRaised,
-        TaskFailed, NotPlain or Unplaceable, as `value_of` does; the rest is cancelled then.
+        TaskFailed, ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the rest is
+        cancelled then.
         """
         self._lifecycle.check()
         if buffersize < 1:

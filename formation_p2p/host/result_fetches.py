@@ -4,7 +4,8 @@ written to a file, before the peer is told."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -20,6 +21,7 @@ from formation_p2p.core.errors import FormationError, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
+
+# Where there is no room, this often: its caller reads what has come, or a person is making some.
+ROOM_S: Final = 1.0
 
 # At once; the others wait. Each from this machine has two descriptors.
 MAX_FETCHES: Final = 16
@@ -47,18 +52,23 @@ class ResultFetches:
         self._places = trio.CapacityLimiter(MAX_FETCHES)
         self._scopes: dict[tuple[PeerId, str, str], trio.CancelScope] = {}
 
-    async def fetch(self, asked: FetchResult) -> None:
-        worker = asked.blob.owner.peer_id
-        key = (worker, asked.lease_id, asked.attempt_id)
-        event: FetchEvent | None = None
+    def begin(self, asked: FetchResult) -> Callable[[], Awaitable[None]]:
+        """What is to be run; from now on `stop` ends it."""
+        key = (asked.blob.owner.peer_id, asked.lease_id, asked.attempt_id)
         self._scopes[key] = scope = trio.CancelScope()
+        return partial(self._fetch, asked, key, scope)
+
+    async def _fetch(
+        self, asked: FetchResult, key: tuple[PeerId, str, str], scope: trio.CancelScope
+    ) -> None:
+        event: FetchEvent | None = None
         with scope:
             try:
                 async with self._places:
                     event = ResultFetched(*key, await self._fetched(asked))
             except (FormationError, OSError) as error:
                 if not scope.cancel_called:  # else the worker has forgotten it by now
-                    log.warning("a result of %s did not arrive: %s", worker, error)
+                    log.warning("a result of %s did not arrive: %s", key[0], error)
                 event = ResultLost(*key, str(error))
         if self._scopes.get(key) is scope:
             del self._scopes[key]
@@ -73,7 +83,16 @@ class ResultFetches:
     async def _fetched(self, asked: FetchResult) -> Content:
         """Raises LocalError, RemoteError, OSError."""
         assert self._private is not None, "a node has private blobs"
-        arrived = await self._private.result(asked.blob)
+        warned = False
+        while True:
+            try:
+                arrived = await self._private.result(asked.blob)
+                break
+            except NoRoom as error:
+                if not warned:
+                    log.warning("%s; it is tried again until there is room", error)
+                warned = True
+            await trio.sleep(ROOM_S)
         if self._journal is None:
             return arrived
         return await self._journal.kept(asked.job_id, asked.blob.name, arrived)

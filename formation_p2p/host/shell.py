@@ -298,7 +298,7 @@ class Shell:
                 if self.exchange.private is not None:
                     self.exchange.private.results.free(lease_id, attempt_ids)
             case FetchResult():
-                self.do(self._fetches.fetch, effect)
+                self.do(self._fetches.begin(effect))
             case StopFetch():
                 self._fetches.stop(effect)
             case Fence(lease_id):

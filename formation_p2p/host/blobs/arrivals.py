@@ -17,7 +17,7 @@ from typing import Final
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB, MIB, format_bytes
-from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.files import NoRoom, check_disk
 from formation_p2p.host.blobs.mapping import mapped
 from formation_p2p.host.blobs.memory import MEMORY_SHARE
 from formation_p2p.host.blobs.segment import check_sealed
@@ -110,6 +110,6 @@ class Arrivals:
             self.unread_bytes -= size_bytes
 
 
-def _no_room(size_bytes: int, error: OSError) -> LocalError:
+def _no_room(size_bytes: int, error: OSError) -> NoRoom:
     problem = f"a result of {format_bytes(size_bytes)} cannot be kept: {error.strerror or error}"
-    return LocalError(f"{problem}; free memory, or the disk of the node's home")
+    return NoRoom(f"{problem}; free memory, or the disk of the node's home")

@@ -59,6 +59,7 @@ class PrivateExchange:
                     self.results.trim()
         finally:
             self.fetched.close()
+            self.results.close()
 
     def content(self, name: bytes, peer: PeerId) -> PrivateContent | None:
         """To serve it over the network to a peer; None where it is not here."""

@@ -96,6 +96,10 @@ class ResultBlobs:
     def lease_ended(self, lease_id: str) -> None:
         self._drop([x for x in self._kept if x.of is not None and x.of[0] == lease_id])
 
+    def close(self) -> None:
+        """The leases are gone, with the network stack."""
+        self._drop(list(self._kept))
+
     def trim(self) -> None:
         """Those that were not fetched in time."""
         now_s = time.monotonic()
