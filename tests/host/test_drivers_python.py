@@ -24,6 +24,7 @@ from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.parcel import LARGE_BYTES
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.python import PythonDriver
@@ -445,16 +446,18 @@ def test_a_result_that_does_not_pickle_is_an_exception_that_says_so(tmp_path: Pa
     story(tmp_path, scenario)
 
 
-def test_a_result_as_large_as_allowed_travels_and_a_larger_one_does_not(tmp_path: Path) -> None:
+def test_a_result_that_is_not_large_travels_where_a_larger_one_cannot_be_kept(
+    tmp_path: Path,
+) -> None:
     def result(size: int) -> bytes:
         return b"x" * size
 
     async def scenario(world: World) -> None:
         pid = await world.value(os.getpid)
-        overhead = len(pickle.dumps(b"x" * MAX_RESULT_BYTES, protocol=5)) - MAX_RESULT_BYTES
-        assert len(await world.value(result, MAX_RESULT_BYTES - overhead)) > 8_000_000
-        failed = await world.failure(FailureKind.OUTPUT, result, MAX_RESULT_BYTES)
-        assert "of at most 8388608" in failed.message
+        overhead = len(pickle.dumps(b"x" * LARGE_BYTES, protocol=5)) - LARGE_BYTES
+        assert len(await world.value(result, LARGE_BYTES - overhead)) > 260_000
+        failed = await world.failure(FailureKind.OUTPUT, result, LARGE_BYTES)
+        assert "the driver has no access to private blobs" in failed.message
         assert await world.value(os.getpid) == pid
 
     story(tmp_path, scenario)
@@ -660,7 +663,7 @@ def test_a_lease_that_is_paused_takes_no_more_results_and_goes_on_later(tmp_path
                 time.sleep(0.005)
 
         async def call(mark: bytes) -> None:
-            results.append(await world.value(bytes.__mul__, mark, 2**20))
+            results.append(await world.value(bytes.__mul__, mark, 2**17))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.value, hold_up, str(go))
