@@ -62,6 +62,9 @@ class JournalParameters:
     # Leaving takes up to so much longer where jobs have ended whose files are large: 100 MB take
     # a second or four.
     prune_at_end_s: float = 10.0
+    # Once nothing has been stored for so long, the log is carried over into the file: what was
+    # stored is then in two places while it is, and checked as a whole.
+    settle_s: float = 0.5
     # Leaving waits this long for what was emitted before to be stored.
     close_s: float = 5.0
 
@@ -99,6 +102,8 @@ class Journal:
         self._failing = False
         self._may_prune = True
         self._pruned_s = float("-inf")
+        self._unsettled = False
+        self._stored_s = float("-inf")
         self._thread = threading.Thread(target=self._main, name="formation-journal", daemon=True)
         self._thread.start()
 
@@ -174,13 +179,11 @@ class Journal:
     def _main(self) -> None:
         while True:
             with self._news:
-                while not self._waiting:
-                    if self.is_closed:
+                while not (self._waiting or self.is_closed):
+                    left_s = min(self._settle_due_s, self._prune_due_s) - time.monotonic()
+                    if left_s <= 0:
                         break
-                    left_s = self._pruned_s + self._parameters.prune_every_s - time.monotonic()
-                    if self._may_prune and left_s <= 0:
-                        break
-                    self._news.wait(left_s if self._may_prune else None)
+                    self._news.wait(None if left_s == float("inf") else left_s)
                 count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
@@ -190,7 +193,7 @@ class Journal:
                     self._prune_at_the_end()
                 return
             if not batch:
-                self._prune()
+                self._rest()
             elif self._stored([entry.effect for entry in batch], incarnation):
                 self._hand_back(batch)
 
@@ -212,6 +215,7 @@ class Journal:
                     self._failing = False
                     log.warning("%s can be written again", self._state.path)
                 self._may_prune |= any(_tells(x, job_events.JobEnded) for x in effects)
+                self._unsettled, self._stored_s = True, time.monotonic()
                 return True
             with self._news:
                 if not self.is_closed:
@@ -236,12 +240,33 @@ class Journal:
         except trio.RunFinishedError:
             log.debug("the network stack crashed; its next incarnation reads what was stored")
 
+    @property
+    def _settle_due_s(self) -> float:
+        return self._stored_s + self._parameters.settle_s if self._unsettled else float("inf")
+
+    @property
+    def _prune_due_s(self) -> float:
+        due_s = self._pruned_s + self._parameters.prune_every_s
+        return due_s if self._may_prune else float("inf")
+
+    def _rest(self) -> None:
+        """Nothing waits to be stored."""
+        if time.monotonic() >= self._prune_due_s:
+            self._prune()
+        if time.monotonic() >= self._settle_due_s:
+            self._unsettled = False
+            try:
+                self._state.settle()
+            except StateError as error:
+                log.warning("its log is carried over later: %s", error)
+
     def _prune(self) -> None:
         try:
             done = self._state.prune(lambda: not (self._waiting or self.is_closed))
             if done:
                 self._may_prune = False
-                self._pruned_s = time.monotonic()
+                self._pruned_s = self._stored_s = time.monotonic()
+                self._unsettled = True
         except StateError as error:
             self._may_prune = False
             log.warning("what is old in it could not be deleted: %s", error)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import Any, Final, get_args
+from zlib import crc32
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
@@ -21,6 +22,7 @@ from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.storage.job_tables import Altered
 
 # What is kept of a task without a result: its attempts, of 16 KiB each at the most, or the
 # refusals of all workers that were considered, of 1 KiB (core/dispatch/task_group.py bounds them).
@@ -130,8 +132,8 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
     ended: Counter[TaskState] = Counter()
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(
-            "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for"
-            " FROM tasks LEFT JOIN results ON task = number WHERE job = ? ORDER BY number",
+            "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for,"
+            " checksum FROM tasks LEFT JOIN results ON task = number WHERE job = ? ORDER BY number",
             (number,),
         ):
             for attempt_id, worker, lease_id, nearest, open_on, why, lost, reason in db.execute(
@@ -166,7 +168,10 @@ _REFUSALS: Final = {kind.__name__: kind for kind in get_args(Refusal)}
 
 
 def _read_end(task_id: str, *columns: Any) -> job_events.JobEvent:
-    ended, worker, result, ran_ms, kind, told, waited_for = columns
+    *stored, checksum = columns
+    if checksum not in (None, _checksum(task_id, *stored)):
+        raise Altered(f"the result of {task_id} is not as it was stored")
+    ended, worker, result, ran_ms, kind, told, waited_for = stored
     match TaskState(ended):
         case TaskState.SUCCEEDED:
             return job_events.TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
@@ -189,13 +194,45 @@ def _texts(raw: bytes) -> tuple[str, ...]:
     return tuple(take_list(decode(raw, MAX_LISTED_BYTES), "list", MAX_LISTED_BYTES))
 
 
+_RESULT: Final = "ended, worker, result, ran_ms, kind, told, waited_for, checksum"
 _OF_TASK: Final = "FROM tasks WHERE job = ?1 AND task_id = ?2"
 # A result that is there already stays: a process that was killed had stored it, and the next one
 # received it again.
 _END: Final = (
-    "INSERT OR IGNORE INTO results (task, ended, worker, result, ran_ms, kind, told, waited_for)"
-    f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9 {_OF_TASK}"
+    f"INSERT OR IGNORE INTO results (task, {_RESULT})"
+    f" SELECT number, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 {_OF_TASK}"
 )
+
+
+def _end(
+    event: job_events.TaskEnd,
+    ended: TaskState,
+    worker: PeerId | None,
+    result: bytes,
+    ran_ms: int,
+    kind: FailureKind | None = None,
+    told: bytes = b"",
+    waited_for: str = "",
+) -> Row:
+    """The columns of a result, with their checksum."""
+    columns = (ended, worker, result, ran_ms, kind, told, waited_for)
+    return (*columns, _checksum(event.task_id, *columns))
+
+
+def _checksum(
+    task_id: str,
+    ended: str,
+    worker: str | None,
+    result: bytes,
+    ran_ms: int,
+    kind: str | None,
+    told: bytes,
+    waited_for: str,
+) -> int:
+    """Of a result. Raises TypeError for values of other types than those that are stored."""
+    plain = f"{task_id} {ended} {worker} {ran_ms} {kind} {waited_for} {len(result)}"
+    summed = crc32(result, crc32(plain.encode("utf-8", "surrogatepass")))
+    return crc32(told, summed) if told else summed
 
 
 def _attempts(e: job_events.TaskGaveUp) -> bytes:
@@ -233,17 +270,17 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
     ),
     job_events.TaskSucceeded: (
         _END,
-        lambda e: (TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms, None, b"", ""),
+        lambda e: _end(e, TaskState.SUCCEEDED, e.worker, e.result, e.ran_ms),
     ),
     job_events.TaskGaveUp: (
         _END,
-        lambda e: (TaskState.FAILED, None, e.result, 0, e.kind, _attempts(e), e.waited_for),
+        lambda e: _end(e, TaskState.FAILED, None, e.result, 0, e.kind, _attempts(e), e.waited_for),
     ),
     job_events.TaskUnplaceable: (
         _END,
-        lambda e: (TaskState.UNPLACEABLE, None, b"", 0, None, _refusals(e), ""),
+        lambda e: _end(e, TaskState.UNPLACEABLE, None, b"", 0, None, _refusals(e)),
     ),
-    job_events.TaskCancelled: (_END, lambda e: (TaskState.CANCELLED, None, b"", 0, None, b"", "")),
+    job_events.TaskCancelled: (_END, lambda e: _end(e, TaskState.CANCELLED, None, b"", 0)),
 }
 # What has ended is still to be done, and what was in flight of it is not known to its worker.
 REOPEN: Final = (

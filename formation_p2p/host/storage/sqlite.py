@@ -24,6 +24,7 @@ from typing import Final
 
 from formation_p2p.core.errors import FormationError, StateError
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
+from formation_p2p.host.storage.wal import check_log
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 BUSY_S: Final = 5.0
 # Another node of the home holds a shared file for a moment while it opens it.
 OPEN_WAIT_S: Final = 1.0
+# Pages of the -wal file that are carried over, at the next commit: a megabyte. So much, and what
+# was stored since, is in one place only.
+MAX_WAL_PAGES: Final = 1_000
 # What a large transaction leaves of the -wal file once it has been carried over.
 MAX_IDLE_WAL_BYTES: Final = 16 * 1024 * 1024
 
@@ -79,6 +83,14 @@ class Database:
             if not self.path.exists():
                 _create(self.path, schema)
             check_mode(self.path)
+            # One that is shared may be written to meanwhile; and without `synchronous` a log may
+            # be torn anywhere.
+            if (
+                schema.synchronous
+                and not shared
+                and not check_log(self.path, time.monotonic() + schema.check_s)
+            ):
+                log.info("the log of %s is large; it is used without having been checked", path)
             self.connection = _connect(self.path, schema)
             opened.callback(self.connection.close)
             check_sound(self.connection, self.path, schema)
@@ -203,6 +215,7 @@ def _connect(path: Path, schema: Schema | None) -> sqlite3.Connection:
         db.execute("PRAGMA foreign_keys = ON")
         if schema is not None:
             db.execute(f"PRAGMA synchronous = {'FULL' if schema.synchronous else 'NORMAL'}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {MAX_WAL_PAGES}")
             db.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_WAL_BYTES}")
     except BaseException:
         # Whatever it is: no caller has the connection yet.
@@ -282,6 +295,8 @@ def state_errors(path: Path) -> Iterator[None]:
 def _in_words(error: sqlite3.Error) -> str:
     # The lowest byte is the kind of error; the rest says where it was met.
     kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if "decode to UTF-8" in str(error):  # which sqlite3 itself says, of text that is none
+        kind = sqlite3.SQLITE_CORRUPT
     match kind:
         case sqlite3.SQLITE_FULL:
             return "the disk is full; make room: nothing that was stored before is lost"

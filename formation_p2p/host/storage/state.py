@@ -27,7 +27,14 @@ from formation_p2p.core.units import GIB
 from formation_p2p.host.storage import rows
 from formation_p2p.host.storage.job_tables import JOBS, empty_some, insert_job, read_job
 from formation_p2p.host.storage.result_files import ResultFiles
-from formation_p2p.host.storage.sqlite import Database, Schema, looking, reading, state_errors
+from formation_p2p.host.storage.sqlite import (
+    BUSY_S,
+    Database,
+    Schema,
+    looking,
+    reading,
+    state_errors,
+)
 
 # Tasks deleted in one transaction: it takes some 20 ms, for which a submission waits.
 PRUNED_AT_ONCE: Final = 2_000
@@ -248,6 +255,16 @@ class State:
                     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if not go_on():
                 return False
+
+    def settle(self) -> None:
+        """Carry the log over into the file, and empty it, unless someone reads it now."""
+        db = self._database.connection
+        with self._lock, state_errors(self.path):
+            db.execute("PRAGMA busy_timeout = 0")
+            try:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                db.execute(f"PRAGMA busy_timeout = {round(BUSY_S * 1000)}")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
