@@ -32,6 +32,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Part, part_beside
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.blobs.private import PrivateExchange
+from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
@@ -50,8 +51,6 @@ DIAL_S: Final = 20.0
 GOODBYE_S: Final = 2.0
 # Blobs whose holders are remembered, the latest told of.
 MAX_HELD: Final = 1024
-# A result that its owner does not fetch is kept this long at least.
-KEEP_OUTPUTS_S: Final = 3600.0
 
 Progress = Callable[[int, int], None]
 
@@ -105,8 +104,7 @@ class Exchange:
     def _has(self, cid: Cid, peer: Contact) -> None:
         # Where it is connected from counts for more than what it says.
         known = self._stack.contact(peer)
-        contact = known if known.addresses else peer
-        if not contact.addresses:
+        if not (contact := known if known.addresses else peer).addresses:
             return
         holders = self._holders.pop(cid, deque(maxlen=MAX_SOURCES))
         others = [each for each in holders if each.peer_id != contact.peer_id]
@@ -163,7 +161,7 @@ class Exchange:
 
     async def keep(self, file: int, path: Path) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
-        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEEP_OUTPUTS_S)
+        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def add(self, content: Buffer, holder: str) -> Blob:
