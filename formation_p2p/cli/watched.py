@@ -18,11 +18,14 @@ from formation_p2p.api.node import Node
 from formation_p2p.cli.tables import console
 from formation_p2p.cli.words import one_line, printable, put
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
+from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.clock import moment
 
 # Events that wait for a stopped terminal or an unread pipe; past it the oldest are dropped.
@@ -38,7 +41,12 @@ TAKEN_BACK: Final = Failed(FailureKind.CANCELLED, "its owner took it back, or it
 
 @dataclass(frozen=True, slots=True)
 class WorkBegan:
+    """`owner` submitted it. `what` is the program that it runs; of a call nothing is known before
+    it is unpickled, in its sandbox."""
+
     attempt: str
+    owner: PeerId
+    what: str
     driver: str
     cpu_milli: int
     memory_bytes: int
@@ -50,6 +58,8 @@ class WorkEnded:
     """`how` is `succeeded`, or a kind of failure (core/workload/outcome.py)."""
 
     attempt: str
+    owner: PeerId
+    what: str
     driver: str
     how: str
     message: str
@@ -108,10 +118,12 @@ class Watch:
                 pass
         for effect in effects:
             match effect:
-                case Execute(lease_id, needs, device_ids):
+                case Execute(lease_id, needs, device_ids, _, owner):
                     has = (needs.driver, needs.cpu_milli, needs.memory_bytes, device_ids)
                     attempts = self._leases.setdefault(lease_id, {})
-                    attempts |= {x.attempt_id: WorkBegan(x.attempt_id, *has) for x in effect.work}
+                    for x in effect.work:
+                        what = _program(needs.driver, x.payload)
+                        attempts[x.attempt_id] = WorkBegan(x.attempt_id, owner, what, *has)
                 case Fence(lease_id):
                     self._take_back([lease_id], now)
                 case _:
@@ -132,10 +144,11 @@ class Watch:
         if isinstance(outcome, Failed):
             taken_back = outcome.kind is FailureKind.CANCELLED
             how, message = outcome.kind.value, (TAKEN_BACK if taken_back else outcome).message
+        of = (began.owner, began.what, began.driver)
         self.running -= 1
         self.succeeded += how == "succeeded"
         self.failed += how != "succeeded"
-        self._tell(WorkEnded(attempt_id, began.driver, how, message, round(ran_s * 1000)))
+        self._tell(WorkEnded(attempt_id, *of, how, message, round(ran_s * 1000)))
 
     def _take_back(self, leases: Sequence[str], now: Moment) -> None:
         for lease_id in leases:
@@ -177,7 +190,9 @@ class WorkLog:
             self.line(f"{now}  {len(ended)} tasks, {len(failed)} without a result")
             ended = failed[:MAX_LINES]
         for event in ended:
-            self.line(f"{now}  {event.attempt}  {event.driver}  {_in_words(event)}")
+            what = f"{event.driver}  {one_line(event.what)}" if event.what else event.driver
+            owner = short_id(event.owner)
+            self.line(f"{now}  {event.attempt}  {what}  for {owner}  {_in_words(event)}")
 
     def line(self, text: str) -> None:
         self._console.print(printable(text), soft_wrap=True)
@@ -196,6 +211,16 @@ class WorkLog:
 
         with Live(get_renderable=counts, console=self._console, transient=True):
             yield
+
+
+def _program(driver: str, payload: bytes) -> str:
+    """The first word of the command that a payload runs."""
+    if driver != ProcessSpec.driver:
+        return ""
+    try:
+        return ProcessSpec.decode(payload).argv[0]
+    except InvalidInput:  # the driver refuses it
+        return ""
 
 
 def _in_words(event: WorkEnded) -> str:

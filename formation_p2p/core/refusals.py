@@ -46,6 +46,10 @@ class Infeasible:
         shown = _AMOUNTS.get(self.resource, str)
         amounts = (self.needed, self.free)
         needed, free = (shown(each) if isinstance(each, int) else each for each in amounts)
+        if self.resource.startswith("label."):
+            key = self.resource.removeprefix("label.")
+            has = "no such label" if free == "none" else f"{key}={free}"
+            return f"label.{key}: needs the label {key}={needed}, has {has}"
         advice = f"; {_ADVICE[self.resource]}" if self.resource in _ADVICE else ""
         return f"{self.resource}: needs {needed}, has {free}{advice}"
 

@@ -74,6 +74,8 @@ def test_a_command_runs_through_the_node_that_is_there(world: World, tmp_path: P
 def test_what_is_wrong_is_told_as_ever(world: World) -> None:
     wrong = formation(world.home, "run", "--needs", "cpu=many", "--", "true")
     assert (wrong.code, "cpu" in wrong.err) == (2, True)
+    offline = "echo get: Temporary failure in name resolution >&2; exit 6"
+    assert "network=1" in formation(world.home, "run", "--", "sh", "-c", offline).err
     nowhere = formation(world.home, "run", "--needs", "gpu=7", "--", "true")
     assert (nowhere.code, "no worker runs true" in nowhere.err) == (3, True)
 

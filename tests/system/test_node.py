@@ -192,7 +192,9 @@ async def test_explain_ranks_who_could_and_says_why_not_the_others(world: SmallN
         could = await world.bob.explain("label.region=eu,driver=python")
         could_not = await world.bob.explain("label.region=us")
     assert [ranked.profile.peer_id for ranked in could.ranked] == [world.alice.peer_id]
-    assert [str(why) for _, why in could_not.rejected] == ["label.region: needs us, has eu"]
+    assert [str(why) for _, why in could_not.rejected] == [
+        "label.region: needs the label region=us, has region=eu"
+    ]
 
 
 async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: SmallNetwork) -> None:

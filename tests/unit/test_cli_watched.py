@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent
 from formation_p2p.core.effects import Moment
@@ -14,10 +15,12 @@ from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent, Tick
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessSpec
 
 WORK = tuple(Work(attempt, b"", b"", None) for attempt in ("a", "b", "c"))
 NEEDS = Requirements(memory_bytes=512, driver="python")
-EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, PeerId("owner"), cause="test")
+OWNER = PeerId("owner")
+EXECUTE = Execute("lease", NEEDS, ("gpu0",), WORK, OWNER, cause="test")
 
 
 def reported(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEvent], str]:
@@ -35,7 +38,7 @@ def reported(*seen: tuple[PeerEvent, Sequence[PeerEffect]]) -> tuple[list[WorkEv
 
 
 def began(attempt: str) -> WorkBegan:
-    return WorkBegan(attempt, "python", 1000, 512, ("gpu0",))
+    return WorkBegan(attempt, OWNER, "", "python", 1000, 512, ("gpu0",))
 
 
 def ended(attempt: str, outcome: Outcome, ran_us: int) -> tuple[PeerEvent, Sequence[PeerEffect]]:
@@ -44,7 +47,7 @@ def ended(attempt: str, outcome: Outcome, ran_us: int) -> tuple[PeerEvent, Seque
 
 def test_a_task_that_ends_at_once_has_begun_too() -> None:
     events, counts = reported((Tick(), [EXECUTE]), ended("a", Succeeded(b""), 1500))
-    assert events == [began("a"), WorkEnded("a", "python", "succeeded", "", 2)]
+    assert events == [began("a"), WorkEnded("a", OWNER, "", "python", "succeeded", "", 2)]
     assert counts == "0 1 0"
 
 
@@ -52,13 +55,22 @@ def test_a_long_one_begins_once_and_fails_with_its_reason() -> None:
     exit_1 = Failed(FailureKind.EXIT, "exit: 1")
     started = ExecutionStarted("lease", "a")
     events, counts = reported((Tick(), [EXECUTE]), (started, ()), ended("a", exit_1, 70_000))
-    assert events == [began("a"), WorkEnded("a", "python", "exit", "exit: 1", 70)]
+    assert events == [
+        began("a"),
+        WorkEnded("a", OWNER, "", "python", "exit", "exit: 1", 70),
+    ]
     assert counts == "0 0 1"
 
 
 def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_told_of() -> None:
     killed = Failed(FailureKind.CANCELLED, "it was killed")
-    taken_back = ("python", "cancelled", "its owner took it back, or its lease ended")
+    taken_back = (
+        OWNER,
+        "",
+        "python",
+        "cancelled",
+        "its owner took it back, or its lease ended",
+    )
     events, counts = reported(
         (Tick(), [EXECUTE]),
         ended("a", killed, 1000),
@@ -87,3 +99,13 @@ def test_what_runs_when_the_node_is_left_ends_with_it() -> None:
     events, counts = reported((Tick(), [EXECUTE]), (ExecutionStarted("lease", "a"), ()))
     assert [type(event) for event in events] == [WorkBegan, WorkEnded]
     assert counts == "1 0 0"
+
+
+def test_the_log_names_the_program_and_who_submitted_it() -> None:
+    payload = ProcessSpec(("/bin/true", "x")).encode()
+    work = (Work("a", b"", payload, None), Work("b", b"", b"nonsense", None))
+    process = replace(EXECUTE, needs=replace(NEEDS, driver="process"), work=work)
+    done = (ended(name, Succeeded(b""), 1500) for name in "ab")
+    events, _ = reported((Tick(), [process]), *done)
+    last = [each for each in events if isinstance(each, WorkEnded)]
+    assert [(each.owner, each.what) for each in last] == [(OWNER, "/bin/true"), (OWNER, "")]

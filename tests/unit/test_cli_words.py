@@ -158,7 +158,7 @@ def test_refusals_have_amounts_as_people_write_them() -> None:
     assert refusal_in_words(Infeasible("cpu", 1500, 250)) == "cpu: needs 1.5, has 0.25"
     assert refusal_in_words(Infeasible("gpu.cc", 86, 80)) == "gpu.cc: needs 8.6, has 8.0"
     assert refusal_in_words(Infeasible("label.zone", "a", "none")) == (
-        "label.zone: needs a, has none"
+        "label.zone: needs the label zone=a, has no such label"
     )
     assert refusal_in_words(Denied("submit", "no\x1b grant")) == (
         "not allowed to submit: no\ufffd grant"

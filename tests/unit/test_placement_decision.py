@@ -204,6 +204,15 @@ def test_the_higher_score_comes_first_and_among_equals_the_nearer() -> None:
     assert others == names(decided(*map(profile, (ALICE, BOB))))
 
 
+def test_scores_that_rounding_tells_apart_are_equal() -> None:
+    everyone = tuple(map(profile, (ALICE, BOB, DAVE)))
+    nearest = names(decided(*everyone))
+    farthest_by_a_hair = Likes(((nearest[2], 1e-10),))
+    assert names(decided(*everyone, policy=farthest_by_a_hair)) == nearest
+    farthest = Likes(((nearest[2], 1e-8),))
+    assert names(decided(*everyone, policy=farthest)) == [nearest[2], *nearest[:2]]
+
+
 def test_soft_hints_come_before_the_score() -> None:
     policy = Likes(((ALICE.peer_id, 1.0),))
     terms = SchedulingKey(NEEDS, hints=Hints(prefer=(BOB.peer_id,), avoid=(ALICE.peer_id,)))

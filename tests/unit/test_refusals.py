@@ -26,7 +26,10 @@ from formation_p2p.core.refusals import (
     ("refusal", "reads"),
     [
         (Infeasible("gpu", 2, 1), "gpu: needs 2, has 1"),
-        (Infeasible("label.region", "eu", "us"), "label.region: needs eu, has us"),
+        (
+            Infeasible("label.region", "eu", "us"),
+            "label.region: needs the label region=eu, has region=us",
+        ),
         (Denied("submit", "no grant was shown"), "not allowed to submit: no grant was shown"),
         (Gone("lease 7", "it expired"), "lease 7 is gone: it expired"),
         (Busy("the ledger", 5), "the ledger is full at 5; try again later"),

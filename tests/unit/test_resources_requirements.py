@@ -1,5 +1,6 @@
 """What a task needs: as a noun, as a text, as a mapping."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,7 @@ def exact_bytes(size: int) -> str:
     for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size % factor == 0:
             return f"{size // factor}{unit}"
-    return str(size)
+    return f"{size}B"
 
 
 def refused_field(text: str) -> str:
@@ -301,3 +302,26 @@ def test_the_noun_checks_itself(fields: dict[str, object], field: str) -> None:
         Requirements(**fields)  # type: ignore[arg-type]
     assert refused.value.field == field
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpu.model=H100:2", "write gpu=2,gpu.model=H100"),
+        ("gpu.model=a100|H100:", "write gpu=2,gpu.model=H100"),
+        ("gpu.memory=24", "write 24GiB or 24GB, or 24B if bytes are meant"),
+        ("memory=8", "write 8GiB or 8GB"),
+        ("cpu=0", "write 0.001 or more, such as 0.5"),
+        ("gpu.share=0", "write 0.001 or more"),
+    ],
+)
+def test_what_is_easily_mistaken_is_refused_and_the_error_says_what_to_write(
+    text: str, told: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(told)):
+        parse_requirements(text)
+
+
+def test_a_small_number_of_bytes_can_be_meant() -> None:
+    assert parse_requirements("memory=24B").memory_bytes == 24
+    assert requirements_from_mapping({"memory": 24}).memory_bytes == 24

@@ -141,6 +141,8 @@ class Lessee:
         waiting = (x for x in self.rounds.values() if x.waits_for(peer_id, request_id))
         asked = next(waiting, None)
         if asked is None:
+            # A worker's first offer counts: it holds one place for each request. A second one is
+            # given back, though it be cheaper: to wait for it would be to wait in every round.
             if isinstance(message, work.Offer) and not self._knows(sender, message.lease_id):
                 # Too late, or never asked for. (Where it is known, the message came twice.)
                 release = work.Release(message.lease_id)

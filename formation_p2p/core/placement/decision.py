@@ -31,6 +31,8 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.code_bundle import Code
 
 _NO_NEEDS: Final = Requirements()
+# Scores are of 0 to 1 and sums of a few products: rounding is below 1e-15, a meaning above 1e-9.
+EQUAL: Final = 1e-9
 # Of the workers that have the packages of a task, so many are named.
 _MAX_NAMED: Final = 4
 
@@ -148,14 +150,28 @@ def rank(
         Ranked(each.profile, each.distance(task), score, welcome(task, each), each.lacks(task))
         for each, score in zip(everyone, scores, strict=True)
     ]
+    hints = _even(added(each.hints) for each in ranked)
+    scores_even = _even(each.score.value for each in ranked)
+
+    def place(each: Ranked) -> tuple[bool, bool, float, float]:
+        forbidden, lacking = isinstance(each.lacking, refusals.Denied), each.lacking is not None
+        return forbidden, lacking, -hints[added(each.hints)], -scores_even[each.score.value]
+
     # Stable: equals stay in the order of their distance.
-    ranked.sort(key=_rank)
+    ranked.sort(key=place)
     return tuple(ranked)
 
 
-def _rank(each: Ranked) -> tuple[bool, bool, float, float]:
-    forbidden, lacking = isinstance(each.lacking, refusals.Denied), each.lacking is not None
-    return forbidden, lacking, -added(each.hints), -each.score.value
+def _even(values: Iterable[float]) -> dict[float, float]:
+    """Of scores that are equal but for rounding, the highest stands for all: else a policy's
+    arithmetic would decide in place of the distance."""
+    even: dict[float, float] = {}
+    highest = float("inf")
+    for value in sorted(set(values), reverse=True):
+        if highest - value > EQUAL:
+            highest = value
+        even[value] = highest
+    return even
 
 
 def _refusal(

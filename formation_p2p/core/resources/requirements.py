@@ -122,6 +122,23 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _parse_memory(text: str) -> int:
+    if text.isdecimal() and 0 < int(text[:19]) < MIB:
+        problem = f"{text} is a number of bytes; write {text}GiB or {text}GB"
+        raise ValueError(f"{problem}, or {text}B if bytes are meant")
+    return parse_bytes(text)
+
+
+def _parse_models(text: str) -> tuple[str, ...]:
+    models = tuple(text.split("|"))
+    for name, colon, count in (model.partition(":") for model in models):
+        if colon:
+            several = count if count.isdecimal() else "2"
+            problem = "has a colon, as no model has; for several of them"
+            raise ValueError(f"{bounds.shown(text)} {problem} write gpu={several},gpu.model={name}")
+    return models
+
+
 def _parse_driver(text: str) -> str:
     if text == "":
         raise ValueError("is empty; name a driver, or leave the field out for any")
@@ -132,21 +149,23 @@ def _parse_driver(text: str) -> str:
 # where that is a table of its own, as in TOML.
 _AMOUNTS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
     "cpu": ("cpu_milli", parse_milli),
-    "memory": ("memory_bytes", parse_bytes),
+    "memory": ("memory_bytes", _parse_memory),
     "storage": ("storage_bytes", parse_bytes),
     "network": ("network_mbps", _parse_count),
     "gpu": ("gpu_count", _parse_count),
     "gpu.count": ("gpu_count", _parse_count),
-    "gpu.memory": ("gpu_memory_bytes", parse_bytes),
+    "gpu.memory": ("gpu_memory_bytes", _parse_memory),
     "gpu.cc": ("gpu_compute_capability", parse_compute_capability),
 }
 _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "gpu.share": ("gpu_share_milli", parse_milli),
-    "gpu.model": ("gpu_models", lambda text: tuple(text.split("|"))),
+    "gpu.model": ("gpu_models", _parse_models),
     "driver": ("driver", _parse_driver),
     "python": ("python", parse_python),
 }
 _FIELDS: Final = {**_AMOUNTS, **_CHOICES}
+# Where a plain int is bytes: a program that writes one means it.
+_SIZES: Final = frozenset({"memory", "storage", "gpu.memory"})
 # Where a number with a fraction means something; elsewhere a float has lost what was meant.
 _FRACTIONS: Final = frozenset({"cpu", "gpu.cc", "gpu.share"})
 _LABEL: Final = "label."
@@ -211,6 +230,8 @@ def _requirements(items: Iterable[tuple[str, str]]) -> Requirements:
             values[attribute] = parse(text)
         except ValueError as problem:
             raise InvalidInput(field, str(problem)) from None
+        if attribute in ("cpu_milli", "gpu_share_milli") and values[attribute] == 0:
+            raise InvalidInput(field, "0 is too little; write 0.001 or more, such as 0.5")
     if any(attribute.startswith("gpu_") for attribute in values):
         values.setdefault("gpu_count", 1)
     return Requirements(labels=tuple(labels), **values)  # type: ignore[arg-type]  # checked there
@@ -242,7 +263,7 @@ def _as_text(field: str, value: object) -> str:
         return value
     # Python refuses to write out integers of thousands of digits.
     if isinstance(value, int) and abs(value) <= MAX_BYTES:
-        return str(value)
+        return f"{value}B" if field in _SIZES and value >= 0 else str(value)
     if isinstance(value, float) and field in _FRACTIONS:
         return repr(value)
     raise InvalidInput(

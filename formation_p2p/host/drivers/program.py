@@ -39,6 +39,8 @@ class InputLost(RemoteError):
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
+# How programs say that they reach no other machine (gai_strerror(3), errno(3)).
+_OFFLINE: Final = ("name resolution", "Could not resolve host", "Network is unreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,9 @@ class Program:
             if code == 0:
                 return Failed(FailureKind.OUTPUT, str(problem), result)
         if code != 0:
-            return Failed(FailureKind.EXIT, _exit_message(code, self.output), result)
+            return Failed(
+                FailureKind.EXIT, _exit_message(code, self.output, self.execution), result
+            )
         if unread:
             message = f"ended well, but these files cannot be read: {', '.join(unread)}"
             return Failed(FailureKind.EXIT, message[:MESSAGE_TAIL_BYTES], result)
@@ -153,7 +157,7 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
         return Failed(FailureKind.TIMEOUT, f"ran past its {execution.timeout_s:g} s", result)
     match ending.how:
         case "exit":
-            return Failed(FailureKind.EXIT, _exit_message(ending.number, output), result)
+            return Failed(FailureKind.EXIT, _exit_message(ending.number, output, execution), result)
         case "signal":
             message = f"ended by {_signal_name(ending.number)}{_last_words(output)}"
             return Failed(FailureKind.EXIT, message, result)
@@ -171,8 +175,11 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             return Failed(FailureKind.DRIVER, message, result)
 
 
-def _exit_message(code: int, output: Output) -> str:
-    return f"ended with exit code {code}{_last_words(output)}"
+def _exit_message(code: int, output: Output, execution: Execution) -> str:
+    words = _last_words(output)
+    offline = not execution.network and any(sign in words for sign in _OFFLINE)
+    hint = "; it asked for no network, which network=1 among its needs does" if offline else ""
+    return f"ended with exit code {code}{hint}{words}"
 
 
 def _last_words(output: Output) -> str:
