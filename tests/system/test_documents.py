@@ -354,6 +354,12 @@ PROGRAMS: Final = {
         needs_node=True,
         after="assert type(model) is object",
     ),
+    "node.fetch_result(": Around(
+        lambda: {"simulate": lambda _: "x" * 2000, "seeds": [1]},
+        needs_node=True,
+        replaced=("100MiB", "1KiB"),
+        after="assert large == 'x' * 2000",
+    ),
     "await job.story(0)": Around(_work, needs_node=True),
     "scores = await node.map(fit": Around(
         lambda: {"Env": formation_p2p.Env, "fit": abs, "grid": [1]},
