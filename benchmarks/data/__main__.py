@@ -120,7 +120,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--sides", type=lambda text: _listed(SIDES, text), default=SIDES, metavar="SIDE,…"
     )
-    parser.add_argument("--quick", action="store_true", help="small and few, in two minutes")
+    parser.add_argument("--quick", action="store_true", help="small and few")
     try:
         sys.exit(asyncio.run(main(parser.parse_args())))
     except (KeyboardInterrupt, asyncio.CancelledError):
