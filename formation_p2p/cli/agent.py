@@ -15,7 +15,7 @@ AGENT_EPILOG: Final = """
 \b
 Examples:
   formation agent &
-  formation run -- uname -a       through the agent, in a fifth of a second
+  formation run -- uname -a       through the agent: it joins nothing
 
 A worker or a gate of the same home does the same for commands. Commands with --state, --metrics or
 --join have a node of their own.
