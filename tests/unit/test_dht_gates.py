@@ -5,7 +5,7 @@ from __future__ import annotations
 from formation_p2p.core.dht.gates import Gates
 from formation_p2p.core.dht.messages import FindNode, Nodes, Ping
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.rpc import RequestReceived, SendRequest
+from formation_p2p.core.dht.rpc import PeerIdentified, RequestReceived, SendRequest
 from formation_p2p.core.effects import Contact, Moment
 from tests.support import dht_world as world
 from tests.support.dht_world import NOW, Alone
@@ -86,7 +86,9 @@ def test_a_gate_whose_connection_broke_is_dialled_soon_and_told_of_when_it_answe
     alice.dht.take_gates()
     alice.dht.tick(after(1.5))  # all is well
     assert pings(alice) == []
-    alice.dht.disconnected(BOB.peer_id, after(2))  # that is none
+    alice.dht.table.saw(BOB, NOW.mono_s)
+    for other in (BOB, CAROL):  # these are none, and one is not even known
+        alice.dht.disconnected(other.peer_id, after(2))
     alice.dht.disconnected(GATE.peer_id, after(2))
     alice.dht.tick(after(2.5))
     assert pings(alice) == []
@@ -143,3 +145,12 @@ def test_no_two_nodes_wait_alike() -> None:
         return gates.at_s
 
     assert len({waits(each) for each in (ALICE, BOB, CAROL)}) == 3
+
+
+def test_a_client_that_was_never_known_is_not_asked_later() -> None:
+    alice = Alone()
+    alice.dht.bootstrap([GATE], NOW, "join")
+    assert asked(alice) == [GATE]
+    alice.dht.handle(PeerIdentified(Contact(CAROL.peer_id)), NOW)
+    alice.dht.tick(after(DHT.first_retry_s))
+    assert asked(alice) == [GATE]
