@@ -114,7 +114,7 @@ def _one_of_many(peer_id: PeerId, rng: random.Random) -> Profile:
     "text",
     [
         "",
-        "cpu=1m,memory=1",
+        "cpu=1m,memory=1MiB",
         "cpu=60,memory=900GiB",
         "cpu=1,memory=1GB",
         "gpu=1,gpu.memory=80GB",

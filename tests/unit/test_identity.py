@@ -101,7 +101,7 @@ def test_other_bytes_are_no_peer_id(raw: bytes) -> None:
         peer_id_from_bytes(raw)
 
 
-@pytest.mark.parametrize("text", ["", "alice", "0OIl", "é", "1" * 65, "12D3KooW"])
+@pytest.mark.parametrize("text", ["", "alice", "0OIl", "é", "1" * 65, "1" * 73, "12D3KooW"])
 def test_other_texts_are_no_peer_id(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 — three sources, three texts
         parse_peer_id(text)

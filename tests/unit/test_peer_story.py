@@ -281,6 +281,21 @@ def test_a_large_result_is_not_kept() -> None:
     assert len(noted.of("job/0", None)) == 21
 
 
+def test_what_a_failed_task_brought_is_not_kept_where_it_is_large() -> None:
+    attempts = (Attempt("job/0#1", ALICE, "exit code 1", lost=False),)
+    noted = reported(TaskGaveUp("job/0", attempts, FailureKind.EXIT, bytes(2**20)))
+    [entry] = noted.of("job/0", None)
+    assert (entry.step, entry.cause) == (StoryStep.FAILED, "exit code 1")
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    event = TaskGaveUp("job/0", attempts, FailureKind.EXIT, bytes(2**20))
+    noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
+    del event
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 2**16
+
+
 def test_the_story_of_a_task_is_found_among_several_jobs_of_several_tasks() -> None:
     world = town(alice=1)
     bob = world.nodes["bob"]

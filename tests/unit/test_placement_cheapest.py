@@ -99,7 +99,7 @@ def test_what_is_above_the_private_maximum_is_left_out() -> None:
     assert decision.rejected == ((peer("asks-161"), TooDear(161, 160)),)
 
 
-@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=8, unique=True))
+@given(st.lists(st.integers(0, 2**28), min_size=1, max_size=8, unique=True))
 def test_the_order_is_that_of_the_prices_and_every_score_is_in_bounds(prices: list[int]) -> None:
     candidates = [worker(profile(f"w{n}", price_micro=p)) for n, p in enumerate(prices)]
     ranked = placed(task(needs=SMALL), candidates, Cheapest()).ranked

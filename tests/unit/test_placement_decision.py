@@ -204,13 +204,15 @@ def test_the_higher_score_comes_first_and_among_equals_the_nearer() -> None:
     assert others == names(decided(*map(profile, (ALICE, BOB))))
 
 
-def test_scores_that_rounding_tells_apart_are_equal() -> None:
+@pytest.mark.parametrize("score", [0.5, 1e-9])
+def test_scores_that_rounding_tells_apart_are_equal(score: float) -> None:
     everyone = tuple(map(profile, (ALICE, BOB, DAVE)))
-    nearest = names(decided(*everyone))
-    farthest_by_a_hair = Likes(((nearest[2], 1e-10),))
-    assert names(decided(*everyone, policy=farthest_by_a_hair)) == nearest
-    farthest = Likes(((nearest[2], 1e-8),))
-    assert names(decided(*everyone, policy=farthest)) == [nearest[2], *nearest[:2]]
+    *nearer, farthest = nearest = names(decided(*everyone))
+    others = tuple((each, score) for each in nearer)
+    by_a_hair = Likes(((farthest, score * (1 + 1e-10)), *others))
+    assert names(decided(*everyone, policy=by_a_hair)) == nearest
+    by_more = Likes(((farthest, score * (1 + 1e-8)), *others))
+    assert names(decided(*everyone, policy=by_more)) == [farthest, *nearer]
 
 
 def test_soft_hints_come_before_the_score() -> None:

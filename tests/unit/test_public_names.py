@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import formation_p2p
 
 PUBLIC = """
@@ -29,6 +31,12 @@ def test_the_public_names_are_these() -> None:
     assert sorted(formation_p2p.__all__) == sorted(PUBLIC.split())
     for name in formation_p2p.__all__:
         assert getattr(formation_p2p, name) is not None
+
+
+def test_they_are_listed_where_a_prompt_looks_for_them() -> None:
+    assert set(PUBLIC.split()) <= set(dir(formation_p2p))
+    with pytest.raises(AttributeError, match="has no attribute 'Nodes'"):
+        formation_p2p.Nodes  # noqa: B018
 
 
 def test_importing_the_package_does_not_import_the_network_stack() -> None:

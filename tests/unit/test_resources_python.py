@@ -102,6 +102,11 @@ def test_requirements_name_a_python_in_full(python: Any) -> None:
         Requirements(python=python)
 
 
+def test_a_machine_names_a_python_in_full() -> None:
+    with pytest.raises(InvalidInput, match=r"python: .* is not a name such as cpython-3\.11"):
+        Python("3.11", LINUX, 3)
+
+
 @pytest.mark.parametrize(
     "pythons",
     [

@@ -11,6 +11,7 @@ decides, and they may be permissive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,7 +32,8 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.code_bundle import Code
 
 _NO_NEEDS: Final = Requirements()
-# Scores are of 0 to 1 and sums of a few products: rounding is below 1e-15, a meaning above 1e-9.
+# Of the higher of two scores. They are sums of a few products: rounding makes less than 1e-15 of
+# it, and what means something more than 1e-9.
 EQUAL: Final = 1e-9
 # Of the workers that have the packages of a task, so many are named.
 _MAX_NAMED: Final = 4
@@ -166,9 +168,9 @@ def _even(values: Iterable[float]) -> dict[float, float]:
     """Of scores that are equal but for rounding, the highest stands for all: else a policy's
     arithmetic would decide in place of the distance."""
     even: dict[float, float] = {}
-    highest = float("inf")
+    highest = math.inf
     for value in sorted(set(values), reverse=True):
-        if highest - value > EQUAL:
+        if not math.isclose(value, highest, rel_tol=EQUAL):
             highest = value
         even[value] = highest
     return even
