@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from formation_p2p.api.calls import pickled_function
+from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -396,6 +397,18 @@ def test_a_group_below_a_delegated_one_is_found_and_cleared_of_the_dead(tmp_path
     finally:
         (unit / "node").rmdir()
         unit.rmdir()
+
+
+async def groups_of_two(parent: Path) -> None:
+    limits = TaskLimits(1000, 64 * MIB)
+    async with Groups(parent).group(limits) as one, Groups(parent).group(limits) as other:
+        assert one != other
+
+
+def test_two_nodes_of_a_process_have_groups_at_the_same_time() -> None:
+    """A lease keeps its group. On a machine without groups there is nothing to tell apart."""
+    if (found := Groups.found()) is not None:
+        trio.run(groups_of_two, found.parent)
 
 
 def test_what_left_its_supervisor_dies_with_its_group(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -29,6 +29,8 @@ from formation_p2p.host.machine.cgroup import MOUNT
 _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "formation-"
+# Of all nodes of this process: a group is there for as long as a lease.
+_NUMBERS: Final = itertools.count()
 # What the limits need (core/execution/limits.py).
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
 # A killed process leaves its group within milliseconds, unless the kernel itself holds it; then
@@ -61,7 +63,6 @@ class Groups:
     """Makes groups below one folder of the hierarchy that is this process's to use."""
 
     parent: Path
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @classmethod
     def found(cls) -> Groups | None:
@@ -102,7 +103,7 @@ class Groups:
 
         Raises OSError. Limits whose controller is not to be had are left out.
         """
-        path = self.parent / f"{_PREFIX}{os.getpid()}-{next(self._numbers)}"
+        path = self.parent / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
         path.mkdir()
         try:
             for name, value in limits.group_files.items():
