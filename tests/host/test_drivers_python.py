@@ -28,6 +28,7 @@ from formation_p2p.core.workload.parcel import LARGE_BYTES
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.drivers.python_process import WarmInterpreter
 from formation_p2p.host.machine.pythons import own_name
 from formation_p2p.host.results.load import load_result
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
@@ -609,6 +610,26 @@ def test_killing_a_call_ends_when_its_interpreter_is_dead(tmp_path: Path) -> Non
             world.lease().kill()
         assert not alive(pid)
         assert await world.value(os.getpid) != pid
+
+    story(tmp_path, scenario)
+
+
+def test_a_call_that_is_killed_once_its_interpreter_has_started_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = WarmInterpreter.start
+
+    async def scenario(world: World) -> None:
+        async def killed(*of: Any) -> WarmInterpreter:
+            warm = await started(*of)
+            await trio.sleep(0.2)  # it was announced to have begun
+            world.lease().kill()
+            return warm
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WarmInterpreter, "start", killed)
+            await world.failure(FailureKind.CANCELLED, abs, -1)
+        assert await world.value(abs, -7) == 7
 
     story(tmp_path, scenario)
 
