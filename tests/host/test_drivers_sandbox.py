@@ -575,7 +575,7 @@ def under_a_lease(home: Path, story: Callable[[Lease], Awaitable[None]]) -> None
         before = open_descriptors()
         await story(Lease(driver, scratch))
         await driver.end_lease("lease")
-        assert open_descriptors() <= before  # what was open before may be collected meanwhile
+        assert open_descriptors() == before
         assert holds_nothing(scratch)
 
     within(20, whole)
