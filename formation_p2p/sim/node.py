@@ -70,7 +70,7 @@ class SimNode:
     of those is handed to `heard` as well. Its peer comes into being when it is first needed, and
     so does its `network`, with its grant.
 
-    `remembered` is whom it tries where no gate answers, after a restart as at first.
+    `remembered` are the peers that it dials where no gate answers, after a restart as at first.
     `incarnation` counts how often it was restarted. While it is `suspended`, events wait in its
     `inbox`. With a `disk`, what a scheduler's next incarnation needs is written before it is
     performed. What grants have `used` of a worker is kept; `tolerated` is what it reported of that.

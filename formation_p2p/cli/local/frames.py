@@ -86,7 +86,7 @@ async def receive(
     except ValueError as error:
         raise InvalidInput("message", str(error)) from None
     if not isinstance(message, dict) or not all(isinstance(key, str) for key in message):
-        raise InvalidInput("message", "it is no mapping of names")
+        raise InvalidInput("message", "it is not a map with text keys")
     return message
 
 

@@ -5,7 +5,7 @@ answers, the peers of before are asked: those that were remembered from an earli
 those that were lost. Nothing is believed of these but where to dial.
 
 A gate that does not answer, or whose connection broke, is `gone`: it is dialled ever more rarely.
-It may have restarted, and know nobody, until it has met this node again.
+After a restart it knows no peer until it has met this node again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Gates:
 
     @property
     def seeds(self) -> tuple[Contact, ...]:
-        """Whom to ask while no peer is known."""
+        """The peers to ask while no other is known."""
         before = self._before.values() if self._unanswered or not self._gates else ()
         return (*self._gates.values(), *before)
 

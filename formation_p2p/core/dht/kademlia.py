@@ -286,7 +286,7 @@ class Kademlia(Generic[R]):
                 assert_never(request)
 
     def _named(self, asked: kad.FindNode, sender: Contact) -> tuple[Contact, ...]:
-        """Whom a FIND_NODE is told of."""
+        """The peers that answer a FIND_NODE."""
         closer = self._closer(asked.name, sender)
         if asked.name == self._own_name:
             # go admits only peers that name one when asked for themselves: at least themselves.

@@ -313,7 +313,7 @@ class Lessor:
     def _unless_offers_lapse(
         self, needs: Requirements, lacking: refusals.Infeasible, now: Moment
     ) -> refusals.GivingWay | refusals.Infeasible:
-        """Whoever an offer is open to may not commit to it: then there is room soon."""
+        """An open offer may lapse without a commit: then there is room soon."""
         offers = sorted(self._offers(), key=lambda x: x.expires_s)
         order, ending = [offer.lease_id for offer in offers], self._ending()
         lapsing = to_displace(needs, self.ledger, ending, order)

@@ -30,7 +30,7 @@ class Standing:
         self._committed_s: dict[PeerId, float] = {}  # likewise
 
     def __len__(self) -> int:
-        """Whom and what it remembers."""
+        """How many owners and invitations it remembers."""
         return len(self._owners) + len(self._invitations) + len(self._committed_s)
 
     def idled(

@@ -1,4 +1,4 @@
-"""The peers that the nodes of a home have met lately: whom to dial where no gate answers.
+"""The peers that the nodes of a home have met lately, to be dialled where no gate answers.
 
 They lie in the file `peers` of the home's folder, as JSON. Nothing is believed of what stands there
 but where to dial: who answers proves its identity, and its records are checked, as those of any
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FILE: Final = "peers"
 # One that answers is enough, and of so many machines one is still there.
 MAX_PEERS: Final = 32
-# A machine that nobody has met for so long is gone, or has another address.
+# A machine that was not met for so long is gone, or has another address.
 MAX_AGE_S: Final = 30 * 24 * 3600.0
 # A gate that is killed soon after its workers came is to find them again.
 LOOK_EVERY_S: Final = 2.0
@@ -113,7 +113,7 @@ class RememberedPeers:
         return [row for row in rows if 0 <= now_unix_s - row[1] <= MAX_AGE_S]
 
     def _write(self, text: str) -> None:
-        """Whole or not at all, whoever else writes it at the same moment."""
+        """Whole or not at all, also where another process writes it at the same moment."""
         handle, name = tempfile.mkstemp(prefix=f".{FILE}-", dir=self._path.parent)
         try:
             with os.fdopen(handle, "w", encoding="ascii") as file:
