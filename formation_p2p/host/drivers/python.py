@@ -107,9 +107,8 @@ class PythonDriver:
                         continue
                     held.push_async_callback(_close, warm)
                     turns.put_back(execution)
-                    if turns.next_bytes is None:  # it was taken back meanwhile
-                        turns.flush()
-                    else:
+                    turns.flush()
+                    if turns.next_bytes is not None:  # else it was taken back meanwhile
                         async with trio.open_nursery() as nursery:
                             await CallSession(turns, warm, contexts, self.blobs, nursery).run()
                             nursery.cancel_scope.cancel()
