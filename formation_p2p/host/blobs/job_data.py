@@ -4,7 +4,6 @@ in them: a file each, in a folder beside the state, until the job is over."""
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 from collections.abc import Collection, Sequence
@@ -16,6 +15,7 @@ from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.pieces import write_pieces
+from formation_p2p.host.machine.folders import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,7 @@ class JobData:
         folders = (self._folder / job_id, self._folder, self._folder.parent)
         try:
             for folder in folders if folders[0].exists() else ():
-                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync_folder(folder)
         except OSError as error:
             raise LocalError(f"{self._folder}: {error.strerror or error}") from error
 

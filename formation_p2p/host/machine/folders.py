@@ -1,4 +1,4 @@
-"""A folder with all that is below it, made by programs that may be hostile."""
+"""A folder with all that is below it: removed, measured, put on the disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def remove_folder(folder: Path) -> None:
 
 def remove_folder_now(top: Path) -> None:
     """As `remove_folder`, where it may block: a folder with all below it, or whatever else is
-    there.
+    there, made by programs that may be hostile.
 
     A folder in it is moved up beside it before it is emptied: a task may nest them deeper than
     Python recurses, a path is long, and descriptors are had, which shutil.rmtree needs. Where the
@@ -58,6 +58,15 @@ def remove_folder_now(top: Path) -> None:
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it are on the disk once this returns. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -32,6 +32,7 @@ from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
+from formation_p2p.host.machine.folders import sync_folder
 from formation_p2p.host.machine.home_path import home_path
 
 _log = logging.getLogger(__name__)
@@ -224,11 +225,7 @@ class Home:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

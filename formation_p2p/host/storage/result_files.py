@@ -15,6 +15,7 @@ from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrived
 from formation_p2p.host.blobs.files import check_disk
 from formation_p2p.host.blobs.mapping import mapped
+from formation_p2p.host.machine.folders import sync_folder
 
 
 class ResultFiles:
@@ -37,7 +38,7 @@ class ResultFiles:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             for each in (folder, self._folder, self._folder.parent):
-                _sync(each)
+                sync_folder(each)
             return _opened(path, view.nbytes)
         except (OSError, LocalError) as error:
             with suppress(OSError):
@@ -98,11 +99,3 @@ def _opened(path: Path, size_bytes: int) -> Arrived:
         if os.fstat(file.fileno()).st_size < size_bytes:
             raise OSError(f"{path} is cut short")
         return Arrived(mapped(size_bytes, file.fileno()))
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

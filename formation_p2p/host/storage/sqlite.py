@@ -24,6 +24,7 @@ from typing import Final
 
 from formation_p2p.core.errors import FormationError, StateError
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
+from formation_p2p.host.machine.folders import sync_folder
 from formation_p2p.host.storage.wal import check_log
 
 log = logging.getLogger(__name__)
@@ -130,11 +131,7 @@ def _create(path: Path, schema: Schema) -> None:
         db.execute(f"PRAGMA application_id = {schema.application_id}")
         _migrate(db, path, schema)
     new.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def _migrate(db: sqlite3.Connection, path: Path, schema: Schema) -> None:
