@@ -147,8 +147,8 @@ def figures() -> list[Figure]:
     return [
         # The reorganisation ended at 38,810, held to 39,000. The rest is for what was added since:
         # versions of Python, code and packages that travel, data of any size, results of science.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 54_000),
-        Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 67_000),
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 60_000),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 74_000),
         Figure("files over 400 lines, unexplained", len(long), 12, 0, long),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
