@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Generator
+from functools import partial
 from typing import Any, Self
 
 from formation_p2p.api.bridge import Bridge
@@ -80,8 +81,9 @@ class Enterable(NodeBase):
         Raises NodeClosed in a process that was forked from the node's, and InvalidInput on
         another loop than the one that entered it, while that is not closed.
         """
-        if self._lifecycle.leave():
-            self._closing = asyncio.ensure_future(self._leave())
+        closed = NodeClosed("the node was closed while this was pending")
+        if self._lifecycle.leave(partial(self._leave_executors, closed)):
+            self._closing = asyncio.ensure_future(self._leave(closed))
         if self._closing is not None:
             await asyncio.shield(self._closing)
 
@@ -106,10 +108,13 @@ class Enterable(NodeBase):
             await asyncio.to_thread(services.close)
             raise
 
-    async def _leave(self) -> None:
-        closed = NodeClosed("the node was closed while this was pending")
+    def _leave_executors(self, closed: NodeClosed) -> None:
+        """Before the node refuses calls: a refusal would make room for one that waits, which would
+        then fail and not be cancelled."""
         for executor in self._executors:
             executor.node_left(closed)
+
+    async def _leave(self, closed: NodeClosed) -> None:
         try:
             if self._durable is not None:
                 await asyncio.to_thread(self._durable.stop)

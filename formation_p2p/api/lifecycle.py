@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
@@ -87,9 +88,10 @@ class Lifecycle:
         """To be entered again."""
         self._stage = Stage.JOINED
 
-    def leave(self) -> bool:
+    def leave(self, first: Callable[[], None]) -> bool:
         """Whether the node is to be closed: not where it was not entered, or is closed. Where its
-        loop was closed before it, any loop may. Raises as `check_loop`."""
+        loop was closed before it, any loop may. `first` is done before the node refuses anything.
+        Raises as `check_loop`."""
         self.check_process()
         if self._stage is Stage.ENTERING:
             raise NodeClosed(_NOT_OPEN[self._stage])
@@ -97,6 +99,7 @@ class Lifecycle:
             self._check_own_loop()
         leaves = self._stage is Stage.OPEN
         if leaves:
+            first()
             self._stage = Stage.CLOSING
         elif self._stage is Stage.JOINED:
             self._stage = Stage.CLOSED

@@ -151,6 +151,33 @@ async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
         executor.shutdown()
 
 
+class PickledLate:
+    """Pickled only once `go` is set."""
+
+    def __init__(self, go: threading.Event) -> None:
+        self._go = go
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        self._go.wait(DEADLINE_S)
+        return int, ()
+
+
+async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(node: Node) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        go = threading.Event()
+        executor = node.executor(needs=SMALL, max_workers=1)
+        begins, waits = executor.submit(id, PickledLate(go)), executor.submit(abs, 1)
+        await begun(begins)
+        closing = node.close()
+        closing.send(None)  # the node refuses all from here on, and its loop stands still
+        go.set()
+        assert isinstance(begins.exception(DEADLINE_S), NodeClosed)
+        wait([waits], DEADLINE_S)
+        closing.close()
+        await node.close()
+    assert waits.cancelled()
+
+
 async def test_an_executor_that_nobody_keeps_ends_once_its_calls_have(node: Node) -> None:
     async with asyncio.timeout(DEADLINE_S):
         future: Future[int] = node.executor(needs=SMALL).submit(pow, 2, 5)
