@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
+from formation_p2p.cli.command import Declared
 from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
 from formation_p2p.core.units import parse_bytes, parse_milli
 from formation_p2p.host.machine.home_path import home_path
@@ -30,14 +29,14 @@ _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_4
 
 
 def option(flags: str, metavar: str, help: str, *, default: Any = None, **more: Any) -> Any:
-    """Of a command. `more` is as typer has it; a default is shown where `show_default` asks."""
-    shown = {"metavar": metavar or None, "help": help, "show_default": False, **more}
-    return typer.Option(default, *flags.split(), **shown)
+    """Of a command. `more` is as click has it; a default is shown where `show_default` asks."""
+    shown = {"metavar": metavar or None, "show_envvar": True, **more}
+    return Declared(flags, help, default, shown)
 
 
 def argument(metavar: str, help: str, *, default: Any = None) -> Any:
     """Of a command, which needs it where the default is `...`."""
-    return typer.Argument(default, metavar=metavar, help=help, show_default=False)
+    return Declared("", help, default, {"metavar": metavar})
 
 
 HOME: Final = option(

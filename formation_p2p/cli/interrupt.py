@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import typer
+import click
 
 from formation_p2p.cli.exits import SIGNALLED
 from formation_p2p.cli.words import say
@@ -60,7 +60,7 @@ class Interrupt:
 def end_with(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> NoReturn:
     """Run `work` on a new asyncio loop, and end the command with its exit code, or that of the
     signal that cancelled it."""
-    raise typer.Exit(asyncio.run(_guarded(work)))
+    raise click.exceptions.Exit(asyncio.run(_guarded(work)))
 
 
 async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:

@@ -13,11 +13,11 @@ import signal
 import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-from typer.core import TyperGroup
+import click
 
+from formation_p2p.cli.command import CommandGroup, command_of
 from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import say
@@ -37,22 +37,19 @@ class _Command:
     is_group: bool = False
     takes_program: bool = False
 
-    def load(self, name: str) -> Any:
-        """The command, as the parser has it."""
+    def load(self, name: str) -> click.Command:
         module = importlib.import_module(f"formation_p2p.cli.{self.module}")
-        app = typer.Typer(rich_markup_mode=None, add_completion=False)
         if self.is_group:
-            app.add_typer(module.app, name=name)
-        else:
-            settings = {"allow_interspersed_args": False} if self.takes_program else None
-            app.command(
-                name,
-                cls=getattr(module, f"{name.title()}Command", None),
-                epilog=getattr(module, f"{name.upper()}_EPILOG", None),
-                short_help=self.brief or None,
-                context_settings=settings,
-            )(logged(getattr(module, name)))
-        return typer.main.get_group(app).commands[name]
+            group: click.Command = module.app
+            return group
+        return command_of(
+            logged(getattr(module, name)),
+            name,
+            getattr(module, f"{name.title()}Command", click.Command),
+            epilog=getattr(module, f"{name.upper()}_EPILOG", None),
+            short_help=self.brief or None,
+            context_settings={"allow_interspersed_args": not self.takes_program},
+        )
 
 
 _COMMANDS: Final = {
@@ -77,18 +74,18 @@ _COMMANDS: Final = {
 }
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(MutableMapping[str, click.Command]):
     """By their names; each is imported when it is first looked at."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, Any] = dict.fromkeys(_COMMANDS)
+        self._loaded: dict[str, click.Command | None] = dict.fromkeys(_COMMANDS)
 
-    def __getitem__(self, name: str) -> Any:
-        if self._loaded[name] is None:
-            self._loaded[name] = _COMMANDS[name].load(name)
-        return self._loaded[name]
+    def __getitem__(self, name: str) -> click.Command:
+        if (loaded := self._loaded[name]) is None:
+            loaded = self._loaded[name] = _COMMANDS[name].load(name)
+        return loaded
 
-    def __setitem__(self, name: str, command: Any) -> None:
+    def __setitem__(self, name: str, command: click.Command) -> None:
         self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
@@ -104,11 +101,11 @@ class _Commands(MutableMapping[str, Any]):
         return len(self._loaded)
 
 
-class _Formation(TyperGroup):
+class _Formation(CommandGroup):
     """Every error ends as one line on stderr and an exit code."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**{**attributes, "commands": None})
+        super().__init__(**attributes)
         self.commands = _Commands()
 
     def invoke(self, ctx: Any) -> Any:
@@ -116,11 +113,11 @@ class _Formation(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             # Outside of `end_with`: nothing was under way.
-            raise typer.Exit(SIGNALLED + signal.SIGINT) from None
+            raise click.exceptions.Exit(SIGNALLED + signal.SIGINT) from None
         except BrokenPipeError:
             # The reader of our output has closed it. The rest must not be flushed.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
+            raise click.exceptions.Exit(SIGNALLED + signal.SIGPIPE) from None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -138,15 +135,34 @@ class _Formation(TyperGroup):
             sys.exit(FAULT)
 
 
-app = typer.Typer(
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from formation_p2p.cli.version import version
+
+        version(as_json=False)
+        ctx.exit()
+
+
+app: Final = _Formation(
     name="formation",
-    cls=_Formation,
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="As `formation version`.",
+        )
+    ],
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    # Plain text reads as a manual page does, and is there in half the time.
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""\
+Run work on whichever of your machines can, with no server in between.
+
+Machines join a network through one that they can all reach, and find each other there.
+Each decides for itself what it lends, and to which peers.
+""",
     epilog=f"""
 \b
 To begin with, on a machine that the others can reach:
@@ -164,27 +180,3 @@ And from any of them:
 \b
 {IN_WORDS}""",
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from formation_p2p.cli.version import version
-
-        version(as_json=False)
-        raise typer.Exit
-
-
-@app.callback()
-def formation(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="As `formation version`."
-        ),
-    ] = False,
-) -> None:
-    """Run work on whichever of your machines can, with no server in between.
-
-    Machines join a network through one that they can all reach, and find each other there.
-    Each decides for itself what it lends, and to which peers.
-    """

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import typer
+import click
 
 from formation_p2p.cli import flags
+from formation_p2p.cli.command import CommandGroup
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import Json, date, put, say
@@ -29,10 +30,10 @@ from formation_p2p.core.units import format_milli, parse_milli
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home
 
-app = typer.Typer(
-    help="Create a network, invite others to it, join one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+_RIGHTS: Final = click.Choice([str(each) for each in Right])
+
+app: Final = CommandGroup(
+    "network", help="Create a network, invite others to it, join one.", no_args_is_help=True
 )
 
 CREATE_EPILOG: Final = """
@@ -94,8 +95,11 @@ def create(
 @app.command(epilog=INVITE_EPILOG)
 @logged
 def invite(
-    may: list[Right] | None = option(
-        "--may", "submit|work", "What the holder may do; both by default. Repeatable."
+    may: list[str] | None = option(
+        "--may",
+        "submit|work",
+        "What the holder may do; both by default. Repeatable.",
+        type=_RIGHTS,
     ),
     drivers: list[str] | None = option(
         "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
@@ -144,7 +148,7 @@ def invite(
     )
     rights = Rights(
         expires_unix_s,
-        frozenset(may or Right),
+        frozenset(map(Right, may or Right)),
         frozenset(drivers) if drivers else None,
         priority,
         quota,

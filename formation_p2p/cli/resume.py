@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
 from formation_p2p.cli.files import fetch_outputs, make_folder, write_outputs, write_tail
@@ -48,6 +50,8 @@ Examples:
   formation jobs --state jobs.db --json | jq -r '.jobs[] | select(.ended_unix_s == null).job'
   formation jobs --state jobs.db --prune --keep-time 7d
 """
+
+_SOME: Final = click.IntRange(min=0)
 
 STATE: Final = option(
     "--state", "FILE", "The file that keeps the jobs.", envvar="FORMATION_STATE", default=...
@@ -165,7 +169,12 @@ def jobs(
         "--keep-time", "TIME", "Keep ended jobs for so long.", show_default=True, default="30d"
     ),
     keep_jobs: int = option(
-        "--keep-jobs", "N", "Keep at most so many.", show_default=True, min=0, default=1_000
+        "--keep-jobs",
+        "N",
+        "Keep at most so many.",
+        show_default=True,
+        type=_SOME,
+        default=1_000,
     ),
     keep_size: str = option(
         "--keep-size", "SIZE", "The largest size of the file.", show_default=True, default="1GiB"

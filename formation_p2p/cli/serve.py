@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from typer.core import TyperCommand
+import click
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
@@ -61,7 +61,7 @@ Examples:
 SANDBOXES: Final = ("auto", "required", "off")
 
 
-class WorkerCommand(TyperCommand):
+class WorkerCommand(click.Command):
     """Its help names the drivers that are installed."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -7,12 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-import typer
-from typer.core import TyperCommand
+import click
 
-from formation_p2p.cli.flags import parse_duration_s, parsed
+from formation_p2p.cli.flags import option, parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import parse_micro
@@ -190,7 +189,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
 }
 
 
-class PolicyCommand(TyperCommand):
+class PolicyCommand(click.Command):
     """Its help names the policies that are installed."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -198,7 +197,7 @@ class PolicyCommand(TyperCommand):
 
         for each in self.params:
             if (shown := getattr(each, "help", None)) is not None:
-                each.help = shown.replace(_POLICIES, ", ".join(POLICIES))  # type: ignore[attr-defined]
+                each.help = shown.replace(_POLICIES, ", ".join(POLICIES))
         super().format_options(ctx, formatter)
 
 
@@ -231,18 +230,15 @@ def takes(
     return decorate
 
 
-def _parameter(option: str, defaults: Mapping[str, int] | None) -> inspect.Parameter:
-    flag = FLAGS[option]
+def _parameter(name: str, defaults: Mapping[str, int] | None) -> inspect.Parameter:
+    flag = FLAGS[name]
     names = f"--{flag.name}/--no-{flag.name}" if flag.default is True else f"--{flag.name}"
-    default = None if defaults is None else defaults.get(option, flag.default)
+    default = None if defaults is None else defaults.get(name, flag.default)
     return inspect.Parameter(
-        option,
+        name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[
-            flag.form.kind if default is not None else flag.form.kind | None,
-            typer.Option(names, metavar=flag.metavar, help=flag.help),
-        ],
+        default=option(names, flag.metavar or "", flag.help, default=default, show_default=True),
+        annotation=flag.form.kind,
     )
 
 

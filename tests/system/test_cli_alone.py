@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
-import typer
-from typer.core import TyperGroup
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from formation_p2p import __version__
 from formation_p2p.cli.main import app
@@ -46,11 +45,9 @@ def test_help_needs_neither_the_network_nor_a_terminal_library() -> None:
 
 
 def test_every_command_has_a_page_of_help(tmp_path: Path) -> None:
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    network = root.commands["network"]
-    assert isinstance(network, TyperGroup)
-    own = [[name] for name in root.commands if name != "network"]
+    network = app.commands["network"]
+    assert isinstance(network, click.Group)
+    own = [[name] for name in app.commands if name != "network"]
     for command in own + [["network", name] for name in network.commands]:
         code, out, _ = formation(tmp_path / "home", *command, "--help")
         assert (code, out.startswith("Usage: ")) == (0, True), command

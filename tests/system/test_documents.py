@@ -24,10 +24,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
+import click
 import pytest
-import typer
-from typer.core import TyperGroup
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import formation_p2p
 from formation_p2p import Node, ProcessSpec
@@ -271,8 +270,8 @@ def check_options(command: str) -> None:
 
 
 def _check_formation(words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
-    while isinstance(command, TyperGroup):
+    command: Any = app
+    while isinstance(command, click.Group):
         name = words.pop(0)
         assert name in command.commands, f"formation has no {name}"
         command = command.commands[name]

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from formation_p2p import InvalidInput, Node, ProcessSpec
 from formation_p2p.cli.main import app

@@ -13,8 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli import exits
@@ -455,7 +455,7 @@ def test_logs_are_a_line_each_and_show_tracebacks_only_to_who_asks(
 
 
 def code_of_work(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int:
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(click.exceptions.Exit) as ended:
         end_with(work)
     return int(ended.value.exit_code)
 
