@@ -20,13 +20,12 @@ side, which a busy machine changes less than it does the others.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.command import listed, run_and_exit
 from benchmarks.data.figures import SECTIONS, SIDES, combined, table
 from benchmarks.dispatch.parts import PEERS_PYTHON, Part, here, run_parts
 from benchmarks.dispatch.processes import adopt_orphans
@@ -82,10 +81,6 @@ def parts(sections: Sequence[str], sides: Sequence[str], quick: bool) -> list[Pa
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    # As Ctrl-C does: everything is ended on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     adopt_orphans()
 
     def say(line: str) -> None:
@@ -101,28 +96,12 @@ async def main(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _listed(names: Sequence[str], text: str) -> tuple[str, ...]:
-    chosen = tuple(text.split(","))
-    unknown = [name for name in chosen if name not in names]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; there are {', '.join(names)}")
-    return chosen
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument(
-        "--only", type=lambda text: _listed(SECTIONS, text), default=SECTIONS, metavar="SECTION,…"
-    )
-    parser.add_argument(
-        "--sides", type=lambda text: _listed(SIDES, text), default=SIDES, metavar="SIDE,…"
-    )
+    parser.add_argument("--only", type=listed(SECTIONS), default=SECTIONS, metavar="SECTION,…")
+    parser.add_argument("--sides", type=listed(SIDES), default=SIDES, metavar="SIDE,…")
     parser.add_argument("--quick", action="store_true", help="small and few")
-    try:
-        sys.exit(asyncio.run(main(parser.parse_args())))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; all of its processes are ended", file=sys.stderr)
-        sys.exit(130)
+    run_and_exit(main(parser.parse_args()))

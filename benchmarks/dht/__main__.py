@@ -27,13 +27,13 @@ import json
 import os
 import platform
 import random
-import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from benchmarks.command import run_and_exit
 from benchmarks.dht.p2pd_side import P2pdSide
 from benchmarks.dht.sides import BenchmarkError, NotFound, PythonSide, Side
 from benchmarks.dht.survivors import kill_a_third
@@ -139,10 +139,6 @@ async def run(
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    # As Ctrl-C does: everything is ended on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
@@ -172,8 +168,4 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES, metavar="NAME")
     parser.add_argument("--nodes", type=int, help=f"in place of {sum(COUNTS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    try:
-        sys.exit(asyncio.run(main(parser.parse_args())))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; all of its processes are ended", file=sys.stderr)
-        sys.exit(130)
+    run_and_exit(main(parser.parse_args()))

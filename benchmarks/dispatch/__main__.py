@@ -24,15 +24,14 @@ Ours alone:
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import pstats
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.command import listed, run_and_exit
 from benchmarks.dispatch.figures import SIDES, Line, combined, table
 from benchmarks.dispatch.parts import Part, here, run_parts
 from benchmarks.dispatch.processes import SideFailed, adopt_orphans, run_side
@@ -71,10 +70,6 @@ def show_profile(folder: Path) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    # As Ctrl-C does: everything is ended on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     adopt_orphans()
 
     def say(line: str) -> None:
@@ -105,27 +100,15 @@ def _folder(text: str) -> Path:
     return Path(text).resolve()
 
 
-def _sides(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in SIDES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no side {unknown[0]!r}; there are {', '.join(SIDES)}")
-    return names
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument("--only", type=_sides, default=SIDES, metavar="SIDE,…")
+    parser.add_argument("--only", type=listed(SIDES), default=SIDES, metavar="SIDE,…")
     parser.add_argument("--tasks", type=int, help=f"in place of {TASKS}")
     parser.add_argument("--quick", action="store_true", help="a tenth of the tasks, few repeats")
     parser.add_argument(
         "--profile", type=_folder, metavar="DIR", help="write cProfile's files there"
     )
-    try:
-        sys.exit(asyncio.run(main(parser.parse_args())))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; all of its processes are ended", file=sys.stderr)
-        sys.exit(130)
+    run_and_exit(main(parser.parse_args()))
