@@ -32,7 +32,7 @@ PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/records/envelope.p
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement chaos clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement chaos soak clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -45,6 +45,7 @@ help:
 	@echo "make bench-data  arrays, files, packages and environments, beside Ray and joblib (ARGS=--json)"
 	@echo "make bench-placement  a million profiles, and 100,000 tasks on 5,000 nodes (ARGS=--json)"
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
+	@echo "make soak    a small network under kills and attacks at once (ARGS='--minutes 5 --json')"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -96,6 +97,9 @@ bench-placement: $(INSTALLED_BENCH)
 
 chaos: $(INSTALLED)
 	@$(BIN)/python -m simulations.chaos --seeds 1..1000 $(ARGS)
+
+soak: $(INSTALLED_DEV)
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .interop build dist *.egg-info .coverage .hypothesis

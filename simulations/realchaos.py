@@ -45,6 +45,7 @@ from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State
 from simulations.arguments import count, positive
 from simulations.namespaces import Forbidden, Namespaces
+from simulations.node_process import NodeProcess, until_said
 from simulations.realscheduler import SUBMIT_S
 
 WORKERS: Final = 3
@@ -58,56 +59,8 @@ DONE_S: Final = 180.0
 TIDY_S: Final = 20.0
 GRANT_S: Final = 24 * 3600
 MAX_SHOWN: Final = 20
-ROOT: Final = Path(__file__).parents[1]
 
 _TERMINAL: Final = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
-
-
-@dataclass
-class NodeProcess:
-    """A node over all of its incarnations. Its output goes to a file, which is read from `read`."""
-
-    name: str
-    argv: list[str]
-    output: Path
-    process: subprocess.Popen[bytes] | None = None
-    incarnations: int = 0
-    read: int = 0
-    stopped: bool = False
-    cut: bool = False
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def start(self) -> None:
-        self.incarnations += 1
-        with self.output.open("ab") as output:
-            self.read = output.tell()
-            self.process = subprocess.Popen(
-                self.argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-
-    def signal(self, number: signal.Signals) -> None:
-        """By its id, where it is still there."""
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        assert self.process is not None
-        self.process.wait()
-        self.stopped = False
-
-    def said(self, event: str) -> dict[str, object] | None:
-        """Of its present incarnation."""
-        for line in self.output.read_bytes()[self.read :].splitlines():
-            with suppress(ValueError):
-                parsed = json.loads(line)
-                if isinstance(parsed, dict) and parsed.get("event") == event:
-                    return parsed
-        return None
 
 
 @dataclass
@@ -413,17 +366,6 @@ def _ended(cluster: Cluster) -> Iterator[None]:
             for process in _marked(cluster.mark, cluster):
                 with suppress(psutil.Error):
                     process.kill()
-
-
-def until_said(node: NodeProcess, event: str, within_s: float) -> dict[str, object]:
-    """Raises TimeoutError, with what it said."""
-    until_s = time.monotonic() + within_s
-    while (said := node.said(event)) is None:
-        if time.monotonic() > until_s or not node.is_alive:
-            output = node.output.read_text(errors="replace")[-2000:]
-            raise TimeoutError(f"{node.name} did not say {event!r} in {within_s:.0f} s: {output}")
-        time.sleep(0.05)
-    return said
 
 
 def _parser() -> argparse.ArgumentParser:

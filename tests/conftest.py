@@ -11,6 +11,10 @@ settings.register_profile("formation", deadline=None)
 settings.load_profile("formation")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Without coverage where a test is `at_length`, or drawn by hypothesis: which branches that

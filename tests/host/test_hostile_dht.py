@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.core.dht import codec, kad_pb2
+from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
@@ -25,6 +25,7 @@ from formation_p2p.host.net.token_bucket import BURST_S
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.host import mallory
 from tests.host.test_reachability import Host, up
+from tests.support.fuzz import kad_message
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import until
 
@@ -103,30 +104,7 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
 def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages that parse, in fields that nobody fills so; and then any bytes."""
     rng = random.Random(1)
-
-    def message() -> bytes:
-        wire = kad_pb2.Message(
-            type=rng.randrange(6),  # type: ignore[arg-type]
-            key=rng.randbytes(rng.choice([0, 1, 34, 128, 129])),
-            clusterLevelRaw=rng.choice([0, -1, 2**31 - 1]),
-            moreKeys=[rng.randbytes(rng.choice([1, 34, 129])) for _ in range(rng.choice([0, 70]))],
-            acknowledged=rng.random() < 0.5,
-            dialBack=rng.random() < 0.5,
-            reached=rng.random() < 0.5,
-        )
-        if rng.random() < 0.7:
-            wire.query.target = rng.randbytes(rng.choice([0, 32]))
-            wire.query.requirements = rng.choice([b"", b"\x81" * 2000, rng.randbytes(100)])
-            wire.query.limit = rng.choice([0, 1, 2**32 - 1])
-        for _ in range(rng.choice([0, 1, 1, 30])):
-            peer = wire.providerPeers.add(id=b"\x00\x24" + rng.randbytes(36))
-            peer.profile = rng.randbytes(rng.choice([0, 10, 300]))
-            peer.addrs.extend(rng.randbytes(rng.choice([1, 8, 100])) for _ in range(9))
-        wire.record.value = rng.randbytes(rng.choice([0, 100, 5000]))
-        raw: bytes = wire.SerializeToString()
-        return raw if rng.random() < 0.9 else rng.randbytes(rng.randrange(50))
 
     async def story() -> None:
         victim, good = Host(tmp_path / "victim"), Node(listen=())
@@ -139,7 +117,7 @@ def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
                 hand = await mallory.muxed(door)
                 for sid in range(1, 41, 2):
                     await hand.open(sid, KAD_PROTOCOL)
-                    await hand.data(sid, encode_frame(message()))
+                    await hand.data(sid, encode_frame(kad_message(rng)))
                 assert await good.stack.ask(contact, find, timeout_s=2) is not None
                 await hand.pipe.close()
             assert not victim.shell.peer.dht.records.load  # type: ignore[attr-defined]

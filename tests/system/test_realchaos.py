@@ -26,6 +26,7 @@ from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.host.storage.state import State
 from simulations import realchaos
 from simulations.namespaces import Forbidden, Namespaces
+from simulations.node_process import NodeProcess
 
 pytestmark = pytest.mark.at_length
 
@@ -141,8 +142,8 @@ def test_what_tasks_leave_behind_is_found(
     cluster: realchaos.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(realchaos, "TIDY_S", 0.0)
-    cluster.gate = realchaos.NodeProcess("gate", [], cluster.folder / "gate.out")
-    cluster.scheduler = realchaos.NodeProcess("scheduler", [], cluster.folder / "s.out")
+    cluster.gate = NodeProcess("gate", [], cluster.folder / "gate.out")
+    cluster.scheduler = NodeProcess("scheduler", [], cluster.folder / "s.out")
     assert realchaos.left_over(cluster) == []
     task = subprocess.Popen(["sh", "-c", f": {cluster.mark}; sleep 30; true"])
     try:
@@ -151,7 +152,7 @@ def test_what_tasks_leave_behind_is_found(
     finally:
         task.kill()
         task.wait()
-    worker = realchaos.NodeProcess("worker0", [], cluster.folder / "w.out")
+    worker = NodeProcess("worker0", [], cluster.folder / "w.out")
     cluster.workers.append(worker)
     (cluster.home("worker0") / "scratch" / "node" / "task").mkdir(parents=True)
     [found] = realchaos.left_over(cluster)

@@ -7,20 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-
-import trio
 
 from formation_p2p import Limits, ProcessSpec
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import parse_peer_id
-from formation_p2p.core.negotiation.messages import Offer, PlacementRequest, pack, parse
+from formation_p2p.core.negotiation.messages import Offer, parse
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from tests.support import stacks
 from tests.support.network import DEADLINE_S, small_network
+from tests.support.squatter import squat
 from tests.support.waiting import wait_until
 
 ALL = Requirements(driver="process", cpu_milli=1000, memory_bytes=256 * MIB)
@@ -40,16 +38,12 @@ def squatting(invite: str, address: str) -> Iterator[list[str]]:
         if isinstance(message := parse(frame), Offer):
             offers.append(message.lease_id)
 
-    async def squat() -> None:
+    async def story() -> None:
         mallory.take = take
         async with stacks.running(mallory):
-            for number in count():
-                if over.is_set():
-                    return
-                mallory.stack.send(alice, pack(PlacementRequest(number, ALL, grant, 0)))
-                await trio.sleep(EVERY_S)
+            await squat(mallory, (alice,), ALL, grant, EVERY_S, over.is_set)
 
-    thread = threading.Thread(target=stacks.run, args=(squat, DEADLINE_S))
+    thread = threading.Thread(target=stacks.run, args=(story, DEADLINE_S))
     thread.start()
     try:
         yield offers

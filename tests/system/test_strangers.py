@@ -8,19 +8,15 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import psutil
 import trio
-from libp2p.io.exceptions import IOException
-from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.data.messages import OpenPrivate, pack_request
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import MIB
@@ -30,10 +26,11 @@ from formation_p2p.host.net.protocols.data import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from tests.host import mallory
-from tests.host.mallory import HEADER, RST, SYN, WINDOW_UPDATE
+from tests.host.mallory import RST, WINDOW_UPDATE
 from tests.support import stacks
 from tests.support.loopback import LOOPBACK
 from tests.support.programs import Program, running
+from tests.support.rapid_resets import LOST, opens_and_resets
 
 GATE = """
 import asyncio, pathlib, sys
@@ -51,9 +48,7 @@ asyncio.run(main(*sys.argv[1:]))
 FLOOD_BYTES = 27_000_000
 # Its own work and Python's slack.
 ROOM_BYTES = 30 * MIB
-STREAMS = 2048
 SIEGE_S = 2.0
-LOST = (IOException, FormationError, SwarmException, trio.BrokenResourceError)
 ANSWER_S = 2.0
 
 
@@ -113,25 +108,12 @@ async def asked_all_the_time(gate: Gate, address: str) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-@cache
-def opened_and_reset(number: int) -> bytes:
-    """The frames of one burst on a connection; stream ids grow from burst to burst."""
-    first = 2 * number * STREAMS + 1
-    return b"".join(
-        HEADER.pack(0, WINDOW_UPDATE, flags, first + 2 * i, 0)
-        for i in range(STREAMS)
-        for flags in (SYN, RST)
-    )
-
-
 async def resets(gate: Gate) -> None:
     sent = 0
     while sent < FLOOD_BYTES:
         with suppress(*LOST):
-            hand = await mallory.muxed(gate)
-            for number in range(FLOOD_BYTES):
-                await hand.pipe.write(opened_and_reset(number))
-                sent += len(opened_and_reset(number))
+            async for size in opens_and_resets(gate):
+                sent += size
                 if sent >= FLOOD_BYTES:
                     break
 

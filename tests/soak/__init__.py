@@ -1,0 +1,1 @@
+"""A small network under everything at once: `python -m tests.soak --help`."""

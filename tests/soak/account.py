@@ -1,0 +1,103 @@
+"""What came of the soak's jobs, from what its processes printed and from the submitters' states."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from formation_p2p.api.task_result import result_of
+from formation_p2p.core.dispatch.job_events import TaskEnd
+from formation_p2p.host.storage.state import State
+from tests.soak.jobs import Drawn
+
+# At the beginning of a line. What tasks raised is in lines of JSON.
+TRACEBACK: Final = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+SHOWN_CHARS: Final = 1000
+
+
+@dataclass
+class Account:
+    """Jobs, by their ids or names, and one line for each that is not as it should be."""
+
+    kept: set[str] = field(default_factory=set)
+    right: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+    duplicated: set[str] = field(default_factory=set)
+    small: list[tuple[float, float]] = field(default_factory=list)
+    tracebacks: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def read_output(self, path: Path) -> None:
+        """Of a process, over all of its incarnations."""
+        text = path.read_text(errors="replace")
+        for match in TRACEBACK.finditer(text):
+            self.tracebacks += 1
+            self.faults.append(f"{path.stem}: {text[match.start() :][:SHOWN_CHARS]}")
+        for line in _events(text):
+            match line:
+                case {"event": "kept", "job": job}:
+                    self.kept.add(job)
+                case {"event": "right", "job": job}:
+                    self.right.add(job)
+                case {"event": "lost", "job": job, "why": why}:
+                    self.lost.add(job)
+                    self.faults.append(f"{path.stem}: lost {job}: {why}"[:SHOWN_CHARS])
+                case {"event": "wrong", "job": job, "name": name}:
+                    self.wrong.add(job)
+                    self.faults.append(f"{path.stem}: wrong {job}: {name}")
+                case {"event": "duplicated", "tasks": tasks}:
+                    self.duplicated.update(tasks)
+                    self.faults.append(f"{path.stem}: twice {tasks}")
+                case {"event": "small", "began_s": began_s, "took_s": took_s}:
+                    self.small.append((began_s, took_s))
+                case _:
+                    pass
+
+    def read_state(self, path: Path) -> None:
+        """Of a submitter that has ended. Raises StateError."""
+        state = State(path)
+        try:
+            for job in state.summaries():
+                ends: Counter[str] = Counter()
+                results = []
+                for event in state.history(job.job_id):
+                    if isinstance(event, TaskEnd):
+                        ends[event.task_id] += 1
+                        results.append(result_of(event))
+                self.duplicated.update(task_id for task_id, count in ends.items() if count > 1)
+                whole = len(ends) == job.tasks
+                if not whole or any(each.status != "succeeded" for each in results):
+                    self.lost.add(job.job_id)
+                    self.faults.append(f"{path.stem}: {len(ends)} of {job.tasks} of {job.job_id}")
+                elif Drawn.named(job.name).is_right(results):
+                    self.right.add(job.job_id)
+                else:
+                    self.wrong.add(job.job_id)
+                    self.faults.append(f"{path.stem}: wrong in the state: {job.name}")
+        finally:
+            state.close()
+
+    def settle(self) -> None:
+        """What was acknowledged, and is neither right nor known to be wrong, is lost."""
+        missing = self.kept - self.right - self.wrong - self.lost
+        self.faults += [f"{job} was kept, and is gone" for job in sorted(missing)]
+        self.lost |= missing
+
+    def p95_s(self, begin_s: float, end_s: float) -> float:
+        """How long small jobs took that began in that time. There are some."""
+        took = sorted(took for began, took in self.small if begin_s <= began < end_s)
+        return took[min(len(took) - 1, int(len(took) * 0.95))]
+
+
+def _events(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        if line.startswith('{"event"'):
+            with suppress(ValueError):
+                yield json.loads(line)

@@ -1,0 +1,72 @@
+"""How much each process of the soak has grown since it settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from simulations.node_process import NodeProcess
+
+EVERY_S: Final = 0.25
+# A node has settled so long after its start: it has joined, and has done some of each kind of work.
+SETTLED_S: Final = 15.0
+
+
+@dataclass
+class Incarnation:
+    """Of a node: the most that it had before it settled and since, in bytes."""
+
+    name: str
+    began_s: float
+    settled: int = 0
+    since: int = 0
+
+    @property
+    def growth(self) -> int:
+        return max(0, self.since - self.settled)
+
+
+class Scales(threading.Thread):
+    """Weighs processes until it is stopped. All of them are settling until the storm."""
+
+    def __init__(self, nodes: Sequence[NodeProcess], settled_s: float = SETTLED_S) -> None:
+        super().__init__(daemon=True)
+        self._nodes = nodes
+        self._settled_s = settled_s
+        self._over = threading.Event()
+        self._stormy = threading.Event()
+        self.incarnations: dict[int, Incarnation] = {}
+
+    def storm(self) -> None:
+        """From now on what is older than `settled_s` is not to grow."""
+        self._stormy.set()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            for node in self._nodes:
+                if node.process is not None:
+                    with suppress(psutil.Error):
+                        self._weigh(node.name, psutil.Process(node.process.pid))
+
+    def _weigh(self, name: str, process: psutil.Process) -> None:
+        rss, now_s = process.memory_info().rss, time.monotonic()
+        each = self.incarnations.setdefault(process.pid, Incarnation(name, now_s))
+        if self._stormy.is_set() and now_s - each.began_s > self._settled_s:
+            each.since = max(each.since, rss)
+        else:
+            each.settled = max(each.settled, rss)
+
+    def grown_most(self) -> tuple[str, int]:
+        """Which node, and by how many bytes."""
+        most = max(self.incarnations.values(), key=lambda each: each.growth)
+        return most.name, most.growth

@@ -1,0 +1,132 @@
+"""A small network under everything at once, for less than a minute; and that its counts notice
+what they count."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.core.dispatch.job import Job
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEnded, TaskSucceeded
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.core.workload.work import Task, task_id
+from formation_p2p.host.storage.state import State
+from simulations.node_process import NodeProcess
+from tests.soak import __main__ as soak
+from tests.soak.account import Account
+from tests.soak.jobs import TASKS, Drawn
+from tests.soak.memory import Scales
+from tests.support.waiting import wait_until
+
+MINUTES = 0.5
+# Of a process that does the same work as before: what is generous on a busy machine.
+MAX_GROWTH_MB = 100
+# The command asks for 3. Here other tests run beside it.
+MAX_SLOWER = 30
+
+
+@pytest.mark.waits
+@pytest.mark.at_length
+def test_nothing_is_lost_wrong_or_counted_twice_in_a_storm() -> None:
+    figures = soak.story(MINUTES, 1, print)
+    exact = ("lost", "wrong", "duplicated", "tracebacks", "unfinished")
+    assert [figures[name] for name in exact] == [0] * len(exact), figures["faults"]
+    growth_mb, slower = figures["rss_growth_mb"], figures["honest_p95_over_quiet"]
+    assert isinstance(growth_mb, float)
+    assert growth_mb < MAX_GROWTH_MB, figures["rss_grown"]
+    assert isinstance(slower, float)
+    assert slower < MAX_SLOWER
+    assert figures["right_jobs"]
+    assert figures["kills"]
+
+
+# -- that the counts can be other than 0 --------------------------------------------------------
+
+
+def told(folder: Path, *lines: object) -> Account:
+    """What comes of a process that printed these lines."""
+    path = folder / "submitter0.out"
+    path.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+    account = Account()
+    account.read_output(path)
+    account.settle()
+    return account
+
+
+def test_a_job_that_was_acknowledged_and_is_not_seen_again_is_lost(tmp_path: Path) -> None:
+    kept = [{"event": "kept", "job": job} for job in ("a", "b")]
+    account = told(tmp_path, *kept, {"event": "right", "job": "a"})
+    assert account.lost == {"b"}
+    assert account.right == {"a"}
+
+
+def test_what_a_process_says_is_counted(tmp_path: Path) -> None:
+    account = told(
+        tmp_path,
+        {"event": "lost", "job": "a", "why": ["no worker"]},
+        {"event": "wrong", "job": "b", "name": "calls 1"},
+        {"event": "duplicated", "tasks": ["c/0"]},
+        "Traceback (most recent call last):",
+        json.dumps({"event": "ended", "message": "Traceback (most recent call last):\n"}),
+        *({"event": "small", "began_s": float(n), "took_s": n / 10} for n in range(100)),
+    )
+    assert (account.lost, account.wrong, account.duplicated) == ({"a"}, {"b"}, {"c/0"})
+    assert account.tracebacks == 1
+    assert account.p95_s(0, 20) == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize(
+    ("printed", "ended", "found"),
+    [(0, TASKS, "right"), (1, TASKS, "wrong"), (0, TASKS - 1, "lost")],
+)
+def test_the_state_is_compared_with_what_was_submitted(
+    tmp_path: Path, printed: int, ended: int, found: str
+) -> None:
+    drawn, needs = Drawn("process", 7), Requirements(driver="process")
+    job = Job("j", tuple(Task(task_id("j", n), needs, b"") for n in range(TASKS)), drawn.name)
+    state = State(tmp_path / "s.db")
+    state.save_job(job)
+    for number in range(ended):
+        result = ProcessResult(0, stdout_tail=b"%d\n" % (7 + number + printed)).encode()
+        event = TaskSucceeded(task_id("j", number), PeerId("worker"), result, 1)
+        state.write([EmitJobEvent("j", event, cause="test")])
+    state.write([EmitJobEvent("j", JobEnded(ended, 0, 0, 0), cause="test")])
+    state.close()
+    account = Account()
+    account.read_state(tmp_path / "s.db")
+    counts = {"right": account.right, "wrong": account.wrong, "lost": account.lost}
+    assert {name for name, jobs in counts.items() if jobs} == {found}
+
+
+def test_a_process_that_grows_in_the_storm_is_seen(tmp_path: Path) -> None:
+    signal = tmp_path / "grow"
+    grows = (
+        "import pathlib, sys, time\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\n"
+        "kept = b'x' * 50_000_000\n"
+        "time.sleep(60)\n"
+    )
+    node = NodeProcess("node", [sys.executable, "-c", grows, str(signal)], tmp_path / "node.out")
+    node.start()
+    scales = Scales([node], settled_s=0.0)
+    try:
+        scales.start()
+        wait_until(lambda: scales.incarnations)
+        scales.storm()
+        signal.touch()
+        wait_until(lambda: scales.grown_most()[1] > 40_000_000)
+    finally:
+        scales.stop()
+        node.kill()
+
+
+def test_bounds_that_do_not_hold_are_named() -> None:
+    figures: dict[str, object] = dict.fromkeys(soak.BOUNDS, 0)
+    assert soak.broken(figures) == []
+    figures |= {"lost": 1, "honest_p95_over_quiet": 3.1}
+    assert [each.split()[0] for each in soak.broken(figures)] == ["lost", "honest_p95_over_quiet"]
