@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
+from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.observe.tracing import Tracing
@@ -43,6 +44,7 @@ class NodeConfig:
     observers: tuple[Observe, ...] = ()
     shares_memory: bool = True
     cache_bytes: int | None = None
+    name: str | None = None
 
 
 class NodeBase:
@@ -65,6 +67,7 @@ class NodeBase:
         traces: bool | TracerProvider = False,
         code: CodeChoice = "auto",
         cache_bytes: int | None = None,
+        name: str | None = None,
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
@@ -90,10 +93,15 @@ class NodeBase:
         `cache_bytes` bounds the data of others that the node keeps on its disk, by default a tenth
         of what is free there and 10 GiB at most (docs/data.md).
 
-        Raises InvalidInput for a malformed invite; entering raises LocalError where the node
-        has no network, or the network does not come up, and StateError where the state cannot be
-        used.
+        `name` is what people see this node as, beside its id: by default that of the home, which
+        is the host's name unless `formation worker --name` has set another (docs/names.md).
+
+        Raises InvalidInput for a malformed invite or name; entering raises LocalError where the
+        node has no network, or the network does not come up, and StateError where the state cannot
+        be used.
         """
+        if name is not None:
+            check_host_name("name", name)
         tracing = None if traces is False else Tracing(None if traces is True else traces)
         config = NodeConfig(
             Home(None if home is None else Path(home)),
@@ -106,5 +114,6 @@ class NodeBase:
             tracing,
             code_paths(code),
             cache_bytes=cache_bytes,
+            name=name,
         )
         return cls(config)

@@ -73,6 +73,11 @@ class Node(DataNode):
         return self._services.contact.peer_id
 
     @property
+    def name(self) -> str:
+        """What people see this node as, beside the end of its id (docs/names.md)."""
+        return self._services.name
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Multiaddrs where others reach this node, with its peer id; empty for a mere client."""
         me = self._services.contact

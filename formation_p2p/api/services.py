@@ -22,7 +22,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.peer.effects import UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.bounds import sorted_labels
+from formation_p2p.core.resources.bounds import HOST, refuse_host_label, sorted_labels
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
@@ -78,6 +78,7 @@ class NodeServices:
         self._work: tuple[Serve, Makers, UsageFile] | None = None
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
+        self._name = ""  # until `open`
         self.arrivals = Arrivals()
         self.packer = Packer(self._private, lambda: self.contact)
 
@@ -111,6 +112,7 @@ class NodeServices:
                 if durable is not None and durable.has_ended(job_id):
                     self._blobs.release(job_id)
             closing.callback(self._close_usage)
+            self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
             hosted = RuntimeConfig(
@@ -124,6 +126,7 @@ class NodeServices:
                 arrivals=self.arrivals,
                 shares_memory=config.shares_memory,
                 journal=journal,
+                name=self._name,
                 observers=self.observability.observers,
                 reputation=trust.reputation,
                 remembered=RememberedPeers(config.home.path, claimed.network, own),
@@ -149,6 +152,12 @@ class NodeServices:
         """Where others reach this node."""
         runtime, claim = self.entered()
         return Contact(claim.identity.peer_id, runtime.addresses)
+
+    @property
+    def name(self) -> str:
+        """What this node goes by."""
+        self.entered()
+        return self._name
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something."""
@@ -211,6 +220,7 @@ class NodeServices:
     ) -> Hardware:
         """See `Node.worker`."""
         scratch, home = self.entered()[1].scratch, self._config.home.path
+        refuse_host_label(labels or {})
         async with self._beginning:
             if self._work is not None:
                 raise InvalidInput(
@@ -236,7 +246,8 @@ class NodeServices:
                 raise LocalError(
                     f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
                 ) from None
-            pairs = sorted_labels((*(labels or {}).items(), *labels_of(lent).items()))
+            said = {**(labels or {}), HOST: self._name}
+            pairs = sorted_labels((*said.items(), *labels_of(lent).items()))
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
             names = tuple(sorted(makers))
             can = replace(hardware.capability, installs=can_install())

@@ -187,6 +187,10 @@ class SyncNode(_Sync[Node], NodeBase):
         return self._wrapped.peer_id
 
     @property
+    def name(self) -> str:
+        return self._wrapped.name
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         return self._wrapped.addresses
 

@@ -23,6 +23,7 @@ A worker or a gate of the same home does the same for commands. Commands with --
 
 
 def agent(
+    name: str | None = flags.NAME,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -33,7 +34,7 @@ def agent(
     For a machine that submits and does not work. `run`, `submit`, `workers` and `explain` go
     through its node and need not join. It lends nothing, and others cannot connect to it.
     """
-    place = flags.home_of(home, join)
+    place = flags.home_of(home, join, name)
 
     async def stay(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -44,9 +45,10 @@ def agent(
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
             if as_json:
-                put({"event": "ready", "peer_id": node.peer_id})
+                put({"event": "ready", "peer_id": node.peer_id, "name": node.name})
             else:
-                print(f"agent {node.peer_id}", flush=True)
+                print(f"agent {node.peer_id}")
+                print(f"  goes by the name {node.name}", flush=True)
             await leave.wait()
         if as_json:
             put({"event": "left"})

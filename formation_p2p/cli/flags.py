@@ -52,6 +52,12 @@ JOIN: Final = option(
     "a secret, and others can see the arguments of a program: prefer - or a file.",
     envvar="FORMATION_JOIN",
 )
+NAME: Final = option(
+    "--name",
+    "NAME",
+    "What others see this node as, beside its id; the name of the host by default. Kept in the "
+    "home for the next time.",
+)
 STATE: Final = option(
     "--state",
     "FILE",
@@ -158,8 +164,9 @@ def read_invite(given: str) -> str:
         raise InvalidInput("join", problem) from None
 
 
-def home_of(home: Path | None, join: str | None) -> Home:
-    """The home folder, after joining the network of an invite if there is one.
+def home_of(home: Path | None, join: str | None, name: str | None = None) -> Home:
+    """The home folder, after joining the network of an invite if there is one; with the name for
+    its nodes, if one is given.
 
     Raises InvalidInput, LocalError.
     """
@@ -170,6 +177,8 @@ def home_of(home: Path | None, join: str | None) -> Home:
         from formation_p2p.core.trust.network import parse_invite
 
         found.join(parse_invite(read_invite(join)))
+    if name is not None:
+        found.rename(name)
     return found
 
 

@@ -18,6 +18,7 @@ from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
+from formation_p2p.core.resources.bounds import refuse_host_label
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
@@ -147,6 +148,7 @@ def worker(
         "PATH[:rw]",
         "Show this folder to tasks, read-only unless :rw is said. Repeatable.",
     ),
+    name: str | None = flags.NAME,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -162,6 +164,7 @@ def worker(
         raise InvalidInput("sandbox", f"{sandbox!r} is none of {', '.join(SANDBOXES)}")
     limits = flags.limits_of(cpu, memory, storage, network, gpus)
     said = flags.pairs_of("label", labels or ())
+    refuse_host_label(said)
     asked = flags.parsed("price", price, parse_micro) or 0
     given = ScopeShares.parse(shares or ())
     if no_index and indexes:
@@ -174,7 +177,7 @@ def worker(
     cache_bytes = flags.parsed("cache", cache, parse_bytes)
     lent = lent_folders(binds or ())
     labelled = said | labels_of(lent)
-    place = flags.home_of(home, join)
+    place = flags.home_of(home, join, name)
     flags.require(place.path, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
@@ -215,6 +218,7 @@ def worker(
                 put({"event": "ready", **_who(node), **what})
             else:
                 log.line(f"worker {node.peer_id}")
+                log.line(f"  goes by the name {node.name}")
                 for address in node.addresses:
                     log.line(f"  listens at {address}")
                 log.line(f"  offers {offer_in_words(can, sorted(makers), labelled, asked)}")
@@ -260,6 +264,7 @@ def gate(
     announce: list[str] | None = option(
         "--announce", "MULTIADDR", "The address of this gate for others. Repeatable."
     ),
+    name: str | None = flags.NAME,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -271,7 +276,7 @@ def gate(
     nothing: nodes that have joined work on without it. Its address is added to the list of the
     network here, so that invites made on this machine name it.
     """
-    place = flags.home_of(home, join)
+    place = flags.home_of(home, join, name)
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -301,6 +306,7 @@ def gate(
 
 def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
     print(f"gate {node.peer_id}")
+    print(f"  goes by the name {node.name}")
     for address in gates:
         print(f"  {address}")
     if home.has_root_key():
@@ -323,4 +329,4 @@ def _freeze_imports() -> None:
 
 
 def _who(node: Node) -> dict[str, object]:
-    return {"peer_id": node.peer_id, "addresses": list(node.addresses)}
+    return {"peer_id": node.peer_id, "name": node.name, "addresses": list(node.addresses)}

@@ -94,6 +94,12 @@ def short_id(peer_id: str) -> str:
     return f"…{peer_id[-SHORT_ID_CHARS:]}"
 
 
+def shown_peer(peer_id: str, name: str | None = None) -> str:
+    """For people: `anna-desktop …Zk3nVq7w`. Names are not unique, so the end of the id is always
+    there; it stands alone where no name is known."""
+    return f"{name} {short_id(peer_id)}" if name else short_id(peer_id)
+
+
 def peer_id_of(public_key: bytes) -> PeerId:
     """The peer id of a raw Ed25519 public key of 32 bytes."""
     return peer_id_from_bytes(_IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX + public_key)

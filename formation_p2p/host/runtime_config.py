@@ -38,6 +38,7 @@ class RuntimeConfig:
     arrivals: Arrivals = field(default_factory=Arrivals)
     shares_memory: bool = True
     journal: Journal | None = None
+    name: str = ""
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
     remembered: RememberedPeers | None = None

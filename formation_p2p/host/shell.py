@@ -92,6 +92,7 @@ class Shell:
             random.Random(random.SystemRandom().getrandbits(128)),
             config.reputation,
             config.parameters,
+            config.name,
         )
         self._config = config
         self._stack = stack

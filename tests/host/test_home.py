@@ -14,10 +14,12 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.core.trust.grants import Right, Rights, check, issue, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.home_path import default_path
+from formation_p2p.host.machine.host_name import NAMELESS, name_from
 
 GATE = "/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 
@@ -55,6 +57,48 @@ def test_the_folder_is_where_the_user_says_or_among_the_users_data(
     monkeypatch.setenv("FORMATION_HOME", "~/node")
     assert Home().path == tmp_path / "node"
     assert repr(Home()) == f"Home({tmp_path / 'node'})"
+
+
+# -- the name --------------------------------------------------------------------------------------
+
+
+def test_a_node_goes_by_the_name_of_its_host_until_it_is_given_another(
+    alice: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Anna-Desktop.example.org")
+    assert alice.name() == "anna-desktop"
+    alice.rename("kitchen")
+    assert Home(alice.path).name() == "kitchen"
+    assert permissions(alice.path / "name") == 0o600
+    (alice.path / "name").write_text("\x1b[2J\n")
+    with pytest.raises(LocalError, match=r"name is damaged.*the name of the host"):
+        alice.name()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("anna_2", "anna_2"),
+        ("Büro PC", "buro-pc"),
+        ("-x--", "x"),
+        ("\u202eanna\x07", "anna"),
+        ("машина", NAMELESS),
+        ("", NAMELESS),
+        ("a" * 62 + "-b", "a" * 62),
+    ],
+)
+def test_a_hosts_name_becomes_one_that_a_node_can_have(host: str, name: str) -> None:
+    assert name_from(host) == name
+    check_host_name("name", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Anna", "a b", "a/b", "a" * 64, "-a", "a.", "\u0430", "\u0301"]
+)
+def test_what_cannot_be_told_apart_is_not_a_name(alice: Home, name: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a name; use up to 63"):
+        alice.rename(name)
+    assert not (alice.path / "name").exists()
 
 
 # -- the identity ----------------------------------------------------------------------------------

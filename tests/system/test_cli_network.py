@@ -85,7 +85,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         assert "a secret" in invited.err
         for home in (bob, carol):
             assert formation(home, "network", "join", "-", stdin=invited.out).code == 0
-        options = ("--cpu", "2", "--memory", "2GiB", "--label", "zone=a")
+        options = ("--cpu", "2", "--memory", "2GiB", "--label", "zone=a", "--name", "bobs-box")
         with started(bob, "worker", "--json", *LOOPBACK, *options) as worker:
             ready = json.loads(worker.line_with("ready"))
             yield World(alice, carol, worker, ready["peer_id"])
@@ -95,7 +95,7 @@ def test_workers_shows_who_is_there(world: World) -> None:
     (worker,) = json.loads(world.carols("workers", "--json").out)["workers"]
     assert worker["peer_id"] == world.bob_id
     assert worker["capability"]["cpu_milli"] == 2000
-    assert worker["labels"] == {"zone": "a"}
+    assert worker["labels"] == {"host": "bobs-box", "zone": "a"}
     assert worker["drivers"] == ["process", "python"]
     table = world.carols("workers")
     assert (table.code, table.err) == (0, "")

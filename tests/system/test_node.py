@@ -46,6 +46,7 @@ from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.work import Task
+from formation_p2p.host.machine.host_name import host_name
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
@@ -379,3 +380,20 @@ async def test_all_that_is_told_together_wakes_the_loop_once(
     assert bridge.unread == 4
     drain()
     assert bridge.unread == 0
+
+
+async def test_a_node_goes_by_its_name_and_a_task_finds_it_by_that(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        small_network(tmp_path, alice={"name": "kitchen"}) as world,
+    ):
+        (alice,) = await world.bob.workers()
+        assert (alice.name, world.alice.name) == ("kitchen", "kitchen")
+        assert world.bob.name == host_name()
+        assert (await world.bob.run(["true"], needs=f"{SMALL},label.host=kitchen")).exit_code == 0
+        with pytest.raises(Unplaceable, match="has host=kitchen"):
+            await world.bob.run(["true"], needs=f"{SMALL},label.host=cellar")
+        with pytest.raises(InvalidInput, match=r"label\.host: is the node's name"):
+            await world.bob.worker(labels={"host": "kitchen"})
+    with pytest.raises(InvalidInput, match="name: 'Kitchen' is not a name"):
+        Node.join(name="Kitchen")

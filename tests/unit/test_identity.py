@@ -16,6 +16,7 @@ from formation_p2p.core.identity import (
     peer_id_from_bytes,
     peer_id_of,
     peer_id_to_bytes,
+    shown_peer,
     verify,
 )
 from formation_p2p.core.keyspace import key_of
@@ -144,3 +145,8 @@ def test_a_peer_id_is_read_from_a_cid_in_any_of_its_bases(seed: int) -> None:
 def test_what_is_no_cid_of_a_peer_is_no_peer_id(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 — as above
         parse_peer_id(text)
+
+
+def test_a_name_never_stands_without_the_end_of_the_id() -> None:
+    assert shown_peer("12D3KooWZk3nVq7w", "anna-desktop") == "anna-desktop …Zk3nVq7w"
+    assert shown_peer("12D3KooWZk3nVq7w") == shown_peer("12D3KooWZk3nVq7w", "") == "…Zk3nVq7w"

@@ -172,6 +172,11 @@ WORDY = "x" * (MAX_MESSAGE_CHARS + 1)
         PlacementRequest(1, NEEDS, b"", -1),
         PlacementRequest(1, Requirements(), b""),  # of no driver
         PlacementRequest(1, NEEDS, b"", 0, (CID,) * (MAX_NEAR + 1)),
+        PlacementRequest(1, NEEDS, b"", 0, (), "Anna"),  # names of hosts have no case
+        PlacementRequest(1, NEEDS, b"", 0, (), "\u0430nna"),  # a Cyrillic letter
+        PlacementRequest(1, NEEDS, b"", 0, (), "anna\u200b"),  # one without width
+        PlacementRequest(1, NEEDS, b"", 0, (), "anna desktop"),
+        PlacementRequest(1, NEEDS, b"", 0, (), "a" * 64),
         Offer(1, LONG, HELD, 0, 0),
         Offer(1, "lease", HELD, 0, 0, (-1,)),
         Offer(1, "lease", HELD, 0, 0, (MAX_NEAR,)),

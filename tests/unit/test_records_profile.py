@@ -252,6 +252,9 @@ BAD_FIELDS = {
     "capability": {"f4": [1, 2]},
     "capacity": {"f5": None},
     "labels": {"f6": [["zone", "\x1b[2J"]]},
+    "a name of capitals": {"f6": [["host", "Anna"]]},
+    "a name that looks like another": {"f6": [["host", "\u0430nna"]]},
+    "a name without an end": {"f6": [["host", "a" * 64]]},
     "a label twice": {"f6": [["zone", "a"], ["zone", "b"]]},
     "drivers": {"f7": ["Process"]},
     "a driver twice": {"f7": ["process", "process"]},
@@ -381,3 +384,8 @@ def test_a_profile_names_a_bounded_number_of_environments() -> None:
         replace(PROFILE, environments=names)
     with pytest.raises(InvalidInput, match="is not 12 hexadecimal digits"):
         replace(PROFILE, environments=("x",))
+
+
+def test_the_name_of_a_worker_is_its_label_host() -> None:
+    assert PROFILE.name == ""
+    assert replace(PROFILE, labels=(("host", "anna-desktop"),)).name == "anna-desktop"

@@ -61,7 +61,7 @@ NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
 class Lessee:
     """Hand it every message of the lessor's kind and every Undelivered, `tick` when due; then
     `take` what came of it. `rounds` are open, `held` the leases in force. `rtt_us` says how far a
-    peer is, as far as that was measured."""
+    peer is, as far as that was measured; `name` is that of this node."""
 
     def __init__(
         self,
@@ -69,7 +69,9 @@ class Lessee:
         rng: random.Random,
         rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
+        name: str = "",
     ) -> None:
+        self._name = name
         self.held: dict[LeaseKey, HeldLease] = {}
         self._parameters = parameters
         self._grant = grant
@@ -102,7 +104,7 @@ class Lessee:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
             request = work.PlacementRequest(
-                self._request_count, key.needs, self._grant, key.priority, near
+                self._request_count, key.needs, self._grant, key.priority, near, self._name
             )
             self._send(contact, request, cause)
         return number

@@ -39,7 +39,7 @@ from formation_p2p.core.refusals import (
     Preempted,
     Unbuildable,
 )
-from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
+from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
 from formation_p2p.core.units import KIB, MIB
@@ -84,6 +84,13 @@ def _read_needs(value: object) -> Requirements:
     if needs.driver == "":
         raise Malformed("driver", "is not named")
     return needs
+
+
+def _read_name(value: object) -> object:
+    """Empty where the sender says none."""
+    if value != "":
+        check_host_name("name", value)
+    return value
 
 
 def _pack_outcome(outcome: Outcome) -> list[object]:
@@ -185,13 +192,14 @@ _WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
-    is data that the work would like to find."""
+    is data that the work would like to find, `name` that of the asker's node."""
 
     request_id: Count
     needs: Annotated[Requirements, custom(_read_needs, pack_requirements)]
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
     priority: Annotated[int, integer(0, MAX_PRIORITY)] = 0
     near: Annotated[tuple[Cid, ...], items(_CID, MAX_NEAR)] = ()
+    name: Annotated[str, custom(_read_name)] = ""
 
 
 @_WORK.message(2, urgent=True)

@@ -47,8 +47,8 @@ from formation_p2p.core.trust.reputation import Reputation
 
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
-    an earlier incarnation learnt of others. Others read `scheduler`, `lessee` and `worker`, and
-    change nothing there."""
+    an earlier incarnation learnt of others, `name` what this node goes by. Others read
+    `scheduler`, `lessee` and `worker`, and change nothing there."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Peer:
         rng: random.Random,
         reputation: Reputation | None = None,
         parameters: PeerParameters = DEFAULT_PARAMETERS,
+        name: str = "",
     ) -> None:
         self._identity = identity
         self.network = network
@@ -74,7 +75,7 @@ class Peer:
         self._circles = Circles(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
-        self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease)
+        self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease, name)
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._gossip = ReputationGossip(identity, network.grant, self._membership, self.reputation)
         self._context = PlacementContext(

@@ -26,7 +26,13 @@ from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.resources.bounds import MAX_DRIVERS, check_amount, check_name, sorted_labels
+from formation_p2p.core.resources.bounds import (
+    HOST,
+    MAX_DRIVERS,
+    check_amount,
+    check_name,
+    sorted_labels,
+)
 from formation_p2p.core.resources.capability import Capability, Capacity
 from formation_p2p.core.resources.environment import (
     ENVIRONMENT_CHARS,
@@ -114,6 +120,12 @@ class Profile:
         for low, high in self.spans:
             check_amount("span", low, 0, MAX_DEPTH)
             check_amount("span", high, low, MAX_DEPTH)
+
+    @property
+    def name(self) -> str:
+        """Of the worker's node, which is its label `host`; empty where it says none. Others may
+        have the same."""
+        return dict(self.labels).get(HOST, "")
 
 
 @dataclass(frozen=True, slots=True)

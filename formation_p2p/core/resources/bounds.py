@@ -7,6 +7,7 @@ record, so that its users need not check again.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -40,6 +41,12 @@ LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re
 _LABEL_HINT: Final = (
     "use up to 63 letters, digits, dots, _ and -, with a letter or digit at the ends"
 )
+# The label that every worker carries: the name of its node.
+HOST: Final = "host"
+# Lower case, as names of hosts are compared; and ASCII alone, so that no name holds a direction
+# mark, a character without width, or a letter of another script that looks the same.
+_HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?", re.ASCII)
+MAX_HOST_NAME_CHARS: Final = 63
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
@@ -71,6 +78,20 @@ def check_name(field: str, value: object) -> None:
         raise InvalidInput(field, f"{shown(value)} {problem}")
 
 
+def check_host_name(field: str, value: object) -> None:
+    """Refuses all but what may be the name of a node."""
+    if not isinstance(value, str) or _HOST_NAME.fullmatch(value) is None:
+        problem = f"is not a name; use up to {MAX_HOST_NAME_CHARS} of a-z, 0-9, dots, _ and -"
+        raise InvalidInput(field, f"{shown(value)} {problem}, with a letter or digit at the ends")
+
+
+def refuse_host_label(labels: Collection[str]) -> None:
+    """Raises InvalidInput where the keys of a worker's own labels have that of its name."""
+    if HOST in labels:
+        problem = "is the node's name, which every worker has as a label; set it with --name"
+        raise InvalidInput(f"label.{HOST}", f"{problem}, or Node.join(name=…)")
+
+
 def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Labels in their one order, by key. Raises InvalidInput, naming `label.<key>`."""
     pairs = isinstance(labels, tuple) and all(isinstance(label, tuple) for label in labels)
@@ -82,6 +103,8 @@ def sorted_labels(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
             raise InvalidInput("label", f"{shown(key)} is not a key; {_LABEL_HINT}")
         if not isinstance(value, str) or LABEL.fullmatch(value) is None:
             raise InvalidInput(f"label.{key}", f"{shown(value)} is not a value; {_LABEL_HINT}")
+        if key == HOST:
+            check_host_name(f"label.{HOST}", value)
         if key in held:
             raise InvalidInput(f"label.{key}", "is given twice; give it once")
         if len(held) == MAX_LABELS:

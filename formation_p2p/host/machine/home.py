@@ -6,6 +6,7 @@
 | `identity-1.key`… | the same for further nodes that run from here at the same time (claim.py) |
 | `trust-0.db`…  | the peer histories of each of them (storage/trust.py) |
 | `peers`        | addresses of peers that were met lately (host/net/remembered.py) |
+| `name`         | what the node goes by, where that is not the name of its host |
 | `network`      | the invite of the network; each node binds its grant to itself |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
@@ -28,12 +29,14 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
 from formation_p2p.host.machine.folders import sync_folder
 from formation_p2p.host.machine.home_path import home_path
+from formation_p2p.host.machine.host_name import host_name
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ _SEED_BYTES: Final = 32
 _IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
 _ROOT: Final = "root.key"
+_NAME: Final = "name"
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
 MAX_IDENTITIES: Final = 16
@@ -53,6 +57,7 @@ MAX_IDENTITIES: Final = 16
 _MEND: Final = {
     _IDENTITY: "move it away for a new identity, which will need a new grant",
     _NETWORK: "move it away and join again",
+    _NAME: "move it away to go by the name of the host",
     _ROOT: "without it, this network takes no further members",
 }
 
@@ -138,6 +143,24 @@ class Home:
         """
         with self._locked():
             return self._enter(self._known_network().with_gate(gate))
+
+    def name(self) -> str:
+        """What the nodes of this home go by: the name of the host, unless one was given."""
+        with self._locked():
+            text = self._read(_NAME)
+        if text is None:
+            return host_name()
+        try:
+            check_host_name("name", text.strip())
+        except InvalidInput:
+            raise self._damaged(_NAME) from None
+        return text.strip()
+
+    def rename(self, name: str) -> None:
+        """Have the nodes that are started from here go by this name. Raises InvalidInput."""
+        check_host_name("name", name)
+        with self._locked():
+            self._write(_NAME, name)
 
     def has_root_key(self) -> bool:
         """Whether this home may invite: its network was created here."""
