@@ -25,7 +25,7 @@ SIGNALLED: Final = 128
 IN_WORDS: Final = """\
 Exit codes:
   0    done
-  1    a task failed
+  1    a task failed, or a check of `formation doctor`
   2    the command, the job file or this machine is at fault
   3    no worker can run it, or no peer answers
   4    the grant does not allow it

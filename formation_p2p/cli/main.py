@@ -70,6 +70,7 @@ _COMMANDS: Final = {
     "sizes": _Command("sizes", "Show the memory that tasks used."),
     "usage": _Command("usage", "Show how this machine was used."),
     "network": _Command("network", is_group=True),
+    "doctor": _Command("doctor.command", "Check this machine and its network."),
     "version": _Command("version"),
 }
 

@@ -106,7 +106,7 @@ class Shell:
         self._runs: dict[str, LeaseRun] = {}  # by lease
         self._fetches = ResultFetches(exchange.private, config.journal, self.feed)
         self._left = trio.Event()
-        self._reach = Reach.UNKNOWN
+        self.reach = Reach.UNKNOWN
         self._serving = False
         self._usage: UsageFile | None = None
         self._warned = False
@@ -208,6 +208,11 @@ class Shell:
         return len(self.peer.dht.table)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """What peers are told; empty for a node that only asks others."""
+        return self._stack.announced
+
+    @property
     def incompatible(self) -> Mapping[PeerId, str]:
         """Peers of another version, which were refused lately, and what to do."""
         return dict(self._stack.incompatible)
@@ -268,7 +273,7 @@ class Shell:
                 self.do(self._dial_back, effect)
             case rpc.Advertise(reach):
                 self._stack.advertise(reach is Reach.SERVER)
-                self._reach = reach
+                self.reach = reach
                 self._warn()
             case Send(to, message):
                 if isinstance(message, _LEASING):
@@ -344,7 +349,7 @@ class Shell:
 
     def _warn(self) -> None:
         """A person who lends a machine has to know, once, that others cannot reach it."""
-        if self._reach is Reach.CLIENT and self._serving and not self._warned:
+        if self.reach is Reach.CLIENT and self._serving and not self._warned:
             self._warned = True
             log.warning(
                 "other machines cannot dial this one at %s, so that it gets no work: "

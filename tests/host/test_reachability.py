@@ -72,7 +72,7 @@ class Host:
 
     @property
     def reach(self) -> Reach:
-        return self.shell._reach
+        return self.shell.reach
 
     def knows(self, other: Host) -> bool:
         return other.identity.peer_id in self.shell.peer.dht.table

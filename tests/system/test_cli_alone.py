@@ -204,6 +204,13 @@ def test_profile_shows_what_the_limits_leave(tmp_path: Path) -> None:
     assert not home.exists()
 
 
+def test_doctor_without_a_network_fails_and_makes_none(tmp_path: Path) -> None:
+    code, out, _ = formation(tmp_path / "home", "doctor")
+    assert code == 1
+    assert "formation network create" in out
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_network_without_a_gate_says_so(tmp_path: Path) -> None:
     home = tmp_path / "home"
     formation(home, "network", "create")

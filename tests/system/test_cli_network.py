@@ -103,6 +103,31 @@ def test_workers_shows_who_is_there(world: World) -> None:
     assert "2/2" in table.out.decode()
 
 
+def test_doctor_finds_a_worker_in_order_and_names_a_gate_that_is_gone(world: World) -> None:
+    bob = Home(world.carol.with_name("bob"))
+    network = (bob.path / "network").read_bytes()
+    gate = parse_invite(network.decode()).gates[0]
+    gone = gate.replace(f"/tcp/{gate.split('/')[4]}/", "/tcp/1/")
+    try:
+        bob.add_gate(gone)
+        done = formation(bob.path, "doctor", "--json")
+    finally:
+        (bob.path / "network").write_bytes(network)
+    report = json.loads(done.out)
+    found = {each["check"]: each for each in report["checks"]}
+    assert [each for each in report["checks"] if each["verdict"] == "failure"] == []
+    assert (done.code, report["ok"]) == (0, True)
+    assert found.keys() == {
+        *("clock", "disk", "sandbox", "cgroups", "gpu", "python", "uv", "database", "node", "port"),
+        *("grant", "gate", "reachable"),
+    }
+    assert f"…{world.bob_id[-8:]} (process {world.bob.process.pid})" in found["node"]["found"]
+    gates = {each["verdict"]: each for each in report["checks"] if each["check"] == "gate"}
+    assert "is ready in" in gates["ok"]["found"]
+    assert gone in gates["warning"]["found"]
+    assert gates["warning"]["advice"]
+
+
 def test_a_command_runs_elsewhere_as_if_it_ran_here(world: World, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("b\na\n")
     (tmp_path / "sorted.txt").write_text("an older one, and longer")

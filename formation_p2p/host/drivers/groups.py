@@ -32,7 +32,7 @@ _PREFIX: Final = "formation-"
 # Of all nodes of this process: a group is there for as long as a lease.
 _NUMBERS: Final = itertools.count()
 # What the limits need (core/execution/limits.py).
-_CONTROLLERS: Final = ("cpu", "memory", "pids")
+CONTROLLERS: Final = ("cpu", "memory", "pids")
 # A killed process leaves its group within milliseconds, unless the kernel itself holds it; then
 # the group stays until a later start of the node sweeps it.
 _REMOVE_TRIES: Final = 50
@@ -82,7 +82,7 @@ class Groups:
             return None
         groups = cls(parent)
         groups.sweep()
-        for controller in _CONTROLLERS:
+        for controller in CONTROLLERS:
             # Refused where it is not offered, or where processes stand in the way. The groups
             # then lack its files, and their limits fall to what the supervisor does.
             with suppress(OSError):

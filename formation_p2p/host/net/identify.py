@@ -44,10 +44,12 @@ MAX_PARSED_ADDRESSES: Final = 32
 
 
 class Identified(NamedTuple):
-    """What a peer told of itself, unchecked. A push may leave either out."""
+    """What a peer told of itself, unchecked. A push may leave either out. `observed` is the address
+    that it sees us come from; empty where it does not say."""
 
     addresses: tuple[str, ...]
     protocols: frozenset[str]
+    observed: str = ""
 
     @property
     def other_version(self) -> int | None:
@@ -70,7 +72,8 @@ async def read_message(stream: MuxedStream) -> Identified:
     except DecodeError as error:
         raise ProtocolViolation("an identify message that does not parse") from error
     addresses = read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
-    return Identified(addresses, frozenset(identify.protocols))
+    observed = "".join(read_addresses(filter(None, (identify.observed_addr,))))
+    return Identified(addresses, frozenset(identify.protocols), observed)
 
 
 def message(

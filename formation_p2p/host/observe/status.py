@@ -14,6 +14,7 @@ never waits for any of them.
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import logging
@@ -145,6 +146,7 @@ class StatusSocket:
         self._peer_id = peer_id
         self._events = events
         self._since_unix_s = time.time()
+        self._version = importlib.metadata.version("formation_p2p")  # that was started
         self._listener: socket.socket | None = None
         self._queries = itertools.count(-1, -1)  # the person's own count upwards
         self._workers: list[dict[str, Any]] = []
@@ -207,7 +209,10 @@ class StatusSocket:
             "peer_id": self._peer_id,
             "pid": os.getpid(),
             "since_unix_s": round(self._since_unix_s, 3),
+            "version": self._version,
             "peers": shell.neighbours,
+            "listens": shell.addresses,
+            "reach": shell.reach.value,
             "totals": {name: len(each) for name, each in rows.items()},
             **status_json.status_in_json(replace(seen, **shown)),
         }

@@ -59,6 +59,7 @@ def story_in_json(entries: Iterable[StoryEntry]) -> list[Json]:
 def worker_in_json(worker: Profile) -> Json:
     return {
         "peer_id": worker.peer_id,
+        "issued_unix_s": worker.issued_unix_s,
         "capability": asdict(worker.capability),
         "capacity": asdict(worker.capacity),
         "labels": dict(worker.labels),

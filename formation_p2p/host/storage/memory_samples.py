@@ -35,7 +35,7 @@ from formation_p2p.host.storage.sqlite import Schema
 
 log = logging.getLogger(__name__)
 
-_NAME: Final = "sizes.db"
+NAME: Final = "sizes.db"
 # Of one job; a sweep over thousands of programs is rare.
 _MAX_KEPT: Final = 10 * MAX_SAMPLES
 
@@ -88,7 +88,7 @@ class MemorySamples:
     def __init__(
         self, home: Path, *, max_samples: int = MAX_SAMPLES, max_kinds: int = MAX_KINDS
     ) -> None:
-        self.path = home / _NAME
+        self.path = home / NAME
         self._max_samples = max_samples
         self._max_kinds = max_kinds
 

@@ -1,0 +1,128 @@
+"""Checks of the node and its network: pure, of what readings.py has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from formation_p2p import __version__
+from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
+from formation_p2p.cli.words import Json, date
+from formation_p2p.core.identity import short_id
+from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights
+from formation_p2p.host.net.gate_probe import GateAnswer
+from formation_p2p.host.net.identify import VERSION
+
+# Before a grant ends; long enough to ask for another.
+NOTICE_S: Final = 7 * 86_400.0
+# Of a dial and its handshakes: two round trips to the other side of the world take half of it.
+SLOW_S: Final = 1.0
+_NEW_INVITE: Final = "ask for an invite, and run `formation network join -`"
+
+
+def check_grant(home: Path, rights: Rights | None, problem: str | None, now_s: float) -> Finding:
+    """`rights` are None where the home is in no network; `problem` is why the grant is no good."""
+    if problem is not None:
+        return failure("grant", problem, _NEW_INVITE)
+    if rights is None:
+        advice = "run `formation network create`, or `formation network join -` with an invite"
+        return failure("grant", f"{home} is in no network", advice)
+    may, left_s = " and ".join(sorted(rights.may)) or "do nothing", rights.expires_unix_s - now_s
+    if rights.expires_unix_s >= MAX_EXPIRY_UNIX_S:
+        return ok("grant", f"this node may {may}, for ever")
+    found = f"this node may {may}, until {date(rights.expires_unix_s)}"
+    if left_s <= 0:
+        return failure("grant", f"it ended: {found}", _NEW_INVITE)
+    if left_s < NOTICE_S:
+        return warning("grant", f"it ends soon: {found}", _NEW_INVITE)
+    return ok("grant", found)
+
+
+def check_gates(answers: Sequence[GateAnswer], *, alone: bool) -> list[Finding]:
+    """One for each gate. `alone`: no node of this machine is connected to others either."""
+    if not answers:
+        advice = "run `formation gate` on a machine that the others can reach, and invite again"
+        return [failure("gate", "this network has none yet", advice)]
+    reached = any(not answer.problem and answer.version == VERSION for answer in answers)
+    report = failure if alone and not reached else warning
+    return [_check_gate(answer, report) for answer in answers]
+
+
+def _check_gate(answer: GateAnswer, report: Callable[[str, str, str], Finding]) -> Finding:
+    gate = answer.gate
+    if answer.problem:
+        advice = "see that a gate runs there, and that no firewall stands in between"
+        return report("gate", f"{gate} does not answer: {answer.problem}", advice)
+    if answer.version is None:
+        advice = "see which program listens there; the gate may have another port now"
+        return report("gate", f"{gate} does not speak the protocol of Formation", advice)
+    if answer.version != VERSION:
+        found = f"{gate} speaks version {answer.version} of the protocol, this machine {VERSION}"
+        return report("gate", found, "upgrade the older of the two")
+    connects, answers = (round(1000 * s) for s in (answer.connect_s, answer.handshake_s))
+    found = f"{gate} connects in {connects} ms, and is ready in {answers} ms"
+    if answer.handshake_s > SLOW_S:
+        return warning("gate", found, "see how busy that machine is, and the line between")
+    return ok("gate", found)
+
+
+def check_reachability(nodes: Sequence[Json], seen_as: Mapping[str, bool]) -> Finding:
+    """`nodes` are the statuses of nodes that run; `seen_as` the hosts that gates see this machine
+    come from, and whether they are its own."""
+    name = "reachable"
+    listening = [node for node in nodes if node.get("listens")]
+    for node in listening:
+        where = ", ".join(node["listens"])
+        if node.get("reach") == "client":
+            advice = "open the port in firewall and router, and name the address with --announce"
+            return warning(name, f"others cannot dial the node here at {where}", advice)
+        if node.get("reach") == "server":
+            return ok(name, f"others dial the node here at {where}")
+    if not seen_as:
+        return ok(name, "not known: no gate answered")
+    seen = ", ".join(sorted(seen_as))
+    if all(seen_as.values()):
+        return ok(name, f"gates see this machine at {seen}, an address of its own")
+    advice = "a worker or gate here needs a port that the router forwards, and --announce"
+    return warning(name, f"gates see this machine at {seen}, which is a router's", advice)
+
+
+def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> list[Finding]:
+    """`silent` says of each socket that gave no answer why."""
+    again = "end that process, and start the node again"
+    findings = [failure("node", why, again) for why in silent]
+    for node in nodes:
+        who = f"{short_id(node['peer_id'])} (process {node['pid']})"
+        found = f"{who} runs version {node['version']}, and knows {node['peers']} peers"
+        if node["version"] != __version__:
+            advice = f"start it again: version {__version__} is installed"
+            findings.append(warning("node", found, advice))
+        elif node["peers"] == 0:
+            advice = "see the lines about gates; a gate that others have yet to join knows none"
+            findings.append(warning("node", found, advice))
+        else:
+            findings.append(ok("node", found))
+    return findings or [ok("node", f"none runs from {home}")]
+
+
+def check_port(port: int, problem: str | None, nodes: Sequence[Json]) -> Finding:
+    """The port that a gate listens on by default; `problem` is why it cannot be had."""
+    if problem is None:
+        return ok("port", f"{port} is free for a gate")
+    if any(f"/tcp/{port}" in address for node in nodes for address in node.get("listens", ())):
+        return ok("port", f"{port} is that of the node here")
+    advice = f"a gate here needs another one: --listen /ip4/0.0.0.0/tcp/{port + 1}"
+    return warning("port", f"{port} cannot be had: {problem}", advice)
+
+
+def check_databases(problems: Mapping[str, str | None]) -> list[Finding]:
+    """By the names of the files; None for one that is whole."""
+    findings = []
+    for problem in filter(None, problems.values()):
+        found, _, advice = problem.partition(": ")
+        findings.append(failure("database", found, advice or "put a copy back"))
+    whole = [name for name, problem in problems.items() if problem is None]
+    if whole:
+        findings.append(ok("database", f"no damage found in {', '.join(whole)}"))
+    return findings or [ok("database", "there is none yet")]

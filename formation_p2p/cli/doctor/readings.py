@@ -1,0 +1,205 @@
+"""What `formation doctor` looks at: this machine, the home and its network. The checks judge it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.cli import node_socket
+from formation_p2p.cli.doctor import machine, network
+from formation_p2p.cli.doctor.finding import Finding, failure
+from formation_p2p.cli.words import Json
+from formation_p2p.core.errors import FormationError, LocalError
+from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.network import Network
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.groups import Groups
+from formation_p2p.host.drivers.machine import interpreter_environment
+from formation_p2p.host.environments.uv import uv_program
+from formation_p2p.host.machine.command import printed_by
+from formation_p2p.host.machine.folders import folder_bytes
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.kernel_clock import read_clock
+from formation_p2p.host.machine.nvml import read_gpus
+from formation_p2p.host.machine.pythons import interpreters, own_name
+from formation_p2p.host.net.addresses import is_this_machine
+from formation_p2p.host.net.gate_probe import probe_gates
+from formation_p2p.host.storage import memory_samples, trust, usage
+from formation_p2p.host.storage.sqlite import Schema, looking
+
+_GATE_PORT: Final = 4001
+_UV_S: Final = 20.0
+# What calls can be for today; a worker with others names them itself.
+_PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+_CACHES: Final = {"blobs-*": "files and results", "environments-*": "environments"}
+_DATABASES: Final[Mapping[str, Schema]] = {
+    "trust-*.db": trust.SCHEMA,
+    usage.USAGE: usage.SCHEMA,
+    memory_samples.NAME: memory_samples.SCHEMA,
+}
+# The PCI class of what shows or computes: display controllers, and processing accelerators.
+_PCI_CLASSES: Final = ("0x03", "0x12")
+_PCI_VENDORS: Final = {"0x10de": "nvidia"}
+
+
+def examine(home: Path) -> Iterator[Finding]:
+    """All checks, in the order in which a person mends things. Blocks for seconds. Makes no home
+    where there is none."""
+    nodes, silent = _nodes(home)
+    yield from _guarded("clock", lambda: [machine.check_clock(read_clock(), _ages_s(home, nodes))])
+    yield from _guarded("disk", lambda: [_disk(home)])
+    yield from _guarded("sandbox", lambda: [_sandbox(home)])
+    yield from _guarded("cgroups", lambda: [_cgroups()])
+    yield from _guarded("gpu", lambda: [_gpus()])
+    yield from _guarded("python", lambda: [_pythons()])
+    yield from _guarded("uv", lambda: [_uv()])
+    yield from _guarded("database", lambda: _databases(home))
+    yield from _guarded("node", lambda: network.check_nodes(home, nodes, silent))
+    yield from _guarded("port", lambda: [network.check_port(_GATE_PORT, _port(), nodes)])
+    yield from _guarded("grant", lambda: _membership(home, nodes))
+
+
+def _guarded(name: str, look: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:
+    """What cannot be looked at is a finding too."""
+    try:
+        return look()
+    except (FormationError, OSError) as error:
+        found, _, advice = str(error).partition("; ")
+        return [failure(name, found, advice or "see that this user may read and write there")]
+
+
+def _nodes(home: Path) -> tuple[list[Json], list[str]]:
+    """The statuses of the nodes that run from the home, and why others do not answer."""
+    nodes: list[Json] = []
+    silent: list[str] = []
+    with suppress(LocalError):
+        for path in node_socket.sockets_of(home):
+            try:
+                status = node_socket.answer(path, {"ask": "status"})
+            except LocalError as error:
+                silent.append(str(error))
+            else:
+                nodes += [status] if status else []
+    return nodes, silent
+
+
+def _ages_s(home: Path, nodes: Sequence[Json]) -> list[float]:
+    """Of the profiles that a node which runs here knows."""
+    if not nodes:
+        return []
+    known = node_socket.answer(node_socket.sockets_of(home)[0], {"ask": "workers"})
+    now_s = time.time()
+    return [now_s - worker["issued_unix_s"] for worker in known.get("workers", ())]
+
+
+def _disk(home: Path) -> Finding:
+    there = next(path for path in (home, *home.parents) if path.is_dir())
+    used = {}
+    for pattern, what in _CACHES.items():
+        if folders := [path for path in home.glob(pattern) if path.is_dir()]:
+            used[what] = sum(map(folder_bytes, folders))
+    return machine.check_disk(home, shutil.disk_usage(there).free, used)
+
+
+def _sandbox(home: Path) -> Finding:
+    try:
+        Bubblewrap.found(home, interpreter_environment())
+    except NoSandbox as why:
+        return machine.check_sandbox(str(why))
+    return machine.check_sandbox(None)
+
+
+def _cgroups() -> Finding:
+    groups = Groups.found()
+    if groups is None:
+        return machine.check_cgroups(None, ())
+    given = (groups.parent / "cgroup.subtree_control").read_text().split()
+    return machine.check_cgroups(groups.parent, given)
+
+
+def _gpus() -> Finding:
+    readings, notes = read_gpus()
+    return machine.check_gpus(cards_on_bus(), Counter(x.gpu.model for x in readings), notes)
+
+
+def cards_on_bus(root: Path = Path("/")) -> Mapping[str, int]:
+    """By vendor, those that drivers exist for here."""
+    vendors: Counter[str] = Counter()
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        with suppress(OSError):
+            kind, vendor = ((device / name).read_text().strip() for name in ("class", "vendor"))
+            if kind.startswith(_PCI_CLASSES) and vendor in _PCI_VENDORS:
+                vendors[_PCI_VENDORS[vendor]] += 1
+    return vendors
+
+
+def _pythons() -> Finding:
+    others = []
+    for version in _PYTHONS:
+        with suppress(LocalError):
+            others += [name for name in interpreters((version,)) if name != own_name()]
+    return machine.check_pythons(own_name(), others)
+
+
+def _uv() -> Finding:
+    try:
+        version = printed_by((uv_program(), "--version"), _UV_S)
+    except LocalError:
+        return machine.check_uv(None)
+    return machine.check_uv(re.sub(r"\s+", " ", version).strip())
+
+
+def _databases(home: Path) -> list[Finding]:
+    problems: dict[str, str | None] = {}
+    for pattern, schema in _DATABASES.items():
+        for path in sorted(home.glob(pattern)):
+            problems[path.name] = None
+            try:
+                with looking(path, schema):
+                    pass
+            except FormationError as error:
+                problems[path.name] = str(error)
+    return network.check_databases(problems)
+
+
+def _port() -> str | None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", _GATE_PORT))
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+    return None
+
+
+def _membership(home: Path, nodes: Sequence[Json]) -> list[Finding]:
+    place = Home(home)
+    known = place.network() if home.is_dir() else None
+    if known is None:
+        return [network.check_grant(home, None, None, time.time())]
+    problem = _grant_problem(place, known)
+    answers = trio.run(probe_gates, known.gates)
+    seen_as = {each.seen_as: is_this_machine(each.seen_as) for each in answers if each.seen_as}
+    alone = not any(node["peers"] for node in nodes)
+    return [
+        network.check_grant(home, known.rights, problem, time.time()),
+        *network.check_gates(answers, alone=alone),
+        network.check_reachability(nodes, seen_as),
+    ]
+
+
+def _grant_problem(place: Home, known: Network) -> str | None:
+    """Why the grant gives neither right; an end is told by itself."""
+    peer_id, now_s = place.identity().peer_id, min(time.time(), known.rights.expires_unix_s - 1)
+    denied = [check(known.grant, known.root_public_key, peer_id, x, now_s) for x in Right]
+    return str(denied[0]) if all(denied) else None

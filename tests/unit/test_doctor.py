@@ -1,0 +1,184 @@
+"""What `formation doctor` makes of what it has read: a finding for each thing that may be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formation_p2p import __version__
+from formation_p2p.cli.doctor import machine, network
+from formation_p2p.cli.doctor.finding import Finding, Verdict
+from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Right, Rights
+from formation_p2p.core.units import GIB, MIB
+from formation_p2p.host.machine.kernel_clock import KernelClock
+from formation_p2p.host.net.gate_probe import GateAnswer
+from formation_p2p.host.net.identify import VERSION
+
+HOME = Path("/home/anna/formation")
+NOW_S = 1_800_000_000.0
+DAY_S = 86_400.0
+SET_BY_NTP = KernelClock(True, 0.012)
+GATE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW"
+ANSWERS = GateAnswer(GATE, "", 0.02, 0.05, VERSION, "198.51.100.3")
+PEER_ID = "12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
+NODE = {
+    "peer_id": PEER_ID,
+    "pid": 7,
+    "version": __version__,
+    "peers": 3,
+    "listens": ["/ip4/192.0.2.1/tcp/4001"],
+    "reach": "server",
+}
+
+
+def told(finding: Finding, verdict: Verdict, *words: str) -> None:
+    """What is not right comes with an advice, what is right without."""
+    assert finding.verdict is verdict, finding
+    assert (finding.advice == "") == (verdict is Verdict.OK), finding
+    for word in words:
+        assert word in f"{finding.found} {finding.advice}"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ages_s", "verdict", "word"),
+    [
+        (SET_BY_NTP, (), Verdict.OK, "to 12 ms"),
+        (SET_BY_NTP, (40.0, -1.0), Verdict.OK, "those of the workers agree"),
+        (None, (), Verdict.OK, "cannot be seen"),
+        (KernelClock(False, 16.0), (), Verdict.WARNING, "NTP does not set it"),
+        (SET_BY_NTP, (30.0, -20.0), Verdict.WARNING, "20 s behind"),
+        (SET_BY_NTP, (-61.0,), Verdict.FAILURE, "61 s behind"),
+        (SET_BY_NTP, (100.0, 119.0), Verdict.WARNING, "100 s old"),
+    ],
+)
+def test_a_clock_is_judged_by_the_kernel_and_by_the_workers(
+    kernel: KernelClock | None, ages_s: tuple[float, ...], verdict: Verdict, word: str
+) -> None:
+    told(machine.check_clock(kernel, ages_s), verdict, word)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "verdict"),
+    [(50 * GIB, Verdict.OK), (GIB, Verdict.WARNING), (99 * MIB, Verdict.FAILURE)],
+)
+def test_a_disk_has_room_for_the_node_and_for_its_tasks(free_bytes: int, verdict: Verdict) -> None:
+    told(machine.check_disk(HOME, free_bytes, {"environments": 3 * GIB}), verdict, "take 3GiB")
+    told(machine.check_disk(HOME, free_bytes, {}), verdict, "nothing is kept")
+
+
+def test_a_sandbox_that_does_not_work_says_why_and_what_to_do() -> None:
+    told(machine.check_sandbox(None), Verdict.OK)
+    missing = machine.check_sandbox("bwrap is not on PATH; install the package bubblewrap")
+    told(missing, Verdict.WARNING, "bwrap is not on PATH")
+    assert missing.advice == "install the package bubblewrap"
+
+
+def test_control_groups_need_delegation_and_controllers() -> None:
+    parent = Path("/sys/fs/cgroup/formation.service")
+    told(machine.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
+    told(machine.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate")
+    told(machine.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
+
+
+def test_cards_that_no_driver_drives_are_told_of() -> None:
+    told(machine.check_gpus({}, {}, ("no library",)), Verdict.OK, "none")
+    told(machine.check_gpus({"nvidia": 2}, {"h100": 2}, ()), Verdict.OK, "2 of h100")
+    mismatch = "the NVIDIA driver does not answer: Driver/library version mismatch"
+    lost = machine.check_gpus({"nvidia": 2}, {"h100": 1}, (mismatch,))
+    told(lost, Verdict.WARNING, "2 by nvidia on the bus", "1 of h100", mismatch, "restart")
+    told(machine.check_gpus({"nvidia": 1}, {}, ()), Verdict.WARNING, "no driver is loaded")
+
+
+def test_pythons_and_uv_are_listed() -> None:
+    told(machine.check_pythons("cpython-3.11", ()), Verdict.OK, "no other version")
+    told(machine.check_pythons("cpython-3.11", ("cpython-3.13",)), Verdict.OK, "also cpython-3.13")
+    told(machine.check_uv("uv 0.9.0"), Verdict.OK)
+    told(machine.check_uv(None), Verdict.WARNING, "refused", "pip install")
+
+
+def rights(ends_in_s: float) -> Rights:
+    return Rights(int(NOW_S + ends_in_s), frozenset(Right))
+
+
+@pytest.mark.parametrize(
+    ("granted", "problem", "verdict", "word"),
+    [
+        (None, None, Verdict.FAILURE, "is in no network"),
+        (rights(30 * DAY_S), None, Verdict.OK, "submit and work, until"),
+        (Rights(MAX_EXPIRY_UNIX_S), None, Verdict.OK, "for ever"),
+        (rights(6 * DAY_S), None, Verdict.WARNING, "ends soon"),
+        (rights(-1), None, Verdict.FAILURE, "it ended"),
+        (rights(DAY_S), "the grant is bound to another peer", Verdict.FAILURE, "another peer"),
+    ],
+)
+def test_a_grant_is_there_and_lasts(
+    granted: Rights | None, problem: str | None, verdict: Verdict, word: str
+) -> None:
+    told(network.check_grant(HOME, granted, problem, NOW_S), verdict, word)
+
+
+def test_a_gate_that_answers_at_once_is_well() -> None:
+    (found,) = network.check_gates((ANSWERS,), alone=True)
+    told(found, Verdict.OK, "connects in 20 ms, and is ready in 50 ms")
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (GateAnswer(GATE, "Connection refused"), "does not answer: Connection refused"),
+        (GateAnswer(GATE, "", 0.1, 0.2, None), "does not speak the protocol"),
+        (GateAnswer(GATE, "", 0.1, 0.2, VERSION - 1), "upgrade the older"),
+    ],
+)
+def test_a_gate_that_is_no_good_matters_as_much_as_there_are_others(
+    answer: GateAnswer, word: str
+) -> None:
+    told(network.check_gates((answer,), alone=True)[0], Verdict.FAILURE, word)
+    told(network.check_gates((answer,), alone=False)[0], Verdict.WARNING, word)
+    told(network.check_gates((answer, ANSWERS), alone=True)[0], Verdict.WARNING, word)
+
+
+def test_a_gate_may_be_slow_and_a_network_without_one() -> None:
+    slow = GateAnswer(GATE, "", 0.5, 1.5, VERSION)
+    told(network.check_gates((slow,), alone=True)[0], Verdict.WARNING, "ready in 1500 ms")
+    told(network.check_gates((), alone=True)[0], Verdict.FAILURE, "formation gate")
+
+
+def test_reachability_is_what_peers_found_out_or_what_gates_see() -> None:
+    told(network.check_reachability((NODE,), {}), Verdict.OK, "/ip4/192.0.2.1/tcp/4001")
+    client = {**NODE, "reach": "client"}
+    told(network.check_reachability((client,), {}), Verdict.WARNING, "cannot dial", "--announce")
+    unknown = {**NODE, "reach": "unknown"}
+    told(network.check_reachability((unknown,), {}), Verdict.OK, "not known")
+    told(network.check_reachability((), {"192.0.2.1": True}), Verdict.OK, "192.0.2.1")
+    translated = network.check_reachability((), {"198.51.100.3": False})
+    told(translated, Verdict.WARNING, "198.51.100.3, which is a router's")
+
+
+def test_nodes_that_run_are_listed_with_what_is_wrong_with_them() -> None:
+    (none,) = network.check_nodes(HOME, (), ())
+    told(none, Verdict.OK, "none runs")
+    (well,) = network.check_nodes(HOME, (NODE,), ())
+    told(well, Verdict.OK, f"runs version {__version__}", "3 peers")
+    (older,) = network.check_nodes(HOME, ({**NODE, "version": "0.0.1"},), ())
+    told(older, Verdict.WARNING, "0.0.1", "start it again")
+    silent, alone = network.check_nodes(HOME, ({**NODE, "peers": 0},), ("it does not answer",))
+    told(silent, Verdict.FAILURE, "does not answer")
+    told(alone, Verdict.WARNING, "knows 0 peers")
+
+
+def test_the_port_of_a_gate_is_free_or_its_own() -> None:
+    told(network.check_port(4001, None, ()), Verdict.OK, "free")
+    told(network.check_port(4001, "Address already in use", (NODE,)), Verdict.OK, "the node here")
+    taken = network.check_port(4001, "Address already in use", ())
+    told(taken, Verdict.WARNING, "already in use", "--listen /ip4/0.0.0.0/tcp/4002")
+
+
+def test_damaged_databases_are_named() -> None:
+    told(network.check_databases({})[0], Verdict.OK, "none yet")
+    damaged, whole = network.check_databases(
+        {"trust-0.db": "/x/trust-0.db is damaged (no page): move it away", "sizes.db": None}
+    )
+    told(damaged, Verdict.FAILURE, "trust-0.db is damaged", "move it away")
+    told(whole, Verdict.OK, "sizes.db")
