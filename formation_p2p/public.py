@@ -75,6 +75,7 @@ from formation_p2p.core.refusals import Distrusted as Distrusted
 from formation_p2p.core.refusals import Faulty as Faulty
 from formation_p2p.core.refusals import GivingWay as GivingWay
 from formation_p2p.core.refusals import Gone as Gone
+from formation_p2p.core.refusals import GrantEnded as GrantEnded
 from formation_p2p.core.refusals import Infeasible as Infeasible
 from formation_p2p.core.refusals import Leaving as Leaving
 from formation_p2p.core.refusals import OutOfScope as OutOfScope

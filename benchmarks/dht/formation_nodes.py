@@ -11,7 +11,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId, peer_id_of, peer_id_to_bytes
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.peer.effects import Explained, RejectRequest
+from formation_p2p.core.peer.effects import Explained, PeerEffect
 from formation_p2p.core.peer.events import Explain, Serve, Tick
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
@@ -68,7 +68,7 @@ class MeasuredPeer(Peer):
         self.ended: dict[OperationId, Completed] = {}
         self.more = trio.Event()
 
-    def _completed(self, completed: Completed, now: Moment) -> list[RejectRequest]:
+    def _completed(self, completed: Completed, now: Moment) -> Sequence[PeerEffect]:
         self.ended[completed.operation] = completed
         self.more.set()
         self.more = trio.Event()

@@ -18,12 +18,12 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.core.trust.grants import (
     EVEN_WEIGHT_MILLI,
-    MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
     Right,
     Rights,
 )
 from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.quota import Quota, format_hours
 from formation_p2p.core.units import format_milli, parse_milli

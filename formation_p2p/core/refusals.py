@@ -97,6 +97,14 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantEnded:
+    """The worker's own grant has ended. It takes work again once it has a new one."""
+
+    def __str__(self) -> str:
+        return "the worker's grant has ended; it takes work again once it has a new one"
+
+
+@dataclass(frozen=True, slots=True)
 class Unbuildable:
     """The machine could not have the packages that the task needs, a moment ago."""
 
@@ -195,5 +203,7 @@ class Faulty:
         return f"the machine could not run a task: {self.why}"
 
 
-PeerRefusal = Infeasible | Denied | Gone | Busy | Leaving | Unbuildable | GivingWay | Preempted
+PeerRefusal = (
+    Infeasible | Denied | Gone | Busy | Leaving | GrantEnded | Unbuildable | GivingWay | Preempted
+)
 Refusal = PeerRefusal | TooDear | OutOfScope | Distrusted | Unwanted | Silent | Faulty

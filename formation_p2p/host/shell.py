@@ -41,6 +41,8 @@ from formation_p2p.core.peer.effects import (
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
+from formation_p2p.host import grant_log
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
@@ -316,6 +318,8 @@ class Shell:
                     self._usage.add(effect)
             case Tolerated(peer_id, why):
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
+            case GrantEnds() | GrantOver() | GrantTaken():
+                grant_log.tell(effect, serving=self._serving)
             case Left():
                 self._left.set()
             case Explained() | RejectRequest():

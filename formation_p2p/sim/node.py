@@ -19,6 +19,7 @@ from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.quota import NOTHING, Used
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
@@ -73,7 +74,8 @@ class SimNode:
     `remembered` are the peers that it dials where no gate answers, after a restart as at first.
     `incarnation` counts how often it was restarted. While it is `suspended`, events wait in its
     `inbox`. With a `disk`, what a scheduler's next incarnation needs is written before it is
-    performed. What grants have `used` of a worker is kept; `tolerated` is what it reported of that.
+    performed. What grants have `used` of a worker is kept; `tolerated` is what it reported
+    of that, and `told` of its own grant.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` has the peers that it was ever connected to, where
@@ -97,6 +99,7 @@ class SimNode:
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
+    told: list[GrantEffect] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
     messages: Counter[str] = field(default_factory=Counter)

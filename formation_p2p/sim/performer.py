@@ -26,6 +26,7 @@ from formation_p2p.core.peer.effects import (
     is_of_record,
 )
 from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
@@ -98,6 +99,8 @@ class Performer:
                 node.charge(effect)
             case Tolerated():
                 node.tolerated.append(effect)
+            case GrantEnds() | GrantOver() | GrantTaken():
+                node.told.append(effect)
             case Explained():
                 node.explained.append(effect)
                 node.heard(effect)

@@ -38,6 +38,7 @@ from formation_p2p.core.refusals import (
     Denied,
     GivingWay,
     Gone,
+    GrantEnded,
     Infeasible,
     Leaving,
     PeerRefusal,
@@ -95,6 +96,7 @@ refusals: st.SearchStrategy[PeerRefusal] = (
     | st.builds(Gone, shown, shown)
     | st.builds(Busy, shown, counts)
     | st.just(Leaving())
+    | st.just(GrantEnded())
     | st.builds(Unbuildable, shown, shown)
     | st.builds(GivingWay, shown, st.integers(0, MAX_RETRY_MS))
     | st.builds(Preempted, st.integers(0, MAX_PRIORITY))

@@ -9,7 +9,8 @@ import pytest
 from formation_p2p import __version__
 from formation_p2p.cli.doctor import machine, network
 from formation_p2p.cli.doctor.finding import Finding, Verdict
-from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Right, Rights
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.kernel_clock import KernelClock
 from formation_p2p.host.net.gate_probe import GateAnswer

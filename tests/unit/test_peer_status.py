@@ -6,7 +6,11 @@ from formation_p2p.core.peer.status import Status
 from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.support.stories import at, job, peer_of, town
+
+# Of the grants of a world.
+UNTIL_UNIX_S = int(EPOCH_UNIX_S) + 10**7
 
 
 def status(node: SimNode) -> Status:
@@ -16,7 +20,7 @@ def status(node: SimNode) -> Status:
 def test_both_sides_tell_of_the_same_leases_and_of_the_tasks_on_them() -> None:
     world = town(7, lambda _: (60.0, Succeeded(b"")), alice=2)
     alice, bob = world.nodes["alice"], world.nodes["bob"]
-    assert status(bob) == Status((), (), (), None)
+    assert status(bob) == Status((), (), (), None, UNTIL_UNIX_S)
     assert status(alice).free == idle(world.machine(cpu=2).capability)
     bob.submit(job(5, priority=3))
     world.elapse(2)
@@ -41,5 +45,5 @@ def test_a_job_that_is_over_is_told_no_more() -> None:
     bob = world.nodes["bob"]
     bob.submit(job(3))
     world.elapse(5)
-    assert status(bob) == Status((), (), (), None)
+    assert status(bob) == Status((), (), (), None, UNTIL_UNIX_S)
     assert status(world.nodes["alice"]).granted == ()

@@ -12,7 +12,8 @@ import formation_p2p
 PUBLIC = """
 Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent ContainerSpec
 Decision Denied Discovery Distrusted Driver Env EnvironmentSettings Execution Experience Failed
-FailureKind Faulty FormationError GivingWay Gone Gpu HASHES Hardware Heard Hints Home Hours
+FailureKind Faulty FormationError GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints
+Home Hours
 Infeasible InvalidInput JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver Leaving Limits
 LocalError Mapped MemoryEstimate Node NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed
 Place PlacementPolicy Plan PlannedTask Policy Preempted ProcessResult ProcessSpec Profile PythonCall

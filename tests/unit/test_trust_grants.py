@@ -31,7 +31,6 @@ from formation_p2p.core.trust import grants
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import (
     MAX_BLOCKS,
-    MAX_EXPIRY_UNIX_S,
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
     Right,
@@ -42,6 +41,7 @@ from formation_p2p.core.trust.grants import (
     read_grant,
 )
 from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.trust.quota import (
     MAX_LEASES,

@@ -10,7 +10,8 @@ from formation_p2p import __version__
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
 from formation_p2p.cli.words import Json, date
 from formation_p2p.core.identity import short_id
-from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.host.net.gate_probe import GateAnswer
 from formation_p2p.host.net.identify import VERSION
 

@@ -70,7 +70,8 @@ class Announcer:
         self._rng = rng
         self._parameters = parameters
         self._beta = dht.parameters.beta
-        self._memberships = {bucket: ShardMembership(bucket, parameters) for bucket in buckets}
+        self._buckets = tuple(buckets)
+        self._memberships: dict[str, ShardMembership] = {}
         self.publications: dict[bytes, Publication] = {}
         self._signed: SignedProfile | None = None
         self._announced: Capacity | None = None
@@ -92,8 +93,9 @@ class Announcer:
         self._withdrawing: OperationId | None = None
 
     def start(self, now: Moment) -> None:
-        own_name = value_name(self._own.peer_id)
-        self.publications[own_name] = Publication(own_name)
+        own_name, self._signed = value_name(self._own.peer_id), None
+        self.publications = {own_name: Publication(own_name)}
+        self._memberships = {x: ShardMembership(x, self._parameters) for x in self._buckets}
         self._plan(now)
         self._flush_s = now.mono_s + self._parameters.start_s
         self._locate("store", own_name, None, now)
@@ -149,19 +151,22 @@ class Announcer:
 
     def withdraw(self, now: Moment, cause: str) -> None:
         """Tell all replicas that the profile is no more. `published` tells when they know."""
+        self.pause(now)
+        # As a value, which is answered: a peer that has answered has it, and the node may go.
+        write = kad.PutValue(value_name(self._own.peer_id), self._issue(now, (), True).raw)
+        replicas = [peer for peer, until_s in self._written.values() if until_s > now.mono_s]
+        self._withdrawing = self._dht.operations.deliver(
+            ((replica, write) for replica in (self._own, *replicas)), now, cause
+        )
+
+    def pause(self, now: Moment) -> None:
+        """Publish nothing until `start`: peers store no profile of a worker without a grant."""
         self._due_s = self._changed_s = self._flush_s = float("inf")
         self._announced = None
         self._locating.clear()
         for operation in sorted(self._publishing):
             self._note_written(self._dht.operations.abandon(operation), now)
         self._publishing.clear()
-        tombstone = self._issue(now, (), True)
-        # As a value, which is answered: a peer that has answered has it, and the node may go.
-        write = kad.PutValue(value_name(self._own.peer_id), tombstone.raw)
-        replicas = [peer for peer, until_s in self._written.values() if until_s > now.mono_s]
-        self._withdrawing = self._dht.operations.deliver(
-            ((replica, write) for replica in (self._own, *replicas)), now, cause
-        )
 
     def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
         """Whether the search was ours."""

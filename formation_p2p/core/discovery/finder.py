@@ -120,7 +120,7 @@ class Finder:
         self._parameters = parameters
         self._dht = dht
         self._network_id = network_id
-        self._labels = tuple(sorted(labels))
+        self.labels = frozenset(labels)
         self._finds: dict[OperationId, _Find] = {}
         # How deep the workers of a bucket were found to be.
         self.depths: _Remembered[str, int] = _Remembered(parameters.max_depths, parameters.depth_s)
@@ -195,7 +195,7 @@ class Finder:
         """With the labels that our grant demands of workers, where the query has room for them:
         else all that one search sees may be others."""
         named = {key for key, _ in needs.labels}
-        ours = tuple(label for label in self._labels if label[0] not in named)
+        ours = tuple(label for label in sorted(self.labels) if label[0] not in named)
         with suppress(InvalidInput):
             narrowed = replace(needs, labels=needs.labels + ours)
             return narrowed, encode_requirements(narrowed)

@@ -21,7 +21,7 @@ from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
 from formation_p2p.core.negotiation.messages import Cancel, ResultAck, TaskOutput, TaskStarted
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.refusals import Faulty, Preempted, Unbuildable
+from formation_p2p.core.refusals import Denied, Faulty, GrantEnded, Preempted, Unbuildable
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
@@ -167,8 +167,10 @@ class Attempts:
         runs = list(active.attempts.items())
         why = str(event.refusal)
         # A worker runs one at a time, in order: only the oldest was running. It had no part in
-        # the loss where it had to make room, or where this scheduler was away meanwhile.
-        excused = isinstance(event.refusal, Preempted) or event.state is HeldState.ADOPTED
+        # the loss where it had to make room, where a grant ended, or where this scheduler was away
+        # meanwhile.
+        excused = isinstance(event.refusal, Preempted | Denied | GrantEnded)
+        excused = excused or event.state is HeldState.ADOPTED
         blamed = None if excused else next(iter(runs), None)
         if blamed is not None:
             self._experienced(active.worker, Experience.LOST, now)

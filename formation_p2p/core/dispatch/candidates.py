@@ -18,8 +18,17 @@ from formation_p2p.core.placement.guarded import home_of
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied, Leaving, Refusal, Silent, Unbuildable, Unwanted
+from formation_p2p.core.refusals import (
+    Denied,
+    GrantEnded,
+    Leaving,
+    Refusal,
+    Silent,
+    Unbuildable,
+    Unwanted,
+)
 from formation_p2p.core.resources.environment import packages_of
+from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.hints import NO_HINTS
 
 _T = TypeVar("_T")
@@ -55,13 +64,18 @@ class Candidates:
         self._looked_around = 0
 
     def learn(self, ranked: tuple[Ranked, ...], rejected: Refusals) -> bool:
-        """Add what discovery found and placement decided. A denial stands: grants do not change.
+        """Add what discovery found and placement decided. What a worker denied stands; what this
+        node held against its grant does not, since it may have a new one.
         Returns whether there are more workers now than before."""
         before = set(self.pool)
         for each in ranked:
             peer_id = each.profile.peer_id
             self.back_off.found(peer_id, each.profile.sequence)
-            denied = isinstance(self._rejected.get(peer_id), Denied)
+            match self._rejected.get(peer_id):
+                case Denied(right):
+                    denied = right != Right.WORK
+                case _:
+                    denied = False
             if not denied and self.back_off.fault(peer_id) not in EXCLUDED:
                 self._note(self.pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)
@@ -94,6 +108,11 @@ class Candidates:
             self.pool.pop(worker, None)
             self._note(self._rejected, worker, refusal)
             self._update()
+
+    def renewed(self) -> None:
+        """This node has a new grant: what was denied on the old one counts no more."""
+        self._rejected = {p: x for p, x in self._rejected.items() if not isinstance(x, Denied)}
+        self.back_off.renewed()
 
     def heard(self, worker: PeerId) -> float:
         """It lives. Returns when to look at it, where that was waited for; else infinity."""
@@ -211,4 +230,4 @@ class Candidates:
 
 
 def _is_absent(reason: tuple[PeerId, Refusal]) -> bool:
-    return isinstance(reason[1], Silent | Leaving)
+    return isinstance(reason[1], Silent | Leaving | GrantEnded)

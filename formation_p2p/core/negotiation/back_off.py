@@ -21,7 +21,7 @@ class Fault(StrEnum):
     FAILED = "failed"  # it took a task and could not run it
     SILENT = "silent"  # it could not be reached, or did not answer
     SILENT_TWICE = "silent twice"  # in a row, or more often
-    LEAVING = "leaving"  # or just begun, and not yet at work
+    LEAVING = "leaving"  # or just begun and not yet at work, or without a grant
     UNWANTED = "unwanted"  # it lacks what a hint says is required, or cannot have the packages
     DENIED = "denied"
 
@@ -123,6 +123,12 @@ class BackOff:
             if record.fault is Fault.LEAVING:
                 del self._records[worker]
 
+    def renewed(self) -> None:
+        """This node has a new grant, and what was denied may not be any more."""
+        denied = [p for p, record in self._records.items() if record.fault is Fault.DENIED]
+        for worker in denied:
+            del self._records[worker]
+
     def fault(self, worker: PeerId) -> Fault | None:
         record = self._records.get(worker)
         return None if record is None else record.fault
@@ -144,7 +150,7 @@ def _fault(refusal: Refusal, before: Fault | None) -> Fault:
     match refusal:
         case refusals.Denied(retry_ms=None):
             return Fault.DENIED
-        case refusals.Leaving():
+        case refusals.Leaving() | refusals.GrantEnded():
             return Fault.LEAVING
         case refusals.Unwanted() | refusals.Unbuildable():
             return Fault.UNWANTED

@@ -74,7 +74,7 @@ class Lessee:
         self._name = name
         self.held: dict[LeaseKey, HeldLease] = {}
         self._parameters = parameters
-        self._grant = grant
+        self.grant = grant
         self._rtt_us = rtt_us
         self.rounds: dict[RoundId, Round] = {}
         self._round_count = 0
@@ -104,7 +104,7 @@ class Lessee:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
             request = work.PlacementRequest(
-                self._request_count, key.needs, self._grant, key.priority, near, self._name
+                self._request_count, key.needs, self.grant, key.priority, near, self._name
             )
             self._send(contact, request, cause)
         return number

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Final
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
@@ -40,6 +41,7 @@ from formation_p2p.core.workload.outcome import Outcome
 from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 
 LessorEffect = Send | Fence
+_LEAVING: Final = refusals.Leaving()
 
 
 class Lessor:
@@ -77,7 +79,7 @@ class Lessor:
         self.standing = Standing(capability, parameters)
         self._failed_environments = FailedEnvironments()
         self._fence = 0
-        self._leaving = False
+        self._closed: refusals.PeerRefusal | None = None
 
     def requested(
         self, sender: Contact, request: work.PlacementRequest, now: Moment
@@ -170,16 +172,21 @@ class Lessor:
         live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 
-    def leave(self, now: Moment) -> list[LessorEffect]:
-        """End every lease and tell the owners; refuse all that is asked from now on."""
-        self._leaving = True
+    def leave(
+        self, now: Moment, why: refusals.Leaving | refusals.GrantEnded = _LEAVING
+    ) -> list[LessorEffect]:
+        """End every lease and tell the owners; refuse all that is asked until `reopen`."""
+        self._closed = why
         effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
             if lease.state is LeaseState.LEASED:
-                ended = work.LeaseEnded(lease.lease_id, refusals.Leaving())
-                effects.append(Send(lease.owner, ended, cause="leave"))
-            effects += self._end(lease, "leave", "leave", now)
+                ended = work.LeaseEnded(lease.lease_id, why)
+                effects.append(Send(lease.owner, ended, cause=str(why)))
+            effects += self._end(lease, "leave", str(why), now)
         return effects
+
+    def reopen(self) -> None:
+        self._closed = None
 
     def lease(self, sender: Contact, lease_id: str, fence: int) -> Lease | refusals.Gone:
         """The live lease that `sender` may use under this fencing token, or why not."""
@@ -219,8 +226,8 @@ class Lessor:
         request = replace(
             request, priority=self._admission.weighed(request.grant, request.priority)
         )
-        if self._leaving:
-            return refusals.Leaving()
+        if self._closed is not None:
+            return self._closed
         for want in self._wants.take_lapsed(now):
             idle_s = self._parameters.hold_s
             self.standing.idled(want.owner, want.invitation, want.needs, idle_s, now)

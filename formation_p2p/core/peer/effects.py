@@ -24,6 +24,7 @@ from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.trust.admission import AdmissionEffect
+from formation_p2p.core.trust.own_grant import GrantEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class RejectRequest(Effect):
 
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
 UserEffect = EmitJobEvent | Explained | RejectRequest
-PeerEffect = DhtEffect | SchedulerEffect | WorkerEffect | UserEffect | Left
+PeerEffect = DhtEffect | SchedulerEffect | WorkerEffect | GrantEffect | UserEffect | Left
 
 _OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
 

@@ -14,6 +14,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
@@ -44,6 +45,13 @@ class Serve:
     used: tuple[tuple[str, str, Used], ...] = ()
     permissive: bool = False
     shares: ScopeShares = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """This node has a new grant: `network` is as it joins the same network now."""
+
+    network: Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,7 @@ class Tick:
 PeerEvent = (
     Joined
     | Serve
+    | Renewed
     | Submit
     | Resume
     | CancelJob

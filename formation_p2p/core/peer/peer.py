@@ -42,6 +42,7 @@ from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.refusals import Denied, Leaving
 from formation_p2p.core.trust.network import Circles, Membership, Network
+from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
 
 
@@ -64,6 +65,7 @@ class Peer:
         self._network_id = network.network_id
         self._rng = rng
         self._membership = Membership(network.root_public_key)
+        self.grant = OwnGrant(network)
         store = RecordStore(
             self._membership.denies_work,
             lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
@@ -122,6 +124,7 @@ class Peer:
             self.dht.next_timeout(),
             self.lessee.next_timeout(),
             self.scheduler.next_timeout(),
+            self.grant.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
         )
         self._story.emitted(effects, now)
@@ -131,7 +134,7 @@ class Peer:
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
-        return status_of(self.scheduler, self.worker, now)
+        return status_of(self.scheduler, self.worker, self.grant.expires_unix_s, now)
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
@@ -189,6 +192,9 @@ class Peer:
                 self._own = Contact(self._identity.peer_id, addresses)
                 self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
+                return self._granted(self.grant.look(now), now)
+            case events.Renewed(network):
+                return self._renewed(network, now)
             case events.Serve():
                 self._serve = event
                 return self._start_worker(now)
@@ -259,11 +265,31 @@ class Peer:
         self.dht.tick(now)
         self.lessee.tick(now)
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
+        if now.mono_s >= self.grant.next_timeout():
+            effects += self._granted(self.grant.look(now), now)
         if self.worker is not None:
             effects += self.worker.tick(now)
         return effects
 
-    def _start_worker(self, now: Moment) -> list[RejectRequest]:
+    def _renewed(self, network: Network, now: Moment) -> list[PeerEffect]:
+        """Show the new grant from now on."""
+        self.network = network
+        self._context.renewed(network)
+        self.lessee.grant = self._gossip.grant = network.grant
+        self._circles.moved(network)
+        self._finder.labels = self._context.labels
+        for group in self.scheduler.groups.values():
+            group.candidates.renewed()
+        return self._granted(self.grant.taken(network, now), now)
+
+    def _granted(self, told: Sequence[GrantEffect], now: Moment) -> list[PeerEffect]:
+        """After a look at the grant."""
+        effects: list[PeerEffect] = [*told]
+        if self.worker is not None:
+            effects += self.worker.licensed(self.network, self.grant.may_work, now)
+        return effects
+
+    def _start_worker(self, now: Moment) -> Sequence[PeerEffect]:
         """Once it is known what to serve, and the first neighbours: they are to store it."""
         if (
             self._serve is None
@@ -290,7 +316,7 @@ class Peer:
         except InvalidInput as error:
             return [RejectRequest("serve", str(error), cause="serve")]
         self.worker = worker
-        return []
+        return self._granted((), now)
 
     def _submit(self, event: events.Submit, now: Moment) -> Sequence[PeerEffect]:
         job_id = event.job.job_id
@@ -363,7 +389,7 @@ class Peer:
 
     def _completed(
         self, completed: Searched[SignedProfile] | Published, now: Moment
-    ) -> list[RejectRequest]:
+    ) -> Sequence[PeerEffect]:
         if isinstance(completed, Published):
             if self.worker is not None and self.worker.announcer.published(completed, now):
                 self._withdrawn = True

@@ -30,13 +30,19 @@ class PlacementContext:
     _rights: Rights | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.renewed(self.network)
+
+    def renewed(self, network: Network) -> None:
+        """This node has a new grant of its network."""
+        self.network, self._rights = network, None
         with suppress(InvalidInput):  # what a grant that is none here is worth, workers say
-            self._rights = self.network.rights
+            self._rights = network.rights
 
     @property
     def labels(self) -> frozenset[tuple[str, str]]:
         """Those of the workers that our grant is for."""
-        return frozenset() if self._rights is None else self._rights.labels
+        rights = self._rights
+        return frozenset() if rights is None else rights.labels
 
     def authorised(
         self, profile: Profile, terms: SchedulingKey | None, now: Moment

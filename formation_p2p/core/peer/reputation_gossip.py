@@ -74,7 +74,7 @@ class ReputationGossip:
         max_peers: int = MAX_PEERS,
     ) -> None:
         self._identity = identity
-        self._grant = grant
+        self.grant = grant
         self._membership = membership
         self._reputation = reputation
         self._asked = Lately(max_peers)
@@ -89,7 +89,7 @@ class ReputationGossip:
             or not self._asked.admits(peer.peer_id, now.mono_s)
         ):
             return []
-        return [Send(peer, AskOpinions(self._grant), cause=f"a lease at {peer.peer_id}")]
+        return [Send(peer, AskOpinions(self.grant), cause=f"a lease at {peer.peer_id}")]
 
     def received(self, sender: Contact, message: ToPeer, now: Moment) -> list[Send]:
         """An answer counts only from a peer that was asked, and once."""

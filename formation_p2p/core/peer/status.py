@@ -59,15 +59,19 @@ class GrantedStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`free` is what a worker has left to lease; None for a peer that is none."""
+    """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
+    ends at `grant_expires_unix_s`."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
     granted: tuple[GrantedStatus, ...]
     free: Capacity | None
+    grant_expires_unix_s: int
 
 
-def status_of(scheduler: Scheduler, worker: Worker | None, now: Moment) -> Status:
+def status_of(
+    scheduler: Scheduler, worker: Worker | None, grant_expires_unix_s: int, now: Moment
+) -> Status:
     held = tuple(scheduler.leases())
     # A task of which two attempts are under way is one task.
     tasks = {run.task.task_id: run for active in held for run in active.runs}
@@ -77,6 +81,7 @@ def status_of(scheduler: Scheduler, worker: Worker | None, now: Moment) -> Statu
         tuple(map(_held_status, held)),
         () if worker is None else _granted(worker, now),
         None if worker is None else worker.lessor.ledger.free,
+        grant_expires_unix_s,
     )
 
 

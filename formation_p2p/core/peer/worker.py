@@ -23,6 +23,7 @@ from formation_p2p.core.peer.effects import WorkerEffect
 from formation_p2p.core.peer.events import BlobsChanged, Serve
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
+from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.workload.blob import Cid
@@ -69,7 +70,8 @@ class Worker:
     ) -> None:
         self._identity = identity
         self._own = own
-        self._grant = network.grant
+        self._network = network
+        self._is_paused = self._is_left = False
         self._serve = serve
         self._sequence = 0
         self._environments: tuple[str, ...] = ()
@@ -156,8 +158,28 @@ class Worker:
         self.announcer.disconnected(peer_id, now)
 
     def leave(self, now: Moment) -> list[WorkerEffect]:
+        self._is_left = True
         effects = self._after(self.lessor.leave(now), now)
         self.announcer.withdraw(now, "leave")
+        return effects
+
+    def licensed(self, network: Network, may_work: bool, now: Moment) -> list[WorkerEffect]:
+        """`network` is as this node joins it now, with the grant that it shows, which lets it work
+        or does not: then every lease ends, and nothing is announced until one does."""
+        renewed, self._network = network.grant != self._network.grant, network
+        effects: list[WorkerEffect] = []
+        if self._is_left:
+            return effects
+        if not may_work and not self._is_paused:
+            effects = self._after(self.lessor.leave(now, GrantEnded()), now)
+            self.announcer.pause(now)
+        elif may_work and self._is_paused:
+            self.lessor.reopen()
+            self.announcer.start(now)
+        elif may_work and renewed:
+            self.announcer.altered()
+            effects = self._after((), now)
+        self._is_paused = not may_work
         return effects
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
@@ -194,17 +216,23 @@ class Worker:
             peer_id=self._identity.peer_id,
             sequence=self._sequence,
             issued_unix_s=int(now.unix_s),
-            expires_unix_s=int(now.unix_s + self._ttl_s),
+            expires_unix_s=self._until_unix_s(now),
             capability=self._serve.capability,
             capacity=self.lessor.ledger.free,
             labels=self._serve.labels,
             drivers=self._serve.drivers,
             price_micro=self._serve.price_micro,
             addresses=self._own.addresses,
-            grant=self._grant,
+            grant=self._network.grant,
             withdrawn=withdrawn,
             spans=spans,
             mix=self.lessor.seen.mix,
             environments=self._environments,
         )
         return SignedProfile(profile, seal_profile(self._identity, profile))
+
+    def _until_unix_s(self, now: Moment) -> int:
+        """No profile is good for longer than its grant."""
+        issued_unix_s = int(now.unix_s)
+        until_unix_s = min(issued_unix_s + int(self._ttl_s), self._network.rights.expires_unix_s)
+        return max(until_unix_s, issued_unix_s + 1)

@@ -35,6 +35,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.hours import Hours
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
 from formation_p2p.core.workload import work
 from formation_p2p.core.workload.scope import NOWHERE, Place
@@ -44,8 +45,6 @@ MAX_PRIORITY: Final = work.MAX_PRIORITY
 # What priorities are weighed with, in thousandths: as they are, and at the most.
 EVEN_WEIGHT_MILLI: Final = 1000
 MAX_WEIGHT_MILLI: Final = 10_000
-# The year 5138: eleven digits, and past anyone's plans.
-MAX_EXPIRY_UNIX_S: Final = 99_999_999_999
 # The tag of the root's block, with which a grant begins.
 _ROOT_BLOCK: Final = b"\x12"
 # Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
@@ -63,7 +62,8 @@ class Rights:
     `labels` are those that a worker has to have. Raises InvalidInput.
 
     All but `may` and `expires_unix_s` limit what may be submitted. `place` is where the holder
-    belongs. A worker weighs the holder's priorities with `weight_milli` thousandths.
+    belongs. A worker weighs the holder's priorities with `weight_milli` thousandths. `life` is None
+    where the root did not say.
     """
 
     expires_unix_s: int
@@ -75,6 +75,7 @@ class Rights:
     labels: frozenset[tuple[str, str]] = frozenset()
     place: Place = NOWHERE
     weight_milli: int = EVEN_WEIGHT_MILLI
+    life: Life | None = None
 
     def __post_init__(self) -> None:
         bounds.check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
@@ -107,7 +108,7 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     if not rights.may:
         raise InvalidInput("rights", "the grant would allow nothing; name submit, work or both")
     builder = biscuit_auth.BiscuitBuilder()
-    builder.merge(statements.write_facts(rights.may, rights.place))
+    builder.merge(statements.write_facts(statements.Facts(rights.may, rights.place, rights.life)))
     limits = statements.Block(
         peers=frozenset() if peer_id is None else frozenset({peer_id}),
         expires_unix_s=rights.expires_unix_s,
@@ -253,14 +254,14 @@ def read_grant(grant: bytes, root_public_key: bytes) -> GrantTerms:
 def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
     token = _open(grant, root_public_key)
     # Rights and places count in the root's own block alone: later ones are by its holders.
-    granted, place, limits = statements.read_facts(_statements_of(token, 0))
+    facts, limits = statements.read_facts(_statements_of(token, 0))
     blocks = [statements.read(limits)]
     later = range(1, token.block_count())
     blocks += (statements.read(_statements_of(token, number)) for number in later)
     whole = reduce(and_, blocks)
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
-    may = granted if whole.may is None else granted & whole.may
+    may = facts.may if whole.may is None else facts.may & whole.may
     kept = statements.CIRCLES if whole.circles is None else whole.circles
     left = {circle: "" for circle in statements.CIRCLES if circle not in kept}
     # More than even is the root's alone to give.
@@ -275,8 +276,9 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
         whole.quota,
         whole.hours,
         whole.labels,
-        replace(place, **left),
+        replace(facts.place, **left),
         min(weights_milli),
+        facts.life,
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
     # Each block's signature, which only its author can make, in fewer characters.

@@ -177,6 +177,10 @@ class Circles:
     def __init__(self, own: PeerId, network: Network) -> None:
         self.own = own
         self._root_public_key = network.root_public_key
+        self.moved(network)
+
+    def moved(self, network: Network) -> None:
+        """This node has a new grant of the same network."""
         self._place = _place_of(network.grant, network.root_public_key)
 
     def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:

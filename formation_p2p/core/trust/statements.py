@@ -16,8 +16,9 @@ from biscuit_auth import BlockBuilder
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.hours import MAX_SPANS, Hours
+from formation_p2p.core.trust.life import Life
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, least
-from formation_p2p.core.workload.scope import Place
+from formation_p2p.core.workload.scope import NOWHERE, Place
 
 _T = TypeVar("_T", frozenset[str], Hours)
 
@@ -56,6 +57,15 @@ class Block:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the root's own block says beside its limits."""
+
+    may: frozenset[str] = frozenset()
+    place: Place = NOWHERE
+    life: Life | None = None
+
+
 def _both(one: _T | None, other: _T | None) -> _T | None:
     return other if one is None else one if other is None else one & other
 
@@ -85,6 +95,8 @@ _CIRCLE: Final = "check if circle($circle), {names}.contains($circle)"
 _RIGHT: Final = "right({may})"
 _PLACE: Final = "place({circle}, {name})"
 
+_LIFE: Final = "life({most}, {until})"
+
 _COMMONS: Final = "commons"
 _NAME: Final = r"[a-z0-9_-]{1,32}"
 _LABEL_TEXT: Final = r'"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"'
@@ -101,7 +113,7 @@ _VALUES: Final = {
 
 def _form(template: str, digits: int = 0) -> re.Pattern[str]:
     """What Biscuit prints for a template, with a group for each value."""
-    values = {**_VALUES, "most": f"([0-9]{{1,{digits}}})"}
+    values = {**_VALUES, **dict.fromkeys(("most", "until"), f"([0-9]{{1,{digits}}})")}
     parts = re.split(r"\{(\w+)\}", template)
     return re.compile(
         "".join(values[part] if n % 2 else re.escape(part) for n, part in enumerate(parts)),
@@ -131,6 +143,7 @@ _FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Block]], ..
 )
 _RIGHT_FORM: Final = _form(_RIGHT)
 _PLACE_FORM: Final = _form(_PLACE)
+_LIFE_FORM: Final = _form(_LIFE, 11)
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -165,14 +178,15 @@ def write(block: Block) -> BlockBuilder:
     return built
 
 
-def write_facts(may: Iterable[str], place: Place) -> BlockBuilder:
-    """What the root's own block says beside its limits."""
+def write_facts(facts: Facts) -> BlockBuilder:
     built = BlockBuilder("")
-    for right in sorted(may):
+    for right in sorted(facts.may):
         built.add_code(_RIGHT, {"may": right})
     for circle in CIRCLES:
-        if name := getattr(place, circle):
+        if name := getattr(facts.place, circle):
             built.add_code(_PLACE, {"circle": circle, "name": name})
+    if (life := facts.life) is not None:
+        built.add_code(_LIFE, {"most": life.life_s, "until": life.renewed_until_unix_s})
     return built
 
 
@@ -192,19 +206,22 @@ def read(statements: Iterable[str]) -> Block:
     return block
 
 
-def read_facts(statements: Iterable[str]) -> tuple[frozenset[str], Place, list[str]]:
-    """Of the root's own block: the rights and the place that it gives, and its other statements."""
+def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
+    """Of the root's own block, and its other statements. Raises InvalidInput."""
     may: set[str] = set()
     circles: dict[str, str] = {}
+    life: Life | None = None
     others: list[str] = []
     for statement in statements:
         if match := _RIGHT_FORM.fullmatch(statement):
             may.add(match[1])
         elif match := _PLACE_FORM.fullmatch(statement):
             circles[match[1]] = match[2]
+        elif match := _LIFE_FORM.fullmatch(statement):
+            life = Life(int(match[1]), int(match[2]))
         else:
             others.append(statement)
-    return frozenset(may), Place(**circles), others
+    return Facts(frozenset(may), Place(**circles), life), others
 
 
 def _names(printed: str) -> frozenset[str]:

@@ -30,7 +30,8 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.resources.bounds import check_host_name
-from formation_p2p.core.trust.grants import MAX_EXPIRY_UNIX_S, Rights, issue
+from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file

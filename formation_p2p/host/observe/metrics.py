@@ -174,6 +174,11 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         ("leases_held", "Leases that this node has of workers.", len(status.held)),
         ("leases_granted", "Leases that this worker has given.", len(status.granted)),
         ("peers", "Peers known to be there.", shell.neighbours),
+        (
+            "grant_expires_timestamp_seconds",
+            "When this node's grant ends, in Unix time.",
+            status.grant_expires_unix_s,
+        ),
     ]
     if (free := status.free) is not None:
         gauges += [
