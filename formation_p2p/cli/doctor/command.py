@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import typer
+import click
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, FAILED
@@ -45,4 +45,4 @@ def doctor(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     failed = any(finding.verdict is Verdict.FAILURE for finding in findings)
     if as_json:
         put({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
-    raise typer.Exit(FAILED if failed else DONE)
+    raise click.exceptions.Exit(FAILED if failed else DONE)
