@@ -88,15 +88,15 @@ def story(minutes: float, seed: int, told: Callable[[str], None]) -> dict[str, o
             account.tracebacks += 1
         quiet_p95_s = account.p95_s(quiet_s, storm_s)
         honest_p95_s = account.p95_s(storm_s, over_s)
-        grown, growth = scales.grown_most()
+        growth_mb = {name: round(grown / MB, 1) for name, grown in scales.growth().items()}
         return {
             "lost": len(account.lost),
             "wrong": len(account.wrong),
             "duplicated": len(account.duplicated),
             "tracebacks": account.tracebacks,
             "unfinished": len(late),
-            "rss_growth_mb": round(growth / MB, 1),
-            "rss_grown": grown,
+            "rss_growth_mb": max(growth_mb.values()),
+            "rss_growth_mb_of": growth_mb,
             "honest_p95_over_quiet": round(honest_p95_s / quiet_p95_s, 2),
             "quiet_p95_s": round(quiet_p95_s, 3),
             "honest_p95_s": round(honest_p95_s, 3),

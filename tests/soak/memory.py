@@ -66,7 +66,9 @@ class Scales(threading.Thread):
         else:
             each.settled = max(each.settled, rss)
 
-    def grown_most(self) -> tuple[str, int]:
-        """Which node, and by how many bytes."""
-        most = max(self.incarnations.values(), key=lambda each: each.growth)
-        return most.name, most.growth
+    def growth(self) -> dict[str, int]:
+        """Of each node, the incarnation that grew most, in bytes."""
+        most: dict[str, int] = {}
+        for each in self.incarnations.values():
+            most[each.name] = max(most.get(each.name, 0), each.growth)
+        return most

@@ -60,6 +60,12 @@ async def compare(job: JobHandle) -> None:
         say("wrong", job=job.job_id, name=job.name)
 
 
+async def compare_kept(node: Node) -> None:
+    """What earlier incarnations left, one after the other, since some are large."""
+    for kept in await node.kept():
+        await compare(await node.job(kept.job_id))
+
+
 async def compare_map(node: Node, drawn: Drawn) -> None:
     """Results as they come: each once."""
     items = list(enumerate(drawn.large))
@@ -98,8 +104,7 @@ async def main(home: str, state: str, seed: str) -> None:
     joining = Node.join(home=Path(home), listen=(), state=state, retention=retention)
     async with joining as node, asyncio.TaskGroup() as tasks:
         say("goes on")
-        for kept in await node.kept():
-            tasks.create_task(compare(await node.job(kept.job_id)))
+        tasks.create_task(compare_kept(node))
         while not over.is_set():
             async with room:  # there is some
                 pass

@@ -29,7 +29,7 @@ import pytest
 from click.testing import CliRunner
 
 import formation_p2p
-from formation_p2p import Node, ProcessSpec
+from formation_p2p import Node, ProcessSpec, public
 from formation_p2p.cli.job_file import parse_job_file
 from formation_p2p.cli.main import app
 from formation_p2p.core.effects import Moment
@@ -325,7 +325,7 @@ def _peer() -> dict[str, Any]:
 
 def _work() -> dict[str, Any]:
     work = [ProcessSpec(("true",))]
-    return {**vars(formation_p2p), "work": work, "is_right": lambda result: False}
+    return {**vars(public), "work": work, "is_right": lambda result: False}
 
 
 PROGRAMS: Final = {
@@ -333,7 +333,7 @@ PROGRAMS: Final = {
     "async for thumbnail in node.map": Around(
         lambda: {"shrink": abs, "pictures": lambda: iter([-1, -2])}, needs_node=True
     ),
-    "as node, node.executor(needs=": Around(lambda: {**vars(formation_p2p), "slow": slow}),
+    "as node, node.executor(needs=": Around(lambda: {**vars(public), "slow": slow}),
     "async def watch": Around(needs_node=True, after="await watch(node)"),
     'scope="org"': Around(_work, needs_node=True),
     "peer.handle(event, now)": Around(_peer),

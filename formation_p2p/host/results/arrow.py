@@ -11,7 +11,7 @@ from typing import Any, Final
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.libraries import library
 from formation_p2p.host.results.reading import Reading
-from formation_p2p.host.results.values import ZONE
+from formation_p2p.host.results.values import ZONE, text_of
 
 _ARRAY_BYTES: Final = 2048
 _MAX_DEPTH: Final = 16
@@ -104,6 +104,7 @@ def _type(kind: Any, depth: int) -> Any:
     if type(kind) is not tuple or not kind or depth > _MAX_DEPTH:
         raise _unfit()
     name, *parts = kind
+    text_of(name)
     if name in _SIMPLE and not parts:
         return getattr(pa, name)()
     if name in _WITH_NUMBERS and all(type(each) is int and each >= 0 for each in parts):

@@ -1,4 +1,4 @@
-"""The memory that reading one result may take."""
+"""The memory that reading one result may take, and the time for its keys."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ BYTES_PER_BYTE: Final = 32
 OBJECT_BYTES: Final = 768
 # A container has a place for each of its items.
 ITEM_BYTES: Final = 128
+# Hashing and comparing take some 50 ns for each value; an honest key is hashed once or twice for
+# each time that the pickle names it.
+ALLOWANCE_HASHED: Final = 1_000_000
+HASHED_PER_BYTE: Final = 16
+# C code recurses for each level, 200 bytes of the stack at a time. So does a pickler: of honest
+# results none is deeper.
+MAX_HASHED_DEPTH: Final = 2_000
 
 
 class Budget:
@@ -26,6 +33,7 @@ class Budget:
     def __init__(self, pickle_bytes: int, buffer_bytes: int = 0) -> None:
         self._size = pickle_bytes + buffer_bytes
         self._most = self._left = ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes + buffer_bytes
+        self._hashed_left = ALLOWANCE_HASHED + HASHED_PER_BYTE * pickle_bytes
         self._estimate = 0
         self._exact: Callable[[], int] | None = None
 
@@ -46,6 +54,16 @@ class Budget:
                 f" {format_bytes(self._most)}; return larger pieces, as bytes or text"
             )
 
+    def hash(self, values: int, depth: int) -> None:
+        """Of a key that is hashed now: how many values are in it, as often as they are named, and
+        how deep. Raises NotPlain."""
+        self._hashed_left -= values
+        if self._hashed_left < 0 or depth > MAX_HASHED_DEPTH:
+            raise NotPlain(
+                "a result has keys that hold one another, so that reading it would take very long;"
+                " no honest result does, so do not trust its worker"
+            )
+
 
 class Unlimited(Budget):
     """For a caller that trusts its workers."""
@@ -54,4 +72,7 @@ class Unlimited(Budget):
         super().__init__(0)
 
     def spend(self, bytes_: int) -> None:
+        return
+
+    def hash(self, values: int, depth: int) -> None:
         return

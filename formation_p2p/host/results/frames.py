@@ -16,9 +16,10 @@ from zoneinfo import ZoneInfo
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES
+from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.libraries import library
 from formation_p2p.host.results.reading import Reading
-from formation_p2p.host.results.values import ZONE
+from formation_p2p.host.results.values import ZONE, text_of
 
 # What a column, an index or a series takes beside its values.
 _COLUMN_BYTES: Final = 4096
@@ -56,6 +57,7 @@ def frame(
 def series(reading: Reading, column: Any, index: Any, name: Any, attrs: dict[Any, Any]) -> Any:
     pd = _pandas()
     array = _column(reading, column)
+    _weigh_names(reading, [name])
     _check(isinstance(index, pd.Index) and len(array) == len(index))
     made = pd.Series(array, index=index, name=name, copy=False)
     made.attrs.update(attrs)
@@ -64,6 +66,7 @@ def series(reading: Reading, column: Any, index: Any, name: Any, attrs: dict[Any
 
 def index(reading: Reading, column: Any, name: Any, frequency: str | None) -> Any:
     array = _column(reading, column)
+    _weigh_names(reading, [name])
     made: Any = _pandas().Index(array, name=name, copy=False)
     if frequency is not None:
         _check(_FREQUENCY.fullmatch(frequency) is not None)
@@ -75,6 +78,7 @@ def index(reading: Reading, column: Any, name: Any, frequency: str | None) -> An
 def range_index(reading: Reading, start: int, stop: int, step: int, name: Any) -> Any:
     _check(all(type(each) is int for each in (start, stop, step)))
     reading.budget.spend(_COLUMN_BYTES)
+    _weigh_names(reading, [name])
     return _pandas().RangeIndex(start, stop, step, name=name)
 
 
@@ -84,6 +88,7 @@ def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: li
     _check(all(isinstance(each, numpy.ndarray) and each.dtype.kind == "i" for each in codes))
     reading.budget.spend(sum(_COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
     reading.budget.spend(sum(16 * len(each) for each in codes))
+    _weigh_names(reading, names)
     return pd.MultiIndex(levels=levels, codes=codes, names=names)
 
 
@@ -101,14 +106,20 @@ def timedelta(reading: Reading, length: Any) -> Any:
 
 
 def missing(_: Reading, name: str) -> Any:
-    return {"NaT": _pandas().NaT, "NA": _pandas().NA}[name]
+    return {"NaT": _pandas().NaT, "NA": _pandas().NA}[text_of(name)]
+
+
+def _weigh_names(reading: Reading, names: list[Any]) -> None:
+    """pandas hashes them."""
+    for name in names:
+        reading.budget.hash(*weight_of(name, reading.hashed))
 
 
 def _column(reading: Reading, described: Any) -> Any:
     _check(type(described) is tuple and bool(described))
     kind, *parts = described
     reading.budget.spend(_COLUMN_BYTES)
-    return _COLUMNS[kind](reading, *parts)
+    return _COLUMNS[text_of(kind)](reading, *parts)
 
 
 def _numpy(reading: Reading, array: Any) -> Any:
@@ -266,6 +277,7 @@ def _polars_type(kind: Any, depth: int) -> Any:
     pl = library("polars")
     _check(type(kind) is tuple and bool(kind) and depth < _MAX_DEPTH)
     name, *parts = kind
+    text_of(name)
     if name in ("Datetime", "Duration"):
         _check(parts[0] in _UNITS)
         if name == "Duration":

@@ -25,6 +25,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
 from formation_p2p.host.results import arrays, arrow, frames, objects, values
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
+from formation_p2p.host.results.hashing import check_hashed, weight_of
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
 from formation_p2p.host.results.reading import Reading
@@ -99,6 +100,8 @@ _STACK_GLOBAL: Final = b"\x93"
 
 # These take what their argument has, byte by byte; all others item by item.
 _FLAT: Final = (bytearray, decimal.Decimal, fractions.Fraction, pathlib.PurePath)
+# These hash the items of their argument.
+_HASHING: Final = (set, frozenset, dict)
 
 # Of an argument of the above. Division and decimal digits take time by the square of it.
 MAX_INT_BITS: Final = 16_384
@@ -121,7 +124,9 @@ def load_result(
         if trust:
             return _load_trusted(pickled, buffers)
         if not buffers and _STACK_GLOBAL not in pickled:  # which nothing but names needs
-            check_opcodes(pickled, Budget(len(pickled)), _made_by)
+            budget = Budget(len(pickled))
+            check_opcodes(pickled, budget, _made_by)
+            check_hashed(pickled, budget)
             return pickle.loads(pickled)
         return _PlainUnpickler(pickled, buffers, classes).load()
     except NotPlain as refusal:
@@ -164,11 +169,12 @@ class _PlainUnpickler(pickle.Unpickler):
         self._reading = Reading(Budget(len(pickled), buffer_bytes), classes)
         self._has_checked_calls = False
         check_opcodes(pickled, self._reading.budget, _made_by)
+        check_hashed(pickled, self._reading.budget)
 
     def find_class(self, module: str, name: str) -> Any:
         found = _PLAIN.get((module, name))
         if found is not None:
-            return _Frugal(found, self._reading.budget)
+            return _Frugal(found, self._reading)
         _made_by(module, name)
         if name not in _INERT and not self._has_checked_calls:
             self._has_checked_calls = True
@@ -200,9 +206,9 @@ class _Frugal:
     `bytearray(10**12)`, `set(range(10**12))` or `Fraction("1e999999999")`. And all of them together
     take no more than the budget: one argument may be named any number of times."""
 
-    def __init__(self, kind: type, budget: Budget) -> None:
+    def __init__(self, kind: type, reading: Reading) -> None:
         self._kind = kind
-        self._budget = budget
+        self._reading = reading
         self._item_bytes = 1 if issubclass(kind, _FLAT) else ITEM_BYTES
 
     def __call__(self, *arguments: Any) -> Any:
@@ -215,7 +221,12 @@ class _Frugal:
         if self._kind is fractions.Fraction and not all(map(_is_whole, arguments)):
             raise self._refusal
         items = sum(len(each) for each in arguments if isinstance(each, Sized))
-        self._budget.spend(OBJECT_BYTES + items * self._item_bytes)
+        budget = self._reading.budget
+        budget.spend(OBJECT_BYTES + items * self._item_bytes)
+        if issubclass(self._kind, _HASHING):
+            for argument in arguments:
+                for key in argument:
+                    budget.hash(*weight_of(key, self._reading.hashed))
         return self._kind(*arguments)
 
     @property

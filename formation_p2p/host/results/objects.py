@@ -15,14 +15,18 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES
+from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.own_classes import ClassName, FoundClass
 from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.values import text_of
 
 # Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
 _HEAP: Final = 1 << 9
 # With its attributes in place, and its entry in `Reading.unfilled`.
 _INSTANCE_BYTES: Final = 160
 _ATTRIBUTE_BYTES: Final = 48
+# Of an instance that is hashed by its attributes, with all that these hold: by code in Python.
+_MAX_HASHED: Final = 1024
 # What `namedtuple` and `NamedTuple` give a class, in CPython 3.11 to 3.14; with the fields these
 # are all that a class without code of its own has.
 _NAMEDTUPLE: Final = frozenset(
@@ -97,7 +101,7 @@ def member(reading: Reading, name: ClassName, value_name: str) -> enum.Enum:
     """One that the class has already: of any enum that this program has imported."""
     cls = _checked(reading, member, name, _check_enum)
     members: dict[str, enum.Enum] = cls.__dict__["_member_map_"]
-    if value_name not in members:
+    if text_of(value_name) not in members:
         raise _refusal(cls, f"which has no member {value_name} here")
     return members[value_name]
 
@@ -117,6 +121,8 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
     attributes = reading.attributes[cls]
     names, values = state
     reading.budget.spend(_ATTRIBUTE_BYTES * len(names))
+    if type(attributes["__hash__"]) is FunctionType:
+        _weigh(reading, made, values)
     for name, value in zip(names, values, strict=True):
         if type(name) is not str:
             raise NotPlain("a result has an attribute whose name is no text")
@@ -127,6 +133,16 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
             object.__getattribute__(made, "__dict__")[name] = value
 
 
+def _weigh(reading: Reading, made: object, values: tuple[Any, ...]) -> None:
+    """Of an instance that is hashed by its attributes: they are all there before it, as the class
+    is frozen."""
+    weight, depth = weight_of(values, reading.hashed)
+    if weight > _MAX_HASHED:
+        raise _refusal(type(made), f"whose hash is that of more than {_MAX_HASHED} values")
+    reading.hashed[id(made)] = weight, depth
+    reading.kept.append(made)
+
+
 def _checked(
     reading: Reading,
     made_by: Callable[..., object],
@@ -134,10 +150,10 @@ def _checked(
     check: Callable[[FoundClass], None],
 ) -> type:
     """The class of that name, once it has passed the check."""
+    if not (type(name) is tuple and len(name) == 3 and all(type(x) is str for x in name)):
+        raise NotPlain("a result names a class in a way that no worker of this version does")
     found = reading.found.get((made_by, name))
     if found is None:
-        if not (type(name) is tuple and len(name) == 3 and all(type(x) is str for x in name)):
-            raise NotPlain("a result names a class in a way that no worker of this version does")
         found = reading.classes(ClassName(*name))
         if not reading.trust:
             check(found)

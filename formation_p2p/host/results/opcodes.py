@@ -8,7 +8,7 @@ was looked up by its name is called, and only containers get items.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from operator import itemgetter
 from typing import Final
 
@@ -45,15 +45,15 @@ _LARGER: Final = {
 _SMALLER_BYTES: Final = 16
 _SMALLER: Final = (b"h", b"j", b"\x94", b"R", b"0", b"1", b"(")
 # Each opcode of a fixed length, with its argument; and as many as are taken apart at a time.
-_ONE: Final = re.compile(rb"[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.", re.DOTALL)
-_SOME: Final = re.compile(rb"(?:[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.){1,4096}+", re.DOTALL)
+ONE: Final = re.compile(rb"[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.", re.DOTALL)
+SOME: Final = re.compile(rb"(?:[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.){1,4096}+", re.DOTALL)
 
 
 def check_opcodes(pickled: bytes, budget: Budget, made_by: Callable[[str, str], str]) -> None:
     """Raises NotPlain for opcodes that plain data does not need, and where the values that they
     make take too much memory."""
     try:
-        runs = [run for run, _ in _runs(pickled, _FIXED)]
+        runs = [run for run, _ in runs_of(pickled, _FIXED)]
     except NotPlain:
         check_calls(pickled, made_by)  # it may know of which class
         raise
@@ -71,14 +71,14 @@ def _cost(opcodes: bytes) -> int:
 
 def _exact_cost(opcodes: bytes) -> int:
     total = 0
-    for some in _SOME.findall(opcodes):
-        without_arguments = bytes(map(itemgetter(0), _ONE.findall(some)))
+    for some in SOME.findall(opcodes):
+        without_arguments = bytes(map(itemgetter(0), ONE.findall(some)))
         smaller = sum(map(without_arguments.count, _SMALLER))
         total += _cost(without_arguments) - smaller * (_VALUE_BYTES - _SMALLER_BYTES)
     return total
 
 
-def _runs(pickled: bytes, fixed: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def runs_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple[bytes, bytes]]:
     """The opcodes of a fixed length, with their arguments, up to each of another length; and the
     argument of that one, empty where it is no short text. Raises NotPlain."""
     at = 0
@@ -112,7 +112,7 @@ _PUSHES: Final[dict[int, _Item]] = {
 }
 _BINGET, _LONG_BINGET, _MEMOIZE, _REDUCE = b"hj\x94R"
 _STACK_GLOBAL, _POP, _POP_MARK = b"\x930\x31"
-_TUPLES: Final = {0x85: 1, 0x86: 2, 0x87: 3}
+TUPLES: Final = {0x85: 1, 0x86: 2, 0x87: 3}
 _OF_MARKED: Final = b"t\x91"
 # To what an opcode adds its items: those after the mark, or the last one or two.
 _ADDS: Final = {ord("e"): _LIST, ord("u"): _DICT, 0x90: _SET, ord("a"): _LIST, ord("s"): _DICT}
@@ -127,8 +127,8 @@ def check_calls(pickled: bytes, made_by: Callable[[str, str], str]) -> None:
     stack: list[_Item] = []
     memo: list[_Item] = []
     try:
-        for run, text in _runs(pickled, _WITH_OBJECTS):
-            for some in _SOME.findall(run):
+        for run, text in runs_of(pickled, _WITH_OBJECTS):
+            for some in SOME.findall(run):
                 _follow(some, stack, memo, made_by)
             stack.append(text or _VALUE)
     except (IndexError, ValueError) as problem:
@@ -139,7 +139,7 @@ def _follow(
     some: bytes, stack: list[_Item], memo: list[_Item], made_by: Callable[[str, str], str]
 ) -> None:
     push, remember = stack.append, memo.append
-    for one in _ONE.findall(some):
+    for one in ONE.findall(some):
         opcode = one[0]
         if opcode in _PUSHES:
             push(_PUSHES[opcode])
@@ -147,8 +147,8 @@ def _follow(
             push(memo[one[1]])
         elif opcode == _MEMOIZE:
             remember(stack[-1])
-        elif opcode in _TUPLES:
-            del stack[_last(stack, _TUPLES[opcode]) :]
+        elif opcode in TUPLES:
+            del stack[last(stack, TUPLES[opcode]) :]
             push(_VALUE)
         elif opcode == _REDUCE:
             stack.pop()
@@ -163,7 +163,7 @@ def _follow(
             push(_VALUE)
         elif opcode in _ADDS:
             added = _ADDED.get(opcode)
-            del stack[_mark(stack) if added is None else _last(stack, added) :]
+            del stack[_mark(stack) if added is None else last(stack, added) :]
             if stack[-1] != _ADDS[opcode]:
                 raise _refusal()
         elif opcode == _STACK_GLOBAL:
@@ -180,7 +180,7 @@ def _follow(
             raise _refusal()
 
 
-def _last(stack: list[_Item], count: int) -> int:
+def last(stack: Sized, count: int) -> int:
     """Where the last `count` begin. Raises IndexError."""
     if len(stack) < count:
         raise IndexError

@@ -37,5 +37,12 @@ def zone(reading: Reading, key: str) -> zoneinfo.ZoneInfo:
 def defaultdict(reading: Reading, factory: str) -> collections.defaultdict[Any, Any]:
     """Of what `factory` makes, empty for none."""
     reading.budget.spend(OBJECT_BYTES)
-    found: Callable[[], Any] | None = _FACTORIES[factory] if factory else None
+    found: Callable[[], Any] | None = _FACTORIES[text_of(factory)] if factory else None
     return collections.defaultdict(found)
+
+
+def text_of(name: object) -> str:
+    """What is looked up: of anything else the hash may take long. Raises NotPlain."""
+    if type(name) is not str:
+        raise NotPlain("a result has a name that is no text; do not trust its worker")
+    return name
