@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.forked import Forked
+
 ROOT = Path(__file__).parents[2]
 # A program that imports the network takes 2 s on an idle machine; tests run on busy ones.
 DEADLINE_S = 60.0
@@ -21,19 +23,25 @@ DEADLINE_S = 60.0
 class Program:
     """A program that runs. Its output, errors too, is read all the time and kept."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, forked: bool = False
+    ) -> None:
+        """Of one that is `forked`, `argv` are the arguments of `formation`; see Forked."""
         self.argv = argv
         self.lines: list[str] = []
         self._unread: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
-            argv,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        reads, writes = os.pipe()
+        self._output = os.fdopen(reads)
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+        with os.fdopen(writes, "wb"), Path(os.devnull).open() as nothing:
+            files = (nothing.fileno(), writes, writes)
+            self.process: subprocess.Popen[bytes] | Forked = (
+                Forked(argv, env, ROOT, files)
+                if forked
+                else subprocess.Popen(
+                    argv, cwd=ROOT, env=env, stdin=nothing, stdout=writes, stderr=writes
+                )
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -73,17 +81,16 @@ class Program:
         return self.ended()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self.lines.append(line)
             self._unread.put(line)
         self._unread.put(None)
 
 
 @contextmanager
-def running(*argv: str, **environment: str) -> Iterator[Program]:
-    """A program that is ended, by its id, with the block."""
-    program = Program(argv, environment)
+def running(*argv: str, forked: bool = False, **environment: str) -> Iterator[Program]:
+    """A program that is ended, by its id, with the block. `forked` is as for Program."""
+    program = Program(argv, environment, forked=forked)
     try:
         yield program
     finally:
@@ -98,6 +105,6 @@ def running(*argv: str, **environment: str) -> Iterator[Program]:
 
 def python(*arguments: str, **environment: str) -> Program:
     """A Python program, run to its end."""
-    with running(sys.executable, *arguments, **environment) as program:
+    with running(sys.executable, *arguments, forked=False, **environment) as program:
         program.ended()
         return program

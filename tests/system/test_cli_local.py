@@ -19,8 +19,8 @@ import pytest
 
 from formation_p2p.cli.local.frames import VERSION, socket_of
 from formation_p2p.host.machine.unix_socket import reachable
+from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
-from tests.system.test_cli_network import LOOPBACK, formation, started
 
 JOB = """
 name = "two"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,38 +20,10 @@ import wasmtime
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
+from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import DEADLINE_S, ROOT, Program, running
 
 FORMATION = (sys.executable, "-m", "formation_p2p")
-LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: bytes
-    err: str
-
-
-def formation(
-    home: Path, *arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None
-) -> Done:
-    """One command, to its end."""
-    done = subprocess.run(
-        [*FORMATION, *arguments],
-        env={**os.environ, "FORMATION_HOME": str(home), "PYTHONPATH": str(ROOT)},
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
-
-
-def started(home: Path, *arguments: str) -> AbstractContextManager[Program]:
-    """One that goes on until it is ended."""
-    return running(*FORMATION, *arguments, FORMATION_HOME=str(home))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +50,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     homes = tmp_path_factory.mktemp("homes")
     alice, bob, carol = (homes / name for name in ("alice", "bob", "carol"))
     assert formation(alice, "network", "create").code == 0
-    with started(alice, "gate", *LOOPBACK) as gate:
+    # These start as people start them, imports and all.
+    with running(*FORMATION, "gate", *LOOPBACK, FORMATION_HOME=str(alice)) as gate:
         gate.line_with("to invite others")
         invited = formation(alice, "network", "invite")
         assert "a secret" in invited.err
         for home in (bob, carol):
             assert formation(home, "network", "join", "-", stdin=invited.out).code == 0
         options = ("--cpu", "2", "--memory", "2GiB", "--label", "zone=a", "--name", "bobs-box")
-        with started(bob, "worker", "--json", *LOOPBACK, *options) as worker:
+        argv = (*FORMATION, "worker", "--json", *LOOPBACK, *options)
+        with running(*argv, FORMATION_HOME=str(bob)) as worker:
             ready = json.loads(worker.line_with("ready"))
             yield World(alice, carol, worker, ready["peer_id"])
 

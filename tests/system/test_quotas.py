@@ -20,10 +20,10 @@ from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import MIB
 from formation_p2p.host.machine.home import Home
+from tests.support.commands import formation
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
 from tests.support.waiting import until
-from tests.system.test_cli_network import formation
 
 # A lease comes up for renewal after 7 s; two incarnations of alice and starting them come on top.
 DEADLINE_S = 60.0

@@ -20,10 +20,10 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State, peek
+from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import Program
 from tests.support.state_world import all_done, job_of
 from tests.support.waiting import wait_until
-from tests.system.test_cli_network import LOOPBACK, Done, formation, started
 
 KILLS = 8
 TASKS = 150
