@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence
 
 from benchmarks.data.arrays import Array, arguments_of, double, measure, total
-from benchmarks.dispatch.nodes import Workers
+from benchmarks.dispatch.nodes import LINGER_S, Workers
 from benchmarks.dispatch.timing import put
 from formation_p2p import Node
 
@@ -23,10 +23,10 @@ class Formation:
         self._node = node
 
     async def totals(self, arrays: Sequence[Array]) -> Sequence[float]:
-        return await self._node.map(total, arrays, needs=NEEDS)
+        return await self._node.map(total, arrays, needs=NEEDS, linger_s=LINGER_S)
 
     async def doubles(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        return await self._node.map(double, arrays, needs=NEEDS)
+        return await self._node.map(double, arrays, needs=NEEDS, linger_s=LINGER_S)
 
 
 async def main() -> None:

@@ -16,15 +16,13 @@ import time
 from typing import Any, Final
 
 from benchmarks.cpu import spent
-from benchmarks.dispatch.nodes import NEEDS, Workers
+from benchmarks.dispatch.nodes import LINGER_S, NEEDS, Workers
 from benchmarks.dispatch.tasks import noop
 from benchmarks.dispatch.timing import percentile, put
 from formation_p2p import Env, Node
 
 PACKAGE: Final = "scikit-learn"
 MODULE: Final = "sklearn"
-# A warm lease stays warm while other programs have the processors.
-LINGER_S: Final = 10.0
 # What it brings, one of which each further environment names too.
 BROUGHT: Final = ("joblib", "threadpoolctl", "scipy", "numpy")
 

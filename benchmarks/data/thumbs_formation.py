@@ -13,7 +13,7 @@ from typing import Final
 from benchmarks.data import thumb
 from benchmarks.data.pictures import arguments_of, timed
 from benchmarks.data.thumb import thumbnail, thumbnail_name
-from benchmarks.dispatch.nodes import Workers
+from benchmarks.dispatch.nodes import LINGER_S, Workers
 from benchmarks.dispatch.timing import put
 from formation_p2p import Node, ProcessResult, ProcessSpec
 
@@ -41,7 +41,7 @@ async def by_submit(node: Node, python: str, paths: list[Path], into: Path) -> N
 
 async def by_map(node: Node, paths: list[Path], into: Path) -> None:
     contents = (path.read_bytes() for path in paths)
-    made = await node.map(thumbnail, contents, needs=NEEDS, attempts=1)
+    made = await node.map(thumbnail, contents, needs=NEEDS, attempts=1, linger_s=LINGER_S)
     for path, content in zip(paths, made, strict=True):
         (into / thumbnail_name(path.name)).write_bytes(content)
 

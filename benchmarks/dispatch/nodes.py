@@ -32,6 +32,8 @@ LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # One task at a time on each worker: two workers are two processes that run tasks.
 WORKER_CPU_MILLI: Final = 1000
 NEEDS: Final = "cpu=1,memory=256MiB,driver=python"
+# Leases stay warm between the rounds, as the processes of the others do.
+LINGER_S: Final = 10.0
 # A process imports for a second or two, on a busy machine for many.
 START_S: Final = 60.0
 # A worker announces itself when it has met its first neighbours.
