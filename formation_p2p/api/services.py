@@ -38,6 +38,7 @@ from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.prepare import with_environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import can_install
+from formation_p2p.host.grant_watch import GrantWatch
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
 from formation_p2p.host.machine.pythons import interpreters
@@ -132,7 +133,8 @@ class NodeServices:
                 remembered=RememberedPeers(config.home.path, claimed.network, own),
                 parameters=config.parameters,
             )
-            started = partial(self._started, trust)
+            grants = GrantWatch(config.home, claimed.index, claimed.network)
+            started = partial(self._started, trust, grants)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -265,10 +267,11 @@ class NodeServices:
         assert self._claim is not None
         return self._runtime, self._claim
 
-    def _started(self, trust: TrustFile, shell: Shell) -> None:
+    def _started(self, trust: TrustFile, grants: GrantWatch, shell: Shell) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
         shell.do(trust.keep)
+        shell.do(grants.watch, shell)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

@@ -24,8 +24,9 @@ def tell(effect: GrantEffect, *, serving: bool) -> None:
         case GrantOver():
             lost = "its leases have ended and it takes no work" if serving else "it may do nothing"
             log.warning("this node's grant ended on %s, so that %s: %s", when, lost, _NEXT)
-        case GrantTaken():
-            log.warning("this node has a new grant, until %s", when)
+        case GrantTaken(was_over=was_over):
+            level = logging.WARNING if was_over else logging.INFO
+            log.log(level, "this node has a new grant, until %s", when)
         case _:
             assert_never(effect)
 

@@ -41,6 +41,7 @@ from formation_p2p.core.peer.effects import (
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.host import grant_log
 from formation_p2p.host.clock import moment
@@ -157,6 +158,13 @@ class Shell:
         for driver in drivers.values():
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
                 driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
+
+    def renewed(self, network: Network) -> None:
+        """There is a new grant of this node: it is shown from now on."""
+        self.exchange.grant = network.grant
+        if self.exchange.private is not None:
+            self.exchange.private.remote.grant = network.grant
+        self.feed(events.Renewed(network))
 
     def do(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run something of the node's own beside the peer. What it raises ends the node."""

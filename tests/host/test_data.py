@@ -115,7 +115,7 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
         "none": b"",
     }[kind]
     mallory = Holder(tmp_path / "mallory")
-    mallory.exchange._grant = grant
+    mallory.exchange.grant = grant
     read: list[Cid] = []
     alice.exchange.server.content = read.append
 

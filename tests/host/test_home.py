@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.resources.bounds import check_host_name
-from formation_p2p.core.trust.grants import Right, Rights, check, issue, read_grant
+from formation_p2p.core.trust.grants import GrantTerms, Right, Rights, check, issue, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.home_path import default_path
@@ -417,3 +418,61 @@ def test_the_creator_does_not_join_its_own_network_with_a_lesser_grant(alice: Ho
     with pytest.raises(InvalidInput, match="created it"):
         alice.join(invitation)
     assert everything_that(alice) == set(Right)
+
+
+# -- a renewed grant -------------------------------------------------------------------------------
+
+
+def renewed(alice: Home, index: int, root: Identity, lasts_s: int = 60) -> Network:
+    """With a grant of the network's root for one node of the home."""
+    network = alice.network(index)
+    assert network is not None
+    rights = Rights(int(time.time()) + lasts_s)
+    return replace(network, grant=issue(root, rights, alice.identity(index).peer_id))
+
+
+def terms_of(network: Network | None) -> GrantTerms:
+    """Of its grant, which is bound anew each time."""
+    assert network is not None
+    return read_grant(network.grant, network.root_public_key)
+
+
+def test_a_renewed_grant_is_for_its_node_alone_and_until_the_next_invite(
+    alice: Home, bob: Home
+) -> None:
+    alice.create_network()
+    root = Identity.from_seed(bytes.fromhex((alice.path / "root.key").read_text().split()[0]))
+    bob.join(parse_invite(alice.invite(in_a_day())))
+    before, stamp = terms_of(bob.network(1)), bob.stamp(0)
+    network = renewed(bob, 0, root)
+    bob.renewed(0, network)
+    assert bob.network(0) == network
+    assert terms_of(bob.network(1)) == before
+    assert bob.stamp(0) != stamp
+    assert permissions(bob.path / "grant-0") == 0o600
+    bob.add_gate(GATE)
+    assert bob.network(0) == network.with_gate(GATE)
+    stamp = bob.stamp(0)
+    joined = bob.join(parse_invite(alice.invite(in_a_day())))
+    assert terms_of(bob.network(0)) == terms_of(joined)
+    assert bob.stamp(0) != stamp
+
+
+def test_no_grant_is_kept_that_is_another_nodes_or_of_another_network(
+    alice: Home, bob: Home
+) -> None:
+    alice.create_network()
+    root = Identity.from_seed(bytes.fromhex((alice.path / "root.key").read_text().split()[0]))
+    bob.join(parse_invite(alice.invite(in_a_day())))
+    with pytest.raises(InvalidInput, match="it is for"):
+        bob.renewed(1, renewed(bob, 0, root))
+    other = Identity.from_seed(bytes(32))
+    alien = Network(other.public_key, (), issue(other, in_a_day(), bob.identity().peer_id))
+    with pytest.raises(InvalidInput, match="another network"):
+        bob.renewed(0, alien)
+    (bob.path / "grant-0").write_text("formation1:xxxx\n")
+    (bob.path / "grant-0").chmod(0o600)
+    with pytest.raises(LocalError, match=r"grant-0 is damaged.*the grant of the invite"):
+        bob.network(0)
+    (bob.path / "grant-0").write_text(alien.invite())
+    assert bob.network(0) is not None  # what another network left behind

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
-    MAX_RETRY_MS,
     MAX_WINDOW,
     AskOpinions,
     Assignment,
@@ -32,6 +31,7 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
     WorkMessage,
 )
+from formation_p2p.core.negotiation.refusal_kind import MAX_RETRY_MS
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import (
     Busy,
@@ -126,7 +126,7 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(Commit, ids),
     st.builds(Leased, ids, counts, times_ms, windows),
     st.builds(CommitRefused, ids, refusals),
-    st.builds(Renew, ids, counts),
+    st.builds(Renew, ids, counts, blobs),
     st.builds(Renewed, ids, times_ms, windows),
     st.builds(LeaseEnded, ids, refusals),
     st.builds(Release, ids),

@@ -563,7 +563,7 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
 def adopted(bob: Bob) -> HeldLease:
     """Bob was started again, and knows from his disk of a lease of alice's."""
     lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, ("GPU-0",), at(100))
-    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
+    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5, b"a grant"))], [])
     assert lease.state is HeldState.ADOPTED
     assert bob.lessee.held == {(ALICE.peer_id, "a1"): lease}
     return lease
@@ -587,7 +587,7 @@ def test_a_lease_of_an_earlier_incarnation_is_lost_unless_its_worker_answers_in_
 ) -> None:
     lease = adopted(bob)
     bob.lessee.tick(at(101))
-    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5))], [])
+    assert bob.hears() == ([(ALICE.peer_id, Renew("a1", 5, b"a grant"))], [])
     bob.lessee.tick(at(100 + ANSWER_S))
     assert bob.hears() == (
         [],
@@ -610,6 +610,13 @@ def test_after_a_broken_stream_the_worker_is_asked_and_its_answer_recovers_the_l
     assert lease.expires_s == 12.0
     bob.lessee.received(ALICE, Renewed(lease.lease_id, LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [])
+
+
+def test_a_lease_that_was_asked_for_on_an_older_grant_is_renewed_on_the_new_one(bob: Bob) -> None:
+    lease = bob.leased(ALICE)
+    bob.lessee.grant = b"a new grant"
+    bob.lessee.disconnected(ALICE.peer_id, at(2))
+    assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5, b"a new grant"))], [])
 
 
 def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:

@@ -20,8 +20,6 @@ from formation_p2p.core.negotiation.messages import (
     MAX_MESSAGE_CHARS,
     MAX_MS,
     MAX_OUTPUT_BYTES,
-    MAX_REASON_CHARS,
-    MAX_RETRY_MS,
     MAX_WINDOW,
     AskOpinions,
     Assignment,
@@ -49,6 +47,7 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
+from formation_p2p.core.negotiation.refusal_kind import MAX_REASON_CHARS, MAX_RETRY_MS
 from formation_p2p.core.records.codec import MAX_INT, decode, encode
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements

@@ -166,6 +166,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "grant": b"",
         "attestations": (b"mine",),
         "priority": 0,
+        "name": "",
         "near": (Cid(RAW, digest_of(b"mine")),),
         "there": (0, 15),
     }

@@ -20,7 +20,7 @@ from formation_p2p.core.trust.admission import (
     Charged,
     Tolerated,
 )
-from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue
+from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue, read_grant
 from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
@@ -432,3 +432,33 @@ def test_hours_are_written_to_a_thousandth() -> None:
     assert [in_hours(n * 3600) for n in (0, 1, 10, 1000, 1500, 12_345)] == (
         ["0.0", "0.001", "0.01", "1.0", "1.5", "12.345"]
     )
+
+
+# -- another grant -----------------------------------------------------------------------------
+
+
+def moved(alice: Alice, lease_id: str, grant: bytes, now_s: float) -> bool:
+    return alice.admission.moved(lease_id, grant, BOB.peer_id, NEEDS, 0, at(now_s))
+
+
+def test_a_lease_that_moves_to_another_grant_is_charged_to_that_from_then_on() -> None:
+    alice = Alice()
+    first, second = granted(quota=Quota(leases=1)), granted(quota=Quota(leases=2))
+    old, new = (read_grant(each, KEY).accounts[-1].name for each in (first, second))
+    alice.leases("a", first, 0)
+    alice.charges("a", 100)
+    assert moved(alice, "a", second, 100)
+    alice.charges("a", 130)
+    assert used_by(alice.admission, old) == Used(100_000, 0)
+    assert used_by(alice.admission, new) == Used(30_000, 0)
+    assert alice.used() == Used(130_000, 0)
+    alice.admission.closed("a")
+    alice.admission.closed("a")
+    assert alice.why_not(first) is None
+
+
+def test_a_lease_stays_on_its_grant_where_the_other_is_denied_or_there_is_no_lease() -> None:
+    alice, grant = Alice(), granted()
+    alice.leases("a", grant, 0)
+    assert not moved(alice, "a", granted(CAROL), 1)
+    assert not moved(alice, "b", grant, 1)

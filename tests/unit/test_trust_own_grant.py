@@ -102,7 +102,7 @@ def test_a_new_one_counts_at_once() -> None:
     grant = OwnGrant(network(100, 100))
     grant.look(at(200))
     taken = grant.taken(network(300, 100), at(200))
-    assert taken == [GrantTaken(EPOCH_S + 300, cause="")]
+    assert taken == [GrantTaken(EPOCH_S + 300, True, cause="")]
     assert grant.may_work
     assert grant.next_timeout() == 300
 
@@ -177,7 +177,7 @@ def test_with_a_new_grant_it_announces_itself_and_works_again() -> None:
     alice, bob = world.nodes["alice"], world.nodes["bob"]
     world.elapse(60)
     renew(world, alice, lasting(10_000))
-    assert only(alice.told, GrantTaken) == [GrantTaken(EPOCH_S + 10_000, cause="")]
+    assert only(alice.told, GrantTaken) == [GrantTaken(EPOCH_S + 10_000, True, cause="")]
     world.elapse(5)
     bob.submit(job(1))
     world.elapse(10)
@@ -261,3 +261,14 @@ def test_what_was_denied_on_the_old_grant_is_asked_for_on_the_new_one() -> None:
     renew(world, bob, lasting(10_000))
     world.elapse(20)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 1
+
+
+def test_a_task_goes_on_when_the_grant_that_its_lease_was_asked_for_on_is_replaced() -> None:
+    world = town(bob_s=60, task_s=100.0)
+    bob = world.nodes["bob"]
+    bob.submit(job(1))
+    world.elapse(20)
+    renew(world, bob, lasting(10_000))
+    world.elapse(120)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 1
+    assert only(bob.reported, TaskRetried) == []

@@ -51,7 +51,7 @@ class HeldLease:
     """A lease on a worker's capacity. Times are on this machine's monotonic clock.
 
     `window` is how many attempts may be in flight under it at once. `asked_s` is when the commit,
-    or the first unanswered renewal, was sent.
+    or the first unanswered renewal, was sent. `grant` is the one that it was asked for on.
     """
 
     lease_id: str
@@ -64,6 +64,7 @@ class HeldLease:
     window: int = 1
     renew_s: float = float("inf")
     asked_s: float = 0.0
+    grant: bytes = b""
 
     @property
     def key(self) -> LeaseKey:

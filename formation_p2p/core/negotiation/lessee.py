@@ -280,12 +280,16 @@ class Lessee:
         lease = HeldLease(
             lease_id, lessor, key, state, expires_s, fence, device_ids, asked_s=now.mono_s
         )
+        # On what an earlier incarnation asked is not known.
+        lease.grant = b"" if state is HeldState.ADOPTED else self.grant
         self.held[lease.key] = lease
         return lease
 
     def _ask(self, lease: HeldLease, event: str, now: Moment) -> None:
         if lease.ask(event, now.mono_s, self._parameters.renew_again_s):
-            self._send(lease.lessor, work.Renew(lease.lease_id, lease.fence), "renewal is due")
+            grant = b"" if lease.grant == self.grant else self.grant
+            renew = work.Renew(lease.lease_id, lease.fence, grant)
+            self._send(lease.lessor, renew, "renewal is due")
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
         offered = (each for asked in self.rounds.values() for each in asked.leases())

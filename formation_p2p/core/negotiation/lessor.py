@@ -131,6 +131,10 @@ class Lessor:
         if isinstance(lease, refusals.Gone):
             return [Send(sender, work.LeaseEnded(message.lease_id, lease), cause=cause)]
         self._admission.charge(lease.lease_id, now.mono_s, now)
+        if message.grant and self._admission.moved(
+            lease.lease_id, message.grant, sender.peer_id, lease.needs, lease.request.priority, now
+        ):
+            lease.request = replace(lease.request, grant=message.grant)
         if taken := self._taken_back(lease, now):
             event, why = taken
             ended = work.LeaseEnded(lease.lease_id, why)
@@ -167,8 +171,6 @@ class Lessor:
         return effects
 
     def next_timeout(self) -> float:
-        if not self._leases:
-            return float("inf")  # as a rule; it is asked for after every message
         live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 
@@ -304,8 +306,7 @@ class Lessor:
         lower = [x for x in lower if x.state is not LeaseState.ENDING]
         # An offer goes before a lease, then the one that is up for renewal first.
         lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
-        candidates = [lease.lease_id for lease in lower]
-        displaced = to_displace(needs, self.ledger, self._ending(), candidates)
+        displaced = to_displace(needs, self.ledger, self._ending(), [x.lease_id for x in lower])
         if (
             displaced is None
             or self.standing.is_doubtful(owner, invitation, now)

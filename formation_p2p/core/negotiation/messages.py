@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, assert_never
 
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
+from formation_p2p.core.negotiation.refusal_kind import REFUSAL
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
@@ -25,21 +26,9 @@ from formation_p2p.core.records.schema import (
     optional,
     pair,
     record,
-    tagged,
     text,
 )
-from formation_p2p.core.refusals import (
-    Busy,
-    Denied,
-    GivingWay,
-    Gone,
-    GrantEnded,
-    Infeasible,
-    Leaving,
-    PeerRefusal,
-    Preempted,
-    Unbuildable,
-)
+from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
@@ -71,10 +60,6 @@ MAX_MESSAGE_CHARS: Final = 16_384
 # In one message: the sender's own, and those of the voices that it heard last. To check the
 # signatures of so many takes two milliseconds.
 MAX_ATTESTATIONS: Final = 8
-# The longest that we make ourselves lists the models of a machine with many kinds of card.
-MAX_REASON_CHARS: Final = 1024
-# An hour. Where the wait is longer, the request is refused.
-MAX_RETRY_MS: Final = 3600 * 1000
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -133,41 +118,6 @@ def _make_ended(
     return Ended(attempt_id, outcome, ran_us, Usage(memory_bytes, cpu_ms))
 
 
-def _cut(why: str) -> str:
-    """A grant may list more labels than a reason has room for."""
-    return why if len(why) <= MAX_REASON_CHARS else f"{why[: MAX_REASON_CHARS - 1]}…"
-
-
-_REASON: Final = text(MAX_REASON_CHARS)
-_read_reason: Final = _REASON.reader("reason")
-_read_count: Final = integer(0, MAX_INT).reader("amount")
-
-
-def _read_amount(value: object) -> object:
-    return _read_reason(value) if isinstance(value, str) else _read_count(value)
-
-
-_AMOUNT: Final = custom(_read_amount)
-_REFUSAL: Final = tagged(
-    {
-        "infeasible": (Infeasible, {"resource": _REASON, "needed": _AMOUNT, "free": _AMOUNT}),
-        "denied": (
-            Denied,
-            {
-                "right": _REASON,
-                "why": custom(_read_reason, _cut),
-                "retry_ms": integer(0, MAX_RETRY_MS, trailing=True),
-            },
-        ),
-        "gone": (Gone, {"what": _REASON, "why": _REASON}),
-        "busy": (Busy, {"what": _REASON, "limit": integer(0, MAX_INT)}),
-        "leaving": (Leaving, {}),
-        "grant ended": (GrantEnded, {}),
-        "unbuildable": (Unbuildable, {"environment": _REASON, "why": custom(_read_reason, _cut)}),
-        "giving way": (GivingWay, {"resource": _REASON, "retry_ms": integer(0, MAX_RETRY_MS)}),
-        "preempted": (Preempted, {"priority": integer(0, MAX_PRIORITY)}),
-    }
-)
 _ID: Final = text(MAX_ID_CHARS)
 _CID: Final = custom(Cid.from_bytes, Cid.to_bytes)
 _PLACE: Final = integer(0, MAX_NEAR - 1)
@@ -225,7 +175,7 @@ class Offer:
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
     request_id: Count
-    refusal: Annotated[PeerRefusal, _REFUSAL]
+    refusal: Annotated[PeerRefusal, REFUSAL]
 
 
 @_WORK.message(4, urgent=True)
@@ -252,14 +202,17 @@ class Leased:
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
     lease_id: Id
-    refusal: Annotated[PeerRefusal, _REFUSAL]
+    refusal: Annotated[PeerRefusal, REFUSAL]
 
 
 @_WORK.message(7, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Renew:
+    """With a `grant` where the owner has another one than the lease was asked for on."""
+
     lease_id: Id
     fence: Count
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)] = b""
 
 
 @_WORK.message(8, urgent=True)
@@ -279,7 +232,7 @@ class LeaseEnded:
     worker leaves."""
 
     lease_id: Id
-    refusal: Annotated[PeerRefusal, _REFUSAL]
+    refusal: Annotated[PeerRefusal, REFUSAL]
 
 
 @_WORK.message(10, urgent=True)

@@ -161,10 +161,34 @@ class AdmissionController:
         cause = f"lease {lease_id} is charged for"
         self._effects.append(Charged(month, lease.accounts, more, cause=cause))
 
+    def moved(
+        self,
+        lease_id: str,
+        grant: bytes,
+        peer_id: PeerId,
+        needs: Requirements,
+        priority: int,
+        now: Moment,
+    ) -> bool:
+        """Whether the lease, which is charged for until now, is on this other grant from now on:
+        not where that is denied."""
+        lease = self._leases.get(lease_id)
+        if lease is None or self.denied(grant, peer_id, needs, priority, now, another=False):
+            return False
+        self._close(lease)
+        lease.accounts = read_grant(grant, self._membership.root_public_key).accounts
+        self._open.update(account.name for account in lease.accounts)
+        lease.began_s, lease.charged = now.mono_s, NOTHING
+        return True
+
     def closed(self, lease_id: str) -> None:
         """The lease has ended."""
         lease = self._leases.pop(lease_id, None)
-        for account in () if lease is None else lease.accounts:
+        if lease is not None:
+            self._close(lease)
+
+    def _close(self, lease: _Lease) -> None:
+        for account in lease.accounts:
             self._open[account.name] -= 1
             if self._open[account.name] == 0:
                 del self._open[account.name]

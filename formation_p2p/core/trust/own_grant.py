@@ -40,9 +40,10 @@ class GrantOver(Effect):
 
 @dataclass(frozen=True, slots=True)
 class GrantTaken(Effect):
-    """This node has a new grant, and shows it from now on."""
+    """This node has a new grant, and shows it from now on. `was_over`: the last one had ended."""
 
     expires_unix_s: int
+    was_over: bool
 
 
 GrantEffect = GrantEnds | GrantOver | GrantTaken
@@ -66,9 +67,9 @@ class OwnGrant:
 
     def taken(self, network: Network, now: Moment) -> list[GrantEffect]:
         """There is a new grant."""
-        self.is_over = False
+        was_over, self.is_over = self.is_over, False
         self._read(network)
-        taken = GrantTaken(self.expires_unix_s, cause="a new grant")
+        taken = GrantTaken(self.expires_unix_s, was_over, cause="a new grant")
         return [taken, *self.look(now)]
 
     def look(self, now: Moment) -> list[GrantEffect]:

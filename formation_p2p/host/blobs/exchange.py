@@ -72,7 +72,7 @@ class Exchange:
         self.private = private
         self._stack = stack
         self._me = me
-        self._grant = network.grant
+        self.grant = network.grant
         self._membership = Membership(network.root_public_key)
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = trio.CapacityLimiter(MAX_FETCHES)
@@ -335,7 +335,7 @@ class _Run:
             stack = self._exchange._stack
             opened_stream = await stack.open(source, PROTOCOL, timeout_s=DIAL_S)
             stream = DataStream(opened_stream, self._blob, stack.parameters.data_open_s)
-            opened = await stream.begin(self._exchange._grant, manifest=manifest)
+            opened = await stream.begin(self._exchange.grant, manifest=manifest)
             if isinstance(opened, BlobRefused):
                 end = fetching.SourceRefused(peer, opened.why)
             else:

@@ -42,7 +42,7 @@ class PrivateExchange:
         self.results = ResultBlobs(blobs, lambda: Contact(self._me, remote.announced))
         self._arrivals = Arrivals() if arrivals is None else arrivals
         self._me = identity.peer_id
-        self._remote = remote
+        self.remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
         self.fetched = FetchedBlobs(self._fetch, blobs.limit_bytes // FETCHED_SHARE)
 
@@ -82,7 +82,7 @@ class PrivateExchange:
         lent = self._own(blob) or await self._handed(blob)
         if lent is None:
             arrived = await trio.to_thread.run_sync(arrivals.room, size)
-            await self._remote.fetch(blob, arrived.view)
+            await self.remote.fetch(blob, arrived.view)
             return arrived
         try:
             if size <= COPIED_BYTES:
@@ -119,7 +119,7 @@ class PrivateExchange:
     async def _copied(self, blob: PrivateBlob) -> Lent:
         room = self.blobs.room(blob.size_bytes)
         try:
-            await self._remote.fetch(blob, room.view)
+            await self.remote.fetch(blob, room.view)
         except BaseException:
             room.give_back()
             raise

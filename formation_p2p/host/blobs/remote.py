@@ -40,7 +40,7 @@ class RemoteBlobs:
 
     def __init__(self, stack: Stack, grant: bytes, patience_s: float = PATIENCE_S) -> None:
         self._stack = stack
-        self._grant = grant
+        self.grant = grant
         self._patience_s = patience_s
         self._places = trio.CapacityLimiter(MAX_FETCHES)
 
@@ -77,7 +77,7 @@ class RemoteBlobs:
         finished = False
         try:
             stream = DataStream(opened, blob, self._stack.parameters.data_open_s)
-            reply = await stream.begin(self._grant, manifest=False)
+            reply = await stream.begin(self.grant, manifest=False)
             if isinstance(reply, BlobRefused):
                 raise _Refused(f"{blob.owner.peer_id} {reply.why}")
             problem: Exception | None = None

@@ -19,10 +19,11 @@ from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`scratch` is a folder for this claim's tasks, `blobs` one for the data that it holds,
-    `status` a socket for observers and `trust` a file of peer histories; they may not exist yet.
-    Release when done."""
+    """`index` is that of the identity in the home. `scratch` is a folder for this claim's tasks,
+    `blobs` one for the data that it holds, `status` a socket for observers and `trust` a file of
+    peer histories; they may not exist yet. Release when done."""
 
+    index: int
     identity: Identity
     network: Network
     scratch: Path
@@ -52,6 +53,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
         lock = lock_file(home.path / f"identity-{index}.lock")
         if lock is not None:
             return Claim(
+                index,
                 identity,
                 known,
                 home.path / f"scratch-{index}",

@@ -8,6 +8,7 @@
 | `peers`        | addresses of peers that were met lately (host/net/remembered.py) |
 | `name`         | what the node goes by, where that is not the name of its host |
 | `network`      | the invite of the network; each node binds its grant to itself |
+| `grant-0`…     | a renewed grant of each of them, where there is one, as an invite |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
 The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
@@ -24,6 +25,7 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +52,7 @@ _SEED_BYTES: Final = 32
 _IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
 _ROOT: Final = "root.key"
+_GRANT: Final = "grant"
 _NAME: Final = "name"
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
@@ -59,6 +62,7 @@ _MEND: Final = {
     _IDENTITY: "move it away for a new identity, which will need a new grant",
     _NETWORK: "move it away and join again",
     _NAME: "move it away to go by the name of the host",
+    _GRANT: "move it away to go back to the grant of the invite",
     _ROOT: "without it, this network takes no further members",
 }
 
@@ -89,7 +93,32 @@ class Home:
             network = self._network()
             if network is None:
                 return None
-            return network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
+            peer_id = self._load_or_make(_identity_file(index)).peer_id
+            return self._renewed(index, network, peer_id) or network.bound_to(peer_id)
+
+    def renewed(self, index: int, network: Network) -> None:
+        """Keep a renewed grant of a node, until a new invite takes its place.
+
+        Raises InvalidInput where it is of another network, or of another node.
+        """
+        with self._locked():
+            known = self._known_network()
+            if known.root_public_key != network.root_public_key:
+                raise InvalidInput("grant", "it is of another network than this home")
+            bound = network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
+            self._write(_grant_file(index), bound.invite())
+
+    def stamp(self, index: int = 0) -> tuple[int, ...]:
+        """What is another number once the node may have another grant. Needs no lock."""
+        stamps = []
+        for name in (_NETWORK, _grant_file(index)):
+            try:
+                status = (self.path / name).stat()
+            except OSError:
+                stamps += [0, 0]
+            else:
+                stamps += [status.st_mtime_ns, status.st_ino]
+        return tuple(stamps)
 
     def create_network(self, place: Place = NOWHERE) -> Network:
         """Make a network and put this node in it, at a place, with every right and no end. A root
@@ -121,7 +150,10 @@ class Home:
             if known is not None and root is not None:
                 problem = "this node created it and has every right in it already"
                 raise InvalidInput("network", f"{problem}; join from another machine, or --home")
-            return self._enter(network)
+            bound = self._enter(network)
+            for index in range(MAX_IDENTITIES):  # they are renewals of the one before
+                (self.path / _grant_file(index)).unlink(missing_ok=True)
+            return bound
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
         """An invite for its bearer, or for one peer. It is a secret: see `Network`.
@@ -180,6 +212,19 @@ class Home:
         except InvalidInput:
             raise self._damaged(_NETWORK) from None
 
+    def _renewed(self, index: int, network: Network, peer_id: PeerId) -> Network | None:
+        """With the renewed grant of a node, if there is one."""
+        text = self._read(_grant_file(index))
+        if text is None:
+            return None
+        try:
+            renewed = parse_invite(text)
+            if renewed.root_public_key != network.root_public_key:
+                return None  # left behind, as the network was
+            return replace(network, grant=renewed.bound_to(peer_id).grant)
+        except InvalidInput:
+            raise self._damaged(_grant_file(index)) from None
+
     def _known_network(self) -> Network:
         network = self._network()
         if network is None:
@@ -222,7 +267,8 @@ class Home:
         return key
 
     def _damaged(self, name: str) -> LocalError:
-        mend = _MEND.get(name, _MEND[_IDENTITY])
+        is_grant = name.startswith(f"{_GRANT}-")
+        mend = _MEND.get(_GRANT if is_grant else name, _MEND[_IDENTITY])
         return LocalError(f"{self.path / name} is damaged: put a copy back, or {mend}")
 
     def _read(self, name: str) -> str | None:
@@ -272,6 +318,10 @@ class Home:
 
 def _identity_file(index: int) -> str:
     return _IDENTITY if index == 0 else f"identity-{index}.key"
+
+
+def _grant_file(index: int) -> str:
+    return f"{_GRANT}-{index}"
 
 
 def _refuse_open_to_others(path: Path, mode: int, wanted: str) -> None:

@@ -1,0 +1,60 @@
+"""A node takes up a new grant that is put in its home while it runs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.trust.grants import GrantTerms, read_grant
+from formation_p2p.core.trust.network import Network
+from formation_p2p.host.machine.home import Home
+
+if TYPE_CHECKING:
+    from formation_p2p.host.shell import Shell
+
+log = logging.getLogger(__name__)
+
+# To look takes two calls of the system; a person who joined again does not wait for long.
+LOOK_EVERY_S: Final = 2.0
+
+
+class GrantWatch:
+    """Of the node that runs from a home as its identity `index`, in this `network`."""
+
+    def __init__(self, home: Home, index: int, network: Network) -> None:
+        self._home = home
+        self._index = index
+        self._network = network
+        self._stamp = home.stamp(index)
+
+    async def watch(self, shell: Shell) -> None:
+        """Until cancelled; again with each new shell."""
+        if shell.peer.network.grant != self._network.grant:  # it crashed since there was a new one
+            shell.renewed(self._network)
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            stamp = self._home.stamp(self._index)
+            if stamp == self._stamp:
+                continue
+            self._stamp = stamp
+            try:
+                network = await trio.to_thread.run_sync(self._home.network, self._index)
+            except FormationError as error:
+                log.warning("a change in %s is of no use: %s", self._home.path, error)
+                continue
+            if network is None or network.network_id != self._network.network_id:
+                log.warning(
+                    "%s is in another network, or in none: start this node again to follow",
+                    self._home.path,
+                )
+            elif _terms(network) != _terms(self._network):
+                self._network = network
+                shell.renewed(network)
+
+
+def _terms(network: Network) -> GrantTerms:
+    """Of its grant: each time that it is bound it is another token."""
+    return read_grant(network.grant, network.root_public_key)
