@@ -164,6 +164,8 @@ def test_nodes_that_run_are_listed_with_what_is_wrong_with_them() -> None:
     told(well, Verdict.OK, f"runs version {__version__}", "3 peers")
     (older,) = network.check_nodes(HOME, ({**NODE, "version": "0.0.1"},), ())
     told(older, Verdict.WARNING, "0.0.1", "start it again")
+    (oldest,) = network.check_nodes(HOME, ({"peer_id": PEER_ID, "pid": 7, "peers": 3},), ())
+    told(oldest, Verdict.WARNING, "version of before", "start it again")
     silent, alone = network.check_nodes(HOME, ({**NODE, "peers": 0},), ("it does not answer",))
     told(silent, Verdict.FAILURE, "does not answer")
     told(alone, Verdict.WARNING, "knows 0 peers")

@@ -66,7 +66,7 @@ def check_sandbox(problem: str | None) -> Finding:
 
 def check_cgroups(parent: Path | None, controllers: Collection[str]) -> Finding:
     """`parent` is where this process may make groups, with these controllers."""
-    delegate = "run the node as a service with Delegate=yes (docs/deploy), or by systemd-run"
+    delegate = "run the node as a service with Delegate=yes (docs/deploy.md), or by systemd-run"
     if parent is None:
         found = "none may be made here: limits are watched by the node, not held by the kernel"
         return warning("cgroups", found, delegate)

@@ -95,8 +95,9 @@ def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> lis
     findings = [failure("node", why, again) for why in silent]
     for node in nodes:
         who = f"{short_id(node['peer_id'])} (process {node['pid']})"
-        found = f"{who} runs version {node['version']}, and knows {node['peers']} peers"
-        if node["version"] != __version__:
+        version = node.get("version", "of before")  # it did not tell then
+        found = f"{who} runs version {version}, and knows {node['peers']} peers"
+        if version != __version__:
             advice = f"start it again: version {__version__} is installed"
             findings.append(warning("node", found, advice))
         elif node["peers"] == 0:

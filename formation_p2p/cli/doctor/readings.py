@@ -99,7 +99,9 @@ def _ages_s(home: Path, nodes: Sequence[Json]) -> list[float]:
         return []
     known = node_socket.answer(node_socket.sockets_of(home)[0], {"ask": "workers"})
     now_s = time.time()
-    return [now_s - worker["issued_unix_s"] for worker in known.get("workers", ())]
+    workers = known.get("workers", ())
+    # An older node does not tell.
+    return [now_s - each["issued_unix_s"] for each in workers if "issued_unix_s" in each]
 
 
 def _disk(home: Path) -> Finding:

@@ -1,0 +1,91 @@
+"""The files of docs/deploy, read by the programs that are made to read them."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.cli.main import app
+from tests.support.programs import ROOT
+
+DEPLOY = ROOT / "docs" / "deploy"
+PROGRAM = re.compile(r"(?:/opt/formation/bin|%h/\.local/bin)/formation")
+# Newer than some systemd that is still in use, which ignores it.
+SINCE_254 = "Unknown key 'DelegateSubgroup'"
+NODES = ("gate", "worker", "agent")
+
+
+def linter(name: str) -> str:
+    """Of the extra `dev`, beside this interpreter."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: pip install '.[dev]'")
+    return found
+
+
+def unit_of(kind: str) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(DEPLOY / kind / "formation@.service")
+    return parser
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("kind", ["system", "user"])
+def test_systemd_accepts_the_units(kind: str, tmp_path: Path) -> None:
+    text = (DEPLOY / kind / "formation@.service").read_text()
+    (tmp_path / "formation@.service").write_text(PROGRAM.sub("/bin/true", text))
+    done = subprocess.run(
+        ["systemd-analyze", f"--{kind}", "--man=no", "verify", "formation@worker.service"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if SINCE_254 not in line]
+    assert (done.returncode, [line for line in said if str(tmp_path) in line]) == (0, []), said
+
+
+@pytest.mark.parametrize("kind", ["system", "user"])
+def test_the_units_run_commands_that_there_are_and_let_them_have_what_workers_need(
+    kind: str,
+) -> None:
+    service = unit_of(kind)["Service"]
+    assert PROGRAM.sub("formation", service["ExecStart"]) == "formation %i $OPTIONS"
+    assert set(NODES) <= set(app.commands)
+    assert (service["Delegate"], service["OOMPolicy"]) == ("yes", "continue")
+    # bubblewrap does not start under any of these: see docs/deploy.md.
+    forbidden = {
+        *("ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset"),
+        *("RestrictNamespaces", "ProtectControlGroups", "SystemCallFilter", "PrivateDevices"),
+    }
+    assert not forbidden & set(service)
+
+
+def test_a_linter_accepts_the_dockerfile() -> None:
+    subprocess.run([linter("hadolint"), DEPLOY / "docker" / "Dockerfile"], check=True, timeout=60)
+
+
+def test_the_compose_file_keeps_to_its_schema() -> None:
+    command = [linter("check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
+    subprocess.run([*command, DEPLOY / "docker" / "compose.yaml"], check=True, timeout=60)
+
+
+def test_the_image_has_what_it_copies_and_a_health_check_that_is_a_command() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in line.split()[:-1])
+    check = re.search(r'CMD \["formation", "(\w+)", "(--\w+)", "(--\w+)"\]', text)
+    assert check is not None
+    name, *options = check.groups()
+    taken = {each for option in app.commands[name].params for each in option.opts}
+    assert set(options) <= taken
