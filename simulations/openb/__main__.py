@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         arguments.pods, trace = SYNTHETIC, synthetic()
+    except ValueError as problem:
+        parser().error(str(problem))
     outcomes = _outcomes(trace, arguments)
     entries = {policy: _entry(policy, each, arguments) for policy, each in outcomes.items()}
     if arguments.json:

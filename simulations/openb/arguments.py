@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulations.arguments import count
 from simulations.openb.run import POLICIES
-from simulations.openb.trace import LISTS, SYNTHETIC
+from simulations.openb.trace import NAMES
 
 CAPABILITY, CAPACITY = "capability", "capacity"
 SEEN, ORACLE = "seen", "oracle"
@@ -22,7 +22,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = arguments.add_argument
-    add("--pods", choices=(*LISTS, SYNTHETIC), default="default", help="made up where not there")
+    listed = f"{', '.join(NAMES)}, or a file's path"
+    add("--pods", type=pods, default="default", help=f"{listed}; made up where the trace is not")
     add("--policy", choices=POLICIES, nargs="+", default=list(POLICIES))
     add("--candidates", type=count(1, 10_000), default=16, help="of a decision of packed")
     add("--seeds", type=seeds, default=seeds("42..51"), help="42..51, or 42,43; as published")
@@ -42,6 +43,14 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print JSON")
     add("--plot", type=Path, metavar="FILE", help="also draw allocation against arrivals")
     return arguments
+
+
+def pods(text: str) -> str:
+    """The name of a list, or the path of a file that is there. Raises ArgumentTypeError."""
+    if text not in NAMES and not Path(text).is_file():
+        known = f"{', '.join(NAMES)}, or the path of a list in the trace's format"
+        raise argparse.ArgumentTypeError(f"{text} is neither a list nor a file; write {known}")
+    return text
 
 
 def seeds(text: str) -> list[int]:

@@ -28,6 +28,7 @@ class Cluster:
         self.cpu: Ints = np.array([machine.cpu_milli for machine in machines])
         self.memory: Ints = np.array([machine.memory_mib for machine in machines])
         self.kind: Ints = np.array([self.models.index(machine.model) for machine in machines])
+        self.devices: Ints = np.array([machine.gpus for machine in machines])
         widest = max(machine.gpus for machine in machines)
         self.free: Ints = np.array(
             [

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.fragmentation import IDLE_PER_FRAGMENT
+from formation_p2p.core.placement.fragmentation import (
+    IDLE_PER_FRAGMENT,
+    MAX_SCARCITY,
+    SCARCITY_MILLI,
+)
 from formation_p2p.core.workload.mix import EMPTY_MIX, MAX_SHAPES, REMEMBERED
 from formation_p2p.core.workload.mix import Shape as SeenShape
 from simulations.openb.cluster import Cluster, Ints
@@ -95,7 +99,8 @@ class Packed(Stateless):
         cost the same the fullest comes first."""
         cluster = self._cluster
         seen = np.flatnonzero(weights)
-        expected, weights = self.shapes.expected.only(seen), weights[seen]
+        expected, weight = self.shapes.expected.only(seen), SCARCITY_MILLI * weights.sum()
+        weights = self._by_scarcity(machines, expected, weights[seen])
         place, device, after = cluster.options(machines, pod)
         free = np.concatenate([cluster.free[machines], after])
         where = np.concatenate([machines, machines[place]])
@@ -105,10 +110,18 @@ class Packed(Stateless):
         used = expected.once(free, cpu, kind) + expected.full(free, cpu, kind)
         wasted = 2 * weights.sum() * free.sum(axis=1) - used @ weights
         added = wasted[len(machines) :] - wasted[: len(machines)][place]
-        cost = IDLE_PER_FRAGMENT // 2 * added + weights.sum() * after.sum(axis=1)
+        cost = IDLE_PER_FRAGMENT // 2 * added + weight * after.sum(axis=1)
         fullness = np.where(device < 0, 0, cluster.free[machines[place], device])
         order = np.lexsort((fullness, cost, place))
         return place[order], device[order], cost[order]
+
+    def _by_scarcity(self, machines: Ints, expected: Expected, weights: Ints) -> Ints:
+        """`fragmentation.by_scarcity`: what none of the machines may run weighs nothing."""
+        devices = self._cluster.devices[machines]
+        able = devices @ expected.able(self._cluster.kind[machines])
+        most = SCARCITY_MILLI * MAX_SCARCITY
+        times_milli = np.minimum(SCARCITY_MILLI * devices.sum() // np.maximum(able, 1), most)
+        return np.where(able > 0, weights * times_milli, 0)
 
     def _see(self, pod: Pod, machines: Ints) -> None:
         shape = self.shapes.place[SeenShape.of(requirements(pod))]

@@ -22,6 +22,12 @@ from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI, normalise_model
 DATA: Final = Path(os.environ.get("FORMATION_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LISTS: Final = ("default", "cpu100", "gpushare40", "gpuspec10", "multigpu20")
 SYNTHETIC: Final = "synthetic"
+# The default list, in which a third of the tasks with GPUs accept one model alone, or two: drawn
+# from all models alike, so that most of these tasks ask for one that few machines have.
+WITH_MODELS: Final = {"onemodel33": 1, "twomodels33": 2}
+MODELS_SHARE: Final = 1 / 3
+_MODELS_SEED: Final = 1
+NAMES: Final = (*LISTS, *WITH_MODELS, SYNTHETIC)
 # Pods arrive until they have asked for so many times the GPUs that there are.
 ARRIVALS: Final = 1.3
 # The share of pods whose shapes are typical: by them fragments are measured.
@@ -76,12 +82,32 @@ class Trace(NamedTuple):
 
 
 def read(pods: str, folder: Path = DATA) -> Trace:
-    """One of LISTS, or SYNTHETIC. Raises OSError."""
+    """One of NAMES, or the path of a list in the trace's format. Raises OSError, and ValueError
+    for a file in another format."""
     if pods == SYNTHETIC:
         return synthetic()
-    nodes = _rows(folder / "openb" / "openb_node_list_gpu_node.csv")
-    rows = _rows(folder / "openb" / f"openb_pod_list_{pods}.csv")
-    return Trace(tuple(map(_machine, nodes)), tuple(map(_pod, rows)))
+    if pods in WITH_MODELS:
+        return with_models(read("default", folder), WITH_MODELS[pods])
+    machines = tuple(map(_machine, _rows(folder / "openb" / "openb_node_list_gpu_node.csv")))
+    path = folder / "openb" / f"openb_pod_list_{pods}.csv" if pods in LISTS else Path(pods)
+    try:
+        return Trace(machines, tuple(map(_pod, _rows(path))))
+    except KeyError as error:
+        raise ValueError(f"{path} has no column {error}; docs/packing.md names them") from error
+
+
+def with_models(trace: Trace, count: int) -> Trace:
+    """MODELS_SHARE of the pods with GPUs accept so many models alone, each drawn from all."""
+    rng = random.Random(f"{_MODELS_SEED}/models")
+    models = sorted({machine.model for machine in trace.machines})
+    return trace._replace(
+        pods=tuple(
+            pod._replace(models=tuple(sorted(rng.sample(models, count))))
+            if pod.gpus and rng.random() < MODELS_SHARE
+            else pod
+            for pod in trace.pods
+        )
+    )
 
 
 def synthetic(machines: int = 120, pods: int = 800, seed: int = 1) -> Trace:

@@ -49,7 +49,12 @@ class Expected:
         used: Ints = times * self._gpus * self._share * self._fits(roomy, cpu, kind)
         return used
 
+    def able(self, kind: Ints) -> Bools:
+        """Which machines (rows) have the model for the task (columns)."""
+        admitted: Bools = self._able.T[kind]
+        return admitted
+
     def _fits(self, roomy: Bools, cpu: Ints, kind: Ints) -> Bools:
         enough = roomy.sum(axis=2)[:, self._size] >= self._gpus
-        fits: Bools = enough & (cpu[:, None] >= self._cpu) & self._able.T[kind]
+        fits: Bools = enough & (cpu[:, None] >= self._cpu) & self.able(kind)
         return fits

@@ -23,7 +23,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.mix import Seen
 from simulations.openb import packing
 from simulations.openb.__main__ import main
-from simulations.openb.arguments import seeds
+from simulations.openb.arguments import pods, seeds
 from simulations.openb.cluster import NONE, Cluster
 from simulations.openb.network import Network, Shards, capability, requirements
 from simulations.openb.policies import BestFit, Gradient
@@ -32,17 +32,20 @@ from simulations.openb.trace import (
     Machine,
     Pod,
     Shape,
+    Trace,
     arrivals,
     published,
     read,
     synthetic,
     typical,
+    with_models,
 )
 
 pytestmark = pytest.mark.at_length
 
 SEED = 7
 SMALL = synthetic(machines=60, pods=300, seed=SEED)
+CHOOSY = with_models(SMALL, 1)
 HALF = Pod(4_000, 8_192, 1, 500)
 WHOLE = Pod(8_000, 16_384, 1, 1000)
 
@@ -68,15 +71,16 @@ def profile(cluster: Cluster, network: Network, number: int) -> Profile:
     )
 
 
-def test_packed_chooses_as_the_library_does() -> None:
+@pytest.mark.parametrize("trace", [SMALL, CHOOSY], ids=["any model", "one model"])
+def test_packed_chooses_as_the_library_does(trace: Trace) -> None:
     """The machine and the device, by what the library's own recorders have seen."""
     rng = random.Random(SEED)
-    cluster = Cluster(SMALL.machines)
+    cluster = Cluster(trace.machines)
     network = Network(cluster, SEED)
-    policy = packing.Packed(cluster, network, SMALL.pods, SEED, candidates=5)
+    policy = packing.Packed(cluster, network, trace.pods, SEED, candidates=5)
     recorders = [Seen() for _ in cluster.machines]
     compared = 0
-    for number, pod in enumerate(arrivals(SMALL, rng)):
+    for number, pod in enumerate(arrivals(trace, rng)):
         choice = policy.choose(pod)
         found = policy.found.machines.tolist()
         if choice is None:
@@ -215,6 +219,15 @@ def test_packing_beats_chance_and_knowing_the_future_is_not_needed() -> None:
     assert packed > mean_allocation("packed", oracle=True) - 2
 
 
+def test_tasks_for_one_model_find_room_as_with_all_machines_seen() -> None:
+    """Tasks without a model would take what is scarce, and these would find none."""
+    packed, fgd = (
+        sum(run(CHOOSY, Plan(policy, seed)).allocation_pct[100] for seed in range(2)) / 2
+        for policy in ("packed", "fgd")
+    )
+    assert packed > fgd - 0.5
+
+
 def test_json_has_one_entry_a_policy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "load.png"
     command = f"--pods synthetic --policy random packed --candidates 4 --seeds {SEED},8 --json"
@@ -273,6 +286,33 @@ def test_the_trace_is_read_as_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "given"), [("42..44", [42, 43, 44]), ("3", [3]), ("5,1", [5, 1])])
 def test_seeds_are_given_as_a_range_or_one_by_one(text: str, given: list[int]) -> None:
     assert seeds(text) == given
+
+
+def test_a_list_is_read_from_any_file_in_the_format_of_the_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "openb"
+    folder.mkdir()
+    (folder / "openb_node_list_gpu_node.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,64000,262144,2,T4\n"
+    )
+    (folder / "openb_pod_list_default.csv").write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "p,6000,12288,1,1000\n" * 60
+    )
+    mine, other = tmp_path / "mine.csv", tmp_path / "other.csv"
+    mine.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,6000,12288,1,500\n")
+    other.write_text("name,cores\np0,6\n")
+    assert pods(str(mine)) == str(mine)
+    assert read(str(mine), tmp_path).pods == (Pod(6000, 12_288, 1, 500),)
+    choosy = [pod.models for pod in read("twomodels33", tmp_path).pods]
+    assert set(choosy) == {(), ("p100", "t4")}
+    assert 10 < len(list(filter(None, choosy))) < 30
+    monkeypatch.setattr("simulations.openb.__main__.read", lambda name: read(name, tmp_path))
+    with pytest.raises(SystemExit):
+        main(["--pods", str(other)])
+    assert "has no column" in capsys.readouterr().err
+    with pytest.raises(argparse.ArgumentTypeError, match="neither a list nor a file"):
+        pods(str(tmp_path / "none.csv"))
 
 
 @pytest.mark.parametrize("text", ["", "4..", "x", "5..4", "1,,2"])

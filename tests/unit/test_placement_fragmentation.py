@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.placement import fragmentation
-from formation_p2p.core.placement.fragmentation import best_devices, best_fit, shares_of
+from formation_p2p.core.placement.fragmentation import (
+    MAX_SCARCITY,
+    SCARCITY_MILLI,
+    best_devices,
+    best_fit,
+    by_scarcity,
+    shares_of,
+)
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.fits import Ledger, claims_on
@@ -134,7 +141,7 @@ def test_the_cost_is_in_thousandths_of_a_gpu() -> None:
     expected = mix("gpu=1", "gpu=1,gpu.share=0.5")
     fit = best_fit(parse_requirements("gpu=1,gpu.share=0.75"), able, free, expected)
     assert not isinstance(fit, Infeasible)
-    above, below = fit.cost(expected)
+    above, below = fit.cost(expected.weight)
     assert above / below == 250 + 250 / 256  # and nothing was wasted before
 
 
@@ -193,3 +200,28 @@ def test_devices_of_another_kind_are_tried_too() -> None:
     )
     assert not isinstance(chosen, Infeasible)
     assert [claim.device_id for claim in chosen] == ["G1"]
+
+
+def scarcity(text: str, *machines: Capability) -> int:
+    """In thousandths: how many times a task of a mix counts among these machines."""
+    [(_, times_milli)] = by_scarcity(mix(text), machines).shapes
+    return times_milli
+
+
+def test_a_task_counts_by_the_devices_there_are_for_each_that_may_run_it() -> None:
+    many, one = machine(*(a100(f"G{n}") for n in range(5))), machine(h100("G0"))
+    assert scarcity("gpu=1", many, one) == SCARCITY_MILLI
+    assert scarcity("gpu=1,gpu.model=a100", many, one) == SCARCITY_MILLI * 6 // 5
+    assert scarcity("gpu=1,gpu.model=h100", many, one) == 6 * SCARCITY_MILLI
+    assert scarcity("gpu=1,gpu.cc=9.0", many, one) == 6 * SCARCITY_MILLI
+
+
+def test_what_is_very_scarce_does_not_outweigh_all_else() -> None:
+    many = [machine(*(a100(f"G{n}") for n in range(8)))] * 4
+    assert scarcity("gpu=1,gpu.model=h100", *many, machine(h100("G0"))) == (
+        MAX_SCARCITY * SCARCITY_MILLI
+    )
+
+
+def test_what_none_may_run_does_not_count() -> None:
+    assert by_scarcity(mix("gpu=1,gpu.model=h100"), [machine(a100("G0"))]) == Mix(())

@@ -11,7 +11,7 @@ from formation_p2p.core.resources.capability import GpuFree, idle
 from formation_p2p.core.resources.requirements import parse_requirements
 from formation_p2p.core.workload.mix import MAX_SHAPES, Mix, Shape
 from tests.support.placement_world import order, peer, profile, task, worker
-from tests.support.resources_world import a100, machine
+from tests.support.resources_world import a100, h100, machine
 
 
 def node(name: str, *shares: int, cpu_milli: int = 64_000) -> Candidate:
@@ -59,6 +59,17 @@ def test_of_two_where_fragments_grow_alike_the_fuller_is_taken() -> None:
     needs = "gpu=1,cpu=1"
     four, two = node("alice", *[1000] * 4), node("bob", 1000, 1000)
     assert best(needs, four, two, expected=(needs,)) == "bob"
+
+
+def test_a_model_that_few_have_is_kept_for_tasks_that_accept_no_other() -> None:
+    """Alice and bob are of the common one; all have been asked for either as often."""
+    common = [node(name, *[1000] * 8) for name in ("alice", "bob")]
+    able = machine(h100("G0"), h100("G1"), cpu_milli=64_000)
+    scarce = worker(profile("carol", able, idle(able)))
+    each = ("gpu=1,gpu.model=a100", "gpu=1,gpu.model=h100")
+    assert best("gpu=1", *common, scarce, expected=each) != "carol"
+    assert best("gpu=1,gpu.model=h100", scarce, expected=each) == "carol"
+    assert best("gpu=1", *common, scarce, expected=("gpu=1",)) == "carol"  # the smallest
 
 
 def test_what_has_no_room_now_scores_nothing_but_is_kept() -> None:

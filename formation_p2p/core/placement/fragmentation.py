@@ -5,6 +5,12 @@ Gradient Descent", USENIX ATC 2023. For a task that does not fit, all free GPUs 
 that fits, those of devices too full for it. A machine's fragments are the mean over a mix of tasks,
 and a task belongs where they grow least.
 
+Capacity that few have is not to be used up by tasks that any machine could run. So a task of the
+mix that only some devices may run counts for more, as if all of its kind came to those devices:
+of a sixth of all tasks for one model, which a twentieth of the devices is of, each such device
+expects more than three times as many as its share of the tasks (`by_scarcity`). Without that, the
+models that many candidates have weigh most, and scarce ones are given away.
+
 That looks one task ahead: eight idle devices and cores for one task have no fragments. So half of
 the measure is what would still be free after as many such tasks as fit: then cores that will run
 out and rests that will remain count from the beginning. Of two machines whose fragments grow by the
@@ -15,7 +21,8 @@ Integers throughout: the same facts give the same answer on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +36,11 @@ from formation_p2p.core.workload.mix import Mix, Shape
 # A whole idle device more on a machine weighs as much as 4 thousandths of one in fragments.
 # Twice the weight costs 0.1 per cent of a cluster's GPUs, none at all 0.3 (docs/packing.md).
 IDLE_PER_FRAGMENT: Final = 256
+# Tasks of a mix are counted in thousandths once they are weighed by what is scarce.
+SCARCITY_MILLI: Final = 1000
+# ...and one counts at most so many times: with 4 the scarce models are not kept, and without a
+# bound more of a cluster that is asked for far too much stays idle (docs/packing.md).
+MAX_SCARCITY: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +52,26 @@ class Fit:
     added: int
     idle_milli: int
 
-    def cost(self, mix: Mix) -> tuple[int, int]:
-        """In thousandths of a GPU, as a fraction: less is better."""
-        above = IDLE_PER_FRAGMENT // 2 * self.added + mix.weight * self.idle_milli
-        return above, IDLE_PER_FRAGMENT * mix.weight
+    def cost(self, weight: int) -> tuple[int, int]:
+        """In thousandths of a GPU, as a fraction: less is better. `weight` is that of the mix, in
+        its units, before any task in it was found scarce."""
+        above = IDLE_PER_FRAGMENT // 2 * self.added + weight * self.idle_milli
+        return above, IDLE_PER_FRAGMENT * weight
+
+
+def by_scarcity(mix: Mix, machines: Iterable[Capability]) -> Mix:
+    """The mix in thousandths of tasks, each counted as many times as there are devices for each
+    one of these machines that may run it: 1 to MAX_SCARCITY times. What none may run is left out,
+    for it makes no difference between them."""
+    devices = Counter(gpu for able in machines for gpu in map(_kind, able.gpus))
+    shapes = []
+    for shape, count in mix.shapes:
+        able = sum(number for gpu, number in devices.items() if _is_able(shape, gpu))
+        if able:
+            most = SCARCITY_MILLI * MAX_SCARCITY
+            times_milli = min(SCARCITY_MILLI * devices.total() // able, most)
+            shapes.append((shape, count * times_milli))
+    return Mix(tuple(shapes))
 
 
 def best_devices(
@@ -80,7 +108,7 @@ def _options(
     needs: Requirements, capability: Capability, capacity: Capacity
 ) -> Iterator[tuple[GpuClaim, ...]]:
     """A part of one device may come from any that has it: of each kind once, the fullest first."""
-    kinds = {gpu.device_id: replace(gpu, device_id="any") for gpu in capability.gpus}
+    kinds = {gpu.device_id: _kind(gpu) for gpu in capability.gpus}
     tried = set()
     for free in sorted(capacity.gpus, key=lambda free: (free.share_milli, free.device_id)):
         kind = (kinds.get(free.device_id), free.share_milli, free.memory_bytes)
@@ -112,6 +140,11 @@ def fragments(capability: Capability, cpu_milli: int, shares: Mapping[str, int],
             full = times * shape.gpu_count * needed
         wasted += count * (2 * free - once - full)
     return wasted
+
+
+def _kind(gpu: Gpu) -> Gpu:
+    """The same for devices that are alike."""
+    return replace(gpu, device_id="any")
 
 
 def _is_able(shape: Shape, gpu: Gpu) -> bool:

@@ -10,7 +10,11 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.placement.candidate import Candidate, TaskView, free_part, task_part
-from formation_p2p.core.placement.fragmentation import best_fit
+from formation_p2p.core.placement.fragmentation import (
+    SCARCITY_MILLI,
+    best_fit,
+    by_scarcity,
+)
 from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, scored
 from formation_p2p.core.refusals import Distrusted, Infeasible
@@ -187,7 +191,8 @@ CANDIDATES: Final = 16
 @dataclass(frozen=True, slots=True)
 class Packed(Policy):
     """The worker whose GPUs a task would fragment least, for the tasks that the network has seen:
-    its own profile and their mix alone decide, so that a handful of candidates is enough.
+    its own profile and their mix decide, where what only some of the candidates' devices may run
+    counts for more, so that a handful of candidates is enough.
 
     0.5 where a task would leave fragments as they are and nothing free; 0.25 with a whole GPU
     more in fragments, 0.75 with one less; 0 for a worker without room.
@@ -196,8 +201,10 @@ class Packed(Policy):
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         roomy = (each for each in candidates if each.lacks(task) is None)
         nearest = sorted(roomy, key=lambda each: each.distance(task))[:CANDIDATES]
-        mix = merged(each.profile.mix for each in nearest)
-        scores = {each.peer_id: _fitting(task, each, mix) for each in nearest}
+        seen = merged(each.profile.mix for each in nearest)
+        mix = by_scarcity(seen, (each.profile.capability for each in nearest))
+        weight = SCARCITY_MILLI * seen.weight
+        scores = {each.peer_id: _fitting(task, each, mix, weight) for each in nearest}
         return [scores.get(each.peer_id, NO_SCORE) for each in candidates]
 
     @property
@@ -208,11 +215,11 @@ class Packed(Policy):
         return "packed"
 
 
-def _fitting(task: TaskView, candidate: Candidate, mix: Mix) -> Score:
+def _fitting(task: TaskView, candidate: Candidate, mix: Mix, weight: int) -> Score:
     profile = candidate.profile
     fit = best_fit(task.needs, profile.capability, profile.capacity, mix)
     assert not isinstance(fit, Infeasible), "only those with room are scored"
-    above, below = fit.cost(mix)
+    above, below = fit.cost(weight)
     # A division of integers is the same on any machine, as no exponential is.
     value = 0.5 - 0.5 * (above / (WHOLE_GPU_MILLI * below + abs(above)))
     return scored([Term("fragments", value)])
