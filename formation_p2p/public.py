@@ -103,12 +103,12 @@ from formation_p2p.core.workload.derive import Stage as Stage
 from formation_p2p.core.workload.derive import derive as derive
 from formation_p2p.core.workload.environment import Env as Env
 from formation_p2p.core.workload.hints import Hints as Hints
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate as MemoryEstimate
 from formation_p2p.core.workload.outcome import Failed as Failed
 from formation_p2p.core.workload.outcome import FailureKind as FailureKind
 from formation_p2p.core.workload.outcome import Outcome as Outcome
 from formation_p2p.core.workload.outcome import Succeeded as Succeeded
 from formation_p2p.core.workload.outcome import Usage as Usage
-from formation_p2p.core.workload.plan import MemoryEstimate as MemoryEstimate
 from formation_p2p.core.workload.plan import Plan as Plan
 from formation_p2p.core.workload.plan import PlannedTask as PlannedTask
 from formation_p2p.core.workload.process import ContainerSpec as ContainerSpec

@@ -23,7 +23,7 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.discovered import Discovery
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.result_fetches import WantedResult

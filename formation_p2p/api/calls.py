@@ -31,8 +31,8 @@ from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES, CallContext
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.environment import Environment
-from formation_p2p.core.workload.large_result import Content
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel, places_of
 from formation_p2p.core.workload.work import PythonCall, Task, task_id

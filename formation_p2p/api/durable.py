@@ -20,7 +20,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import Resume, Submit
 from formation_p2p.core.placement.policy import PlacementPolicy
-from formation_p2p.core.workload.plan import MemoryEstimate
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.host.blobs.job_data import JobData
 from formation_p2p.host.policies import parse_policy
 from formation_p2p.host.shell import Shell

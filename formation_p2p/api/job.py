@@ -24,7 +24,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.workload.plan import MemoryEstimate
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it

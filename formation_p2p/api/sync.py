@@ -22,7 +22,7 @@ from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.plan import MemoryEstimate
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
 P = ParamSpec("P")

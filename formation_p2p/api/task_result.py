@@ -26,7 +26,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Refusal
-from formation_p2p.core.workload.large_result import Content, kept_size
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import FailureKind
 
 
@@ -70,6 +70,8 @@ class TaskResult:
             case "failed":
                 last = self.reasons[-1]
                 why = f"{who} failed on {last.worker}: {last.why}"
+                from formation_p2p.core.workload.large_result import kept_size
+
                 if (size := kept_size(self.kind, self.result)) is not None:
                     return ResultTooLarge(why, last.worker, size, self.result)
                 return TaskFailed(why)

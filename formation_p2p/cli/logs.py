@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 import sys
@@ -25,11 +26,13 @@ _VERBOSE: Final = inspect.Parameter(
 
 
 def logged(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with `-v` after its own options."""
+    """The command, with `-v` after its own options, and the collector that main.py had stopped."""
     signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
     def call(verbose: int, **arguments: Any) -> None:
+        gc.freeze()
+        gc.enable()
         log_from(verbose)
         command(**arguments)
 

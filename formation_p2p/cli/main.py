@@ -5,6 +5,7 @@ A command is imported when it is called, and the node when the command needs one
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import logging
@@ -121,6 +122,8 @@ class _Formation(CommandGroup):
             raise click.exceptions.Exit(SIGNALLED + signal.SIGPIPE) from None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        # What is imported stays: to look through it, again and again, is a tenth of a start.
+        gc.disable()
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A terminal that cannot show a character shows another; no reason to stop.
             sys.stdout.reconfigure(errors="replace")

@@ -25,7 +25,7 @@ from formation_p2p.core.workload.process import ProcessResult
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.cli.local.link import Link
-    from formation_p2p.core.workload.plan import MemoryEstimate
+    from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 
 T = TypeVar("T")
 

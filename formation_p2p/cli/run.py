@@ -23,6 +23,7 @@ from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.workload.process import ProcessSpec
 
 if TYPE_CHECKING:
+    from formation_p2p.cli.local.link import WatchedJob
     from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.placement.task_options import TaskOptionKwargs, TaskOptions
 
@@ -129,7 +130,6 @@ def run(
         flags.require(place, Right.SUBMIT, driver=kind.driver, priority=options.priority)
 
     async def place_and_wait(interrupt: Interrupt) -> int:
-        from formation_p2p.cli.as_json import lines_of
         from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
@@ -144,7 +144,7 @@ def run(
                 interrupt.first(job.cancel, "cancelling the command")
             else:
                 interrupt.leaves(state)
-            show = lines_of(job) if as_json else _pass_on(spec.argv[0])
+            show = _lines(job) if as_json else _pass_on(spec.argv[0])
             async for event in job.events():
                 await show(event)
             (result,) = await job.results()
@@ -159,6 +159,12 @@ def run(
             return DONE
 
     end_with(place_and_wait)
+
+
+def _lines(job: WatchedJob) -> Show:
+    from formation_p2p.cli.as_json import lines_of
+
+    return lines_of(job)
 
 
 def _pass_on(what: str) -> Show:

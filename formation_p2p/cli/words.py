@@ -8,10 +8,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from formation_p2p.core.refusals import Infeasible, Refusal
-from formation_p2p.core.resources.gpu import format_compute_capability
+if TYPE_CHECKING:
+    from formation_p2p.core.refusals import Refusal
 
 Json = dict[str, Any]
 
@@ -41,6 +41,9 @@ def one_line(text: str) -> str:
 
 def refusal_in_words(refusal: Refusal) -> str:
     """As `str(refusal)`, with compute capabilities as people write them."""
+    from formation_p2p.core.refusals import Infeasible
+    from formation_p2p.core.resources.gpu import format_compute_capability
+
     match refusal:
         case Infeasible("gpu.cc", int() as needed, int() as free):
             wanted, has = map(format_compute_capability, (needed, free))

@@ -10,13 +10,14 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NewType, Self
+from typing import TYPE_CHECKING, Final, NewType, Self
 
 import base58
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from formation_p2p.core.keyspace import Key, key_of
+
+if TYPE_CHECKING:  # a command that goes through a running node signs and verifies nothing
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PeerId = NewType("PeerId", str)
 """A libp2p peer id in base58btc. Made by `peer_id_from_bytes`, `parse_peer_id` or an Identity."""
@@ -107,6 +108,9 @@ def peer_id_of(public_key: bytes) -> PeerId:
 
 def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
     """Whether `signature` is that of `message` under a raw Ed25519 public key."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -132,6 +136,8 @@ class Identity:
     @classmethod
     def from_seed(cls, seed: bytes) -> Self:
         """From the 32 bytes of an Ed25519 private key (RFC 8032's seed)."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         private = Ed25519PrivateKey.from_private_bytes(seed)
         public = private.public_key().public_bytes_raw()
         return cls(private, peer_id_of(public), public)

@@ -19,7 +19,7 @@ from formation_p2p.core.dispatch.fetch import (
 )
 from formation_p2p.core.errors import FormationError, NodeClosed
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.storage.journal import Journal

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.negotiation.session import Fenced
-from formation_p2p.core.workload.large_result import size_at_worker
+from formation_p2p.core.workload.large_result import (
+    size_at_worker,
+)
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome
 
 if TYPE_CHECKING:

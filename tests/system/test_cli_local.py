@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,6 +114,17 @@ def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
     world.worker.line_with("cancelled")
 
 
+def test_a_command_and_a_node_of_two_versions_part_by_name(world: World) -> None:
+    with _connected(world.home) as older:  # a command's
+        older.sendall(_frame({"formation": "0.0.1/1"}))
+        assert older.makefile("rb").read() == _frame({"formation": VERSION})  # and no more
+    socket_of(world.other).unlink(missing_ok=True)
+    with _another(world.other, {"formation": "0.0.1/1"}):
+        done = formation(world.other, "run", "--", "echo", "hi")
+    assert (done.code, done.out) == (0, b"hi\n")
+    assert "is of another version; joining by itself" in done.err
+
+
 def test_clients_that_mean_harm_do_none(world: World) -> None:
     process = psutil.Process(world.worker.process.pid)
     before = process.memory_info().rss
@@ -146,6 +158,32 @@ def test_clients_that_mean_harm_do_none(world: World) -> None:
 def _frame(message: object) -> bytes:
     body = cbor2.dumps(message)
     return struct.pack(">I", len(body)) + body
+
+
+@contextlib.contextmanager
+def _another(home: Path, greeting: object) -> Iterator[None]:
+    """A node that greets so, whatever it is told."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with reachable(socket_of(home)) as name:
+        listener.bind(name)
+    listener.listen()
+
+    def greet() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(_frame(greeting))
+                connection.recv(1024)
+
+    greeter = threading.Thread(target=greet)
+    greeter.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        greeter.join(10)
+        socket_of(home).unlink()
 
 
 def _connected(home: Path) -> socket.socket:

@@ -9,7 +9,7 @@ from formation_p2p.cli.job_file import parse_job_file
 from formation_p2p.core.dispatch.task_run import TRANSITIONS
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.derive import MAX_EDGES
-from formation_p2p.core.workload.plan import MAX_KINDS, MAX_SAMPLES
+from formation_p2p.core.workload.memory_estimate import MAX_KINDS, MAX_SAMPLES
 from formation_p2p.core.workload.work import MAX_TASKS, MIN_MEMORY_BYTES
 from tests.support.documents import block, text_of
 from tests.support.state_tables import events_table

@@ -16,16 +16,13 @@ from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.derive import Stage, derive, refuse_same
 from formation_p2p.core.workload.inputs_from import bound
-from formation_p2p.core.workload.plan import (
+from formation_p2p.core.workload.memory_estimate import (
     MIN_RUNS,
     MemoryEstimate,
-    Plan,
-    PlannedTask,
     kind_of,
     learn,
-    plan_of,
-    tasks_of,
 )
+from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.work import (
     MAX_KIND_CHARS,

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from formation_p2p.core.placement.discovered import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
-    from formation_p2p.core.workload.plan import MemoryEstimate, Plan
+    from formation_p2p.core.workload.memory_estimate import MemoryEstimate
+    from formation_p2p.core.workload.plan import Plan
     from formation_p2p.core.workload.work import Work
 
 _ENDED = "the node of this machine ended meanwhile; run the command again"
@@ -202,7 +203,7 @@ class LocalJob:
     def sizes(self) -> tuple[MemoryEstimate, ...]:
         if not self._sizes:
             return ()
-        from formation_p2p.core.workload.plan import MemoryEstimate
+        from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 
         return tuple(MemoryEstimate(*each) for each in self._sizes)
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.workload.blob import Blob
-    from formation_p2p.core.workload.plan import MemoryEstimate, Plan
+    from formation_p2p.core.workload.memory_estimate import MemoryEstimate
+    from formation_p2p.core.workload.plan import Plan
     from formation_p2p.core.workload.work import Work
 
 

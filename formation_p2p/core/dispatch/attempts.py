@@ -26,7 +26,11 @@ from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
 from formation_p2p.core.workload.call_context import CallContext
-from formation_p2p.core.workload.large_result import Content, blob_of, is_large
+from formation_p2p.core.workload.content import Content
+from formation_p2p.core.workload.large_result import (
+    blob_of,
+    is_large,
+)
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
 # Workers that lack the same thing, while others have it, are rarely so many.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.private_blob import PrivateBlob
 
 

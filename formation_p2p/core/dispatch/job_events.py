@@ -10,7 +10,7 @@ from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.code_bundle import Code
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
 
 if TYPE_CHECKING:  # a command that reads events of another process has no use for them

@@ -14,7 +14,10 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
-from formation_p2p.core.workload.large_result import Content, is_large
+from formation_p2p.core.workload.content import Content
+from formation_p2p.core.workload.large_result import (
+    is_large,
+)
 from formation_p2p.core.workload.outcome import UNMEASURED, UNSTARTED, Failed, FailureKind, Usage
 
 

@@ -41,7 +41,9 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.large_result import size_at_worker
+from formation_p2p.core.workload.large_result import (
+    size_at_worker,
+)
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 

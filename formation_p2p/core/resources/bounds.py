@@ -11,7 +11,11 @@ from collections.abc import Collection
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.units import MAX_BYTES, MAX_MILLI
+from formation_p2p.core.units import MAX_BYTES, MAX_MILLI, MIB
+
+# A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
+# smallest rented ones do, its cores still run out before its memory.
+DEFAULT_MEMORY_BYTES: Final = 512 * MIB
 
 MAX_CPU_MILLI: Final = MAX_MILLI
 MAX_MEMORY_BYTES: Final = MAX_BYTES

@@ -17,6 +17,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources import bounds
+from formation_p2p.core.resources.bounds import DEFAULT_MEMORY_BYTES as DEFAULT_MEMORY_BYTES
 from formation_p2p.core.resources.environment import check_prepared
 from formation_p2p.core.resources.gpu import (
     MAX_COMPUTE_CAPABILITY,
@@ -31,9 +32,6 @@ from formation_p2p.core.resources.python import (
 )
 from formation_p2p.core.units import MAX_BYTES, MIB, parse_bytes, parse_milli
 
-# A Python process with numpy and a little data; and where a machine has 2 GiB a core, as the
-# smallest rented ones do, its cores still run out before its memory.
-DEFAULT_MEMORY_BYTES: Final = 512 * MIB
 # A list of more alternatives would hardly exclude any model.
 MAX_MODELS_ASKED: Final = 16
 

@@ -7,8 +7,6 @@ the acknowledgement.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import format_bytes
@@ -16,15 +14,6 @@ from formation_p2p.core.workload.outcome import FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.work import PythonCall
-
-
-class Content(Protocol):
-    """What the blob of a large result has, on the submitter's machine."""
-
-    def take(self) -> memoryview:
-        """Its bytes, for its reader: nothing else changes them. From then on it counts as read.
-        Raises LocalError where it is gone."""
-        ...
 
 
 def is_large(driver: str, result: bytes) -> bool:

@@ -8,20 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, shown
+from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import (
-    DEFAULT_MEMORY_BYTES,
     Requirements,
     driven_by,
 )
-from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.inputs_from import reading
+from formation_p2p.core.workload.memory_estimate import MemoryEstimate, kind_of
 from formation_p2p.core.workload.work import (
-    MAX_KIND_CHARS,
     MAX_TASKS,
-    MIN_MEMORY_BYTES,
     InputFrom,
     Task,
     Work,
@@ -168,61 +165,3 @@ def shared_in(environment: Environment, driver: str, shared: bytes) -> bytes:
             return replace(CallContext.decode(shared), environment=environment.encode()).encode()
         case _:
             raise InvalidInput("env", f"{driver} tasks bring their packages themselves")
-
-
-# -- memory that was not asked for -----------------------------------------------------------------
-
-# Fewer say little of the next one.
-MIN_RUNS: Final = 5
-# Of one kind. Needs change with the program: older samples tell of an older one.
-MAX_SAMPLES: Final = 200
-# Many more than a person has programs.
-MAX_KINDS: Final = 1_000
-_PERCENTILE: Final = 95
-_HEADROOM_PERCENT: Final = 20
-# Sizes are multiples of this, so that tasks whose needs are nearly the same share leases.
-_STEP_BYTES: Final = 16 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """The memory for tasks of a kind, which begins with the driver: `process:train.py`.
-
-    It is the 95th percentile of what the last runs have used, and a fifth more. A task that is
-    stopped at that limit is tried again with more, so that an estimate never fails what the default
-    would run.
-    """
-
-    kind: str
-    runs: int
-    memory_bytes: int
-
-    @property
-    def more_bytes(self) -> int:
-        """The memory for another attempt of a task that was stopped at its limit."""
-        return min(max(2 * self.memory_bytes, DEFAULT_MEMORY_BYTES), MAX_MEMORY_BYTES)
-
-    def __str__(self) -> str:
-        memory = format_bytes(self.memory_bytes)
-        what = self.kind.partition(":")[2]
-        how = f"p{_PERCENTILE} + {_HEADROOM_PERCENT} %"
-        return f"memory {memory}: learnt from {self.runs} runs of {what} ({how})"
-
-
-def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
-    """From the memory that earlier runs have used; None where they are too few."""
-    if len(used_bytes) < MIN_RUNS:
-        return None
-    ranked = sorted(used_bytes)
-    most = ranked[-(-_PERCENTILE * len(ranked) // 100) - 1]
-    wanted = max(-(-most * (100 + _HEADROOM_PERCENT) // 100), MIN_MEMORY_BYTES)
-    stepped = -(-wanted // _STEP_BYTES) * _STEP_BYTES
-    return MemoryEstimate(kind, len(ranked), min(stepped, MAX_MEMORY_BYTES))
-
-
-def kind_of(work: Work, name: str = "") -> str:
-    """The name under which the memory of a piece of work is learnt: the one given, or what it
-    runs. Empty where that says nothing, such as a command in the arguments of a shell."""
-    named = name or str(getattr(work, "kind", ""))
-    kind = f"{work.driver}:{named}" if named else ""
-    return kind if len(kind) <= MAX_KIND_CHARS and kind.isprintable() else ""

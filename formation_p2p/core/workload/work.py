@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import cbor2
 
@@ -12,9 +12,11 @@ from formation_p2p.core import cbor
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, check_amount
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.code_bundle import NO_MODULES, ModuleNames
+
+if TYPE_CHECKING:
+    from formation_p2p.core.resources.requirements import Requirements
 
 # A task's payload travels in one frame to the worker (core/negotiation/messages.py).
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024

@@ -24,7 +24,7 @@ import trio
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.host.storage.state import State
 
 if TYPE_CHECKING:

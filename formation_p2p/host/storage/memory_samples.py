@@ -24,7 +24,7 @@ from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.events import PeerEvent, Resume, Submit
-from formation_p2p.core.workload.plan import (
+from formation_p2p.core.workload.memory_estimate import (
     MAX_KINDS,
     MAX_SAMPLES,
     MemoryEstimate,

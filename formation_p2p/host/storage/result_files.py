@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from formation_p2p.core.errors import InvalidInput, LocalError, StateError
-from formation_p2p.core.workload.large_result import Content
+from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrived
 from formation_p2p.host.blobs.files import check_disk
