@@ -19,6 +19,7 @@ from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
 from formation_p2p.api.output import is_interactive
 from formation_p2p.api.planned_calls import with_code
 from formation_p2p.api.progress import Progress
+from formation_p2p.api.reference import Reference
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
@@ -181,7 +182,7 @@ class Node(DataNode):
     def map(
         self,
         function: Callable[[T], R],
-        items: Iterable[T] | AsyncIterable[T],
+        items: Iterable[T | Reference[T]] | AsyncIterable[T | Reference[T]],
         *,
         trust_results: bool = False,
         ordered: bool = True,

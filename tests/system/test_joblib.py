@@ -112,6 +112,12 @@ def test_a_call_that_fails_stops_the_others_and_the_next_ones_run(bob: SyncNode)
         assert parallel(delayed(square)(n) for n in (1, 2)) == [1, 4]
 
 
+def test_results_of_any_size_come_back(bob: SyncNode) -> None:
+    with parallel_config("formation", node=bob, **SMALL):
+        arrays = Parallel()(delayed(np.full)(MIB // 4, n, float) for n in range(6))
+    assert [(each.nbytes, each[-1]) for each in arrays] == [(2 * MIB, n) for n in range(6)]
+
+
 class Odd:
     pass
 

@@ -8,8 +8,8 @@ import gc
 import os
 import random
 import threading
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
+from tests.system.test_cli_network import started
 
 NEEDS = "cpu=0.5,memory=512MiB"
 
@@ -153,21 +154,28 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(world: SmallNetwor
         await until(lambda: gc.collect() >= 0 and world.bob.services.arrivals.unread_bytes == 0)
 
 
-async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -> None:
+@contextmanager
+def paused_fetch() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The first fetch of a large result sets one event, and goes on with the other one."""
     fetch = PrivateExchange.result
-    fetching, gone = threading.Event(), threading.Event()
+    fetching, goes_on = threading.Event(), threading.Event()
 
     async def result(self: PrivateExchange, blob: PrivateBlob) -> Any:
         if not fetching.is_set():
             fetching.set()
-            await trio.to_thread.run_sync(gone.wait)
+            await trio.to_thread.run_sync(goes_on.wait)
         return await fetch(self, blob)
 
+    with patch.object(PrivateExchange, "result", result):
+        yield fetching, goes_on
+
+
+async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -> None:
     async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
         invite = invitation()
         alice = await OpenNode.join(invite, home=tmp_path / "alice", listen=LISTEN)
         await alice.worker(limits=MACHINE)
-        with patch.object(PrivateExchange, "result", result):
+        with paused_fetch() as (fetching, gone):
             async with OpenNode.join(invite, home=tmp_path / "bob", listen=()) as bob:
                 await sees(bob, 1)
                 mapped = asyncio.create_task(bob.map(filled, [5], needs=NEEDS))
@@ -177,6 +185,35 @@ async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -
                 async with OpenNode.join(invite, home=tmp_path / "carol", listen=LISTEN) as carol:
                     await carol.worker(limits=MACHINE)
                     (value,) = await mapped
+    assert value["array"][0] == 5
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+async def test_a_worker_that_is_killed_before_its_result_is_fetched(
+    tmp_path: Path, shares_memory: bool
+) -> None:
+    """Once by the memory of the machine, once over the network."""
+    async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
+        invite = invitation()
+        (tmp_path / "invite").write_text(invite)
+        joining = OpenNode.join(invite, home=tmp_path / "bob", listen=())
+        config = replace(joining.config, shares_memory=shares_memory)
+        offers = ("--join", str(tmp_path / "invite"), "--cpu", "1", "--listen", LISTEN[0])
+        with paused_fetch() as (fetching, gone):
+            async with (
+                OpenNode(config) as bob,
+                OpenNode.join(invite, home=tmp_path / "carol", listen=LISTEN) as carol,
+            ):
+                with started(tmp_path / "alice", "worker", *offers) as alice:
+                    await sees(bob, 1)
+                    mapped = asyncio.create_task(bob.map(filled, [5], needs=NEEDS))
+                    await asyncio.to_thread(fetching.wait)
+                    await carol.worker(limits=MACHINE)
+                    await sees(bob, 2)
+                    alice.process.kill()
+                    await asyncio.to_thread(alice.process.wait)
+                gone.set()
+                (value,) = await mapped
     assert value["array"][0] == 5
 
 

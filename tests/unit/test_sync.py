@@ -70,12 +70,13 @@ TYPED = """
 
     def uses(node: SyncNode) -> None:
         a: list[float] = node.map(half, [1, 2], needs="cpu=1", speculate=True, buffersize=5)
+        g: list[float] = node.map(half, [f := node.put(1)])
         job: SyncJob = node.submit(ProcessSpec(("true",)), deadline_s=5.0, learn=False)
         b: tuple[TaskResult, ...] = job.results()
         c: TaskResult | None = job.result("x")
         d: Hardware = node.worker(price_micro=3)
         e: Blob = node.put("x")
-        f: Reference[int] = node.put(1)
+        l: Reference[int] = f
         node.get(e, "y")
         node.run(["true"], inputs={"e": e}, outputs=["f"], attempts=2)
         jobs: tuple[SyncJob, ...] = node.jobs()
@@ -89,6 +90,7 @@ REFUSED = """
 
     async def uses(node: SyncNode) -> None:
         node.map(half, ["a"])
+        node.map(half, [node.put("a")])
         node.map(half, [1], deadline_s=5.0)
         node.submit(ProcessSpec(("true",)), atempts=2)
         node.run(["true"], timeout_s="5m")
