@@ -26,11 +26,11 @@ from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.storage.state import Retention, State
+from tests.support.commands import started
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
-from tests.system.test_cli_network import started
 
 NEEDS = "cpu=0.5,memory=512MiB"
 
