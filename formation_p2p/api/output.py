@@ -9,7 +9,8 @@ import sys
 from typing import Final, TextIO
 
 from formation_p2p.core.dispatch.job_events import JobEvent, TaskEnd, TaskPrinted, TaskRetried
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import PeerId
+from formation_p2p.host.names import named
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class OutputPrinter:
             each if each.isprintable() or each == "\t" else "\ufffd"
             for each in _ESCAPES.sub("", last)
         )
-        self._lines.append((key[2], f"{short_id(key[1])} | {shown}\n"))
+        self._lines.append((key[2], f"{named(key[1])} | {shown}\n"))
 
     def _print(self, lines: list[tuple[bool, str]]) -> None:
         """One write for the lines of one stream: they are not torn by what else is printed."""

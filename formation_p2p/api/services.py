@@ -19,7 +19,7 @@ from formation_p2p.api.parcels import Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.peer.effects import UserEffect
+from formation_p2p.core.peer.effects import MemberMet, UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import HOST, refuse_host_label, sorted_labels
@@ -47,6 +47,7 @@ from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.storage.members import SeenMembers
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
 from formation_p2p.host.storage.usage import USAGE, UsageFile
@@ -116,6 +117,8 @@ class NodeServices:
             self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
+            members = SeenMembers(config.home.path, claimed.network)
+            members.met(MemberMet(own, self._name, claimed.network.grant, cause="itself"))
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=claimed.network,
@@ -131,10 +134,12 @@ class NodeServices:
                 observers=self.observability.observers,
                 reputation=trust.reputation,
                 remembered=RememberedPeers(config.home.path, claimed.network, own),
+                members=members,
                 parameters=config.parameters,
             )
             grants = GrantWatch(config.home, claimed.index, claimed.network)
-            started = partial(self._started, trust, grants)
+            closing.callback(members.write)
+            started = partial(self._started, trust, grants, members)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -267,10 +272,13 @@ class NodeServices:
         assert self._claim is not None
         return self._runtime, self._claim
 
-    def _started(self, trust: TrustFile, grants: GrantWatch, shell: Shell) -> None:
+    def _started(
+        self, trust: TrustFile, grants: GrantWatch, members: SeenMembers, shell: Shell
+    ) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
         shell.do(trust.keep)
+        shell.do(members.keep)
         shell.do(grants.watch, shell)
         if self._durable is not None:
             self._durable.resume(shell)

@@ -28,6 +28,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Refusal
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.names import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class TaskResult:
                 )
             case "failed":
                 last = self.reasons[-1]
-                why = f"{who} failed on {last.worker}: {last.why}"
+                why = f"{who} failed on {named(last.worker)}: {last.why}"
                 from formation_p2p.core.workload.large_result import kept_size
 
                 if (size := kept_size(self.kind, self.result)) is not None:
@@ -82,7 +83,7 @@ class TaskResult:
 
     def _unplaceable(self, who: str) -> Unplaceable:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
-        listed = "; ".join(f"{peer_id}: {why}" for peer_id, why in reasons.items())
+        listed = "; ".join(f"{named(peer_id)}: {why}" for peer_id, why in reasons.items())
         if not reasons:
             return Unplaceable(f"{who}: no worker was found; is one running in this network?")
         if all(isinstance(refusal, Denied) for _, refusal in self.refusals):

@@ -24,7 +24,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.process import ProcessResult
-from formation_p2p.host.observe.status_json import event_in_json, worker_in_json
+from formation_p2p.host.observe.status_json import event_in_json, with_names, worker_in_json
 
 if TYPE_CHECKING:
     from formation_p2p.cli.local.link import WatchedJob
@@ -94,7 +94,8 @@ def trace(made: Trace) -> Json:
 
 
 def refusal(worker: PeerId, why: Refusal) -> Json:
-    return {"worker": worker, "kind": type(why).__name__.lower(), "why": str(why), **asdict(why)}
+    kind = type(why).__name__.lower()
+    return with_names({"worker": worker, "kind": kind, "why": str(why), **asdict(why)})
 
 
 class EventLines:
@@ -121,7 +122,8 @@ class EventLines:
                 # Another attempt's first bytes do not go on from the last one's.
                 for is_stderr in (False, True):
                     self._decoders.pop((task_id, is_stderr), None)
-                return {**task, "attempt": attempt_id, "worker": worker, "nearest": nearest}
+                placed = {**task, "attempt": attempt_id, "worker": worker, "nearest": nearest}
+                return with_names(placed)
             case TaskRecalled(_, attempt_id):
                 return {**task, "attempt": attempt_id}
             case TaskPrinted(task_id, is_stderr, data):

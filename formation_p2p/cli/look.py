@@ -57,8 +57,8 @@ def workers(
     """Show the workers of the network; of a large one, some hundreds.
 
     Shows the free and total capacity that each worker last announced, up to a minute ago. A worker
-    is shown by the end of its peer id; --json has the whole id. Prices are for a core-hour, and
-    shown if any worker asks one.
+    is shown by its name and the end of its peer id; --json has the whole id. Prices are for a
+    core-hour, and shown if any worker asks one.
     """
     place = flags.folder_of(home, join)
 

@@ -17,10 +17,11 @@ from formation_p2p.core.errors import (
     Unauthorized,
     Unplaceable,
 )
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.host.names import named
 
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
@@ -77,7 +78,7 @@ _AGAIN: Final = {
 def retried_in_words(retried: TaskRetried) -> str:
     attempt = retried.attempt
     how = "lost" if attempt.lost else "failed"
-    return f"{how} on {short_id(attempt.worker)}: {attempt.why}; {_AGAIN[retried.reason]}"
+    return f"{how} on {named(attempt.worker)}: {attempt.why}; {_AGAIN[retried.reason]}"
 
 
 def error_of(result: TaskResult, what: str) -> FormationError | None:
@@ -87,7 +88,7 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             return None
         case "failed":
             why = why_failed(result, printed=True)
-            where = f" on {short_id(result.reasons[-1].worker)}" if result.reasons else ""
+            where = f" on {named(result.reasons[-1].worker)}" if result.reasons else ""
             return TaskFailed(f"{what} failed{where}: {why}")
         case "cancelled":
             return TaskFailed(f"{what} was cancelled")
@@ -150,7 +151,7 @@ async def _why_incompatible(node: Link) -> str | None:
     refused = await node.incompatible()
     if not refused:
         return None
-    listed = (f"{short_id(peer_id)}: {why}" for peer_id, why in refused.items())
+    listed = (f"{named(peer_id)}: {why}" for peer_id, why in refused.items())
     return f"peers of another version were refused: {'; '.join(listed)}"
 
 

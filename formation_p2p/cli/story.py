@@ -8,7 +8,8 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.words import Json, one_line, put
-from formation_p2p.core.identity import short_id
+from formation_p2p.host.names import named
+from formation_p2p.host.observe.status_json import learn_from
 
 STORY_EPILOG: Final = """
 \b
@@ -48,13 +49,16 @@ def story(
 def in_lines(entries: list[Json]) -> list[str]:
     """A line for each step, with the time since the one before."""
     width = max(len(entry["step"]) for entry in entries)
+    for entry in entries:
+        learn_from(entry)
+    workers = [named(entry["worker"]) if entry["worker"] else "" for entry in entries]
+    wide = max(map(len, workers))
     lines: list[str] = []
     before_s = entries[0]["mono_s"]
-    for entry in entries:
+    for entry, worker in zip(entries, workers, strict=True):
         clock = time.strftime("%H:%M:%S", time.localtime(entry["unix_s"]))
-        worker = short_id(entry["worker"]) if entry["worker"] else ""
         step = f"{clock}  {_later(entry['mono_s'] - before_s):>9}  {entry['step']:{width}}"
-        lines.append(f"{step}  {worker:9}  {one_line(entry['cause'])}")
+        lines.append(f"{step}  {worker:{wide}}  {one_line(entry['cause'])}")
         before_s = entry["mono_s"]
     return lines
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli.words import Json, date, one_line, printable, refusal_in_words
 from formation_p2p.core.discovery.trace import Trace
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.decision import (
     DISTANCE_DIGITS,
     Column,
@@ -29,6 +29,7 @@ from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import format_compute_capability
 from formation_p2p.core.units import format_bytes, format_micro, format_milli
 from formation_p2p.host.machine.hardware import Hardware
+from formation_p2p.host.names import named
 from formation_p2p.host.storage.memory_samples import KindSeen
 from formation_p2p.host.storage.rows import JobSummary
 
@@ -69,7 +70,7 @@ def sizes(seen: Iterable[KindSeen]) -> Table:
 def workers(profiles: Iterable[Profile]) -> Table:
     shown = list(profiles)
     columns: Columns[Profile] = {
-        "worker": lambda each: short_id(each.peer_id),
+        "worker": lambda each: named(each.peer_id),
         **FREE,
         "python": _pythons_of,
         "price": lambda each: format_micro(each.price_micro),
@@ -90,7 +91,7 @@ def nodes(running: Iterable[Json], workers: Iterable[Json]) -> Group:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node["since_unix_s"]))
         kind = "node" if node["free"] is None else "worker"
         peers = "1 peer" if node["peers"] == 1 else f"{node['peers']} peers"
-        head = f"{kind} {short_id(node['peer_id'])}  pid {node['pid']}  {peers}"
+        head = f"{kind} {named(node['peer_id'])}  pid {node['pid']}  {peers}"
         parts.append(Text(f"{head}  since {since}", "bold"))
         parts += [table for table in _of_node(node) if table.rows]
         parts.append(Text())
@@ -125,7 +126,7 @@ def _lease(lease: Json, peer: str) -> tuple[str, ...]:
     if needs.get("gpu_count"):
         parts.append(f"gpu={needs['gpu_count']}")
     shown = printable(" ".join([*parts, str(needs.get("driver", ""))]))
-    return short_id(lease[peer]), shown, str(lease["priority"]), str(lease["in_flight"])
+    return named(lease[peer]), shown, str(lease["priority"]), str(lease["in_flight"])
 
 
 def _workers_now(workers: Iterable[Json]) -> Table:
@@ -135,7 +136,7 @@ def _workers_now(workers: Iterable[Json]) -> Table:
         return lambda each: f"{shown(each['capacity'][of])}/{shown(each['capability'][of])}"
 
     columns: Columns[Json] = {
-        "worker": lambda each: short_id(each["peer_id"]),
+        "worker": lambda each: named(each["peer_id"]),
         "cpu free": free("cpu_milli", format_milli),
         "memory free": free("memory_bytes", format_bytes),
         "drivers": lambda each: printable(" ".join(each["drivers"])),
@@ -170,7 +171,7 @@ def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -
     for rank, each in enumerate(found):
         decided = (column.cells[rank] for column in terms.columns)
         cells = (cell(each) for cell in after.values())
-        table.add_row(str(rank + 1), short_id(each.profile.peer_id), *decided, *cells)
+        table.add_row(str(rank + 1), named(each.profile.peer_id), *decided, *cells)
     return table
 
 
@@ -195,7 +196,7 @@ def trace(made: Trace) -> Table:
 
 def rejected(refusals: Iterable[tuple[PeerId, Refusal]]) -> Table:
     columns: Columns[tuple[PeerId, Refusal]] = {
-        "worker": lambda each: short_id(each[0]),
+        "worker": lambda each: named(each[0]),
         "why not": lambda each: refusal_in_words(each[1]),
     }
     return table_of(columns, refusals)
@@ -230,7 +231,7 @@ def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
     columns: Columns[TaskResult] = {
         "task": lambda each: printable(each.label),
         "status": lambda each: each.status,
-        "worker": lambda each: "-" if each.worker is None else short_id(each.worker),
+        "worker": lambda each: "-" if each.worker is None else named(each.worker),
         "tries": lambda each: str(each.attempts),
         "seconds": lambda each: f"{each.ran_ms / 1000:.1f}" if each.status == "succeeded" else "-",
         "note": lambda each: one_line(notes.get(each.task_id, "")),

@@ -11,8 +11,9 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import short_id
 from formation_p2p.host.machine.home_path import home_path
+from formation_p2p.host.names import learn_name, named
+from formation_p2p.host.observe.status_json import learn_from
 
 # As often as a person looks again.
 EVERY_S: Final = 1.0
@@ -112,6 +113,10 @@ def _look(home: Path, *, with_workers: bool) -> Json:
     if with_workers:
         replies = (_ask(path, "workers") for path in sockets)
         workers = next((reply["workers"] for reply in replies if reply), [])
+    for told in (*nodes, *workers):
+        learn_name(told["peer_id"], told["name"] or "")
+    for lease in (lease for node in nodes for lease in (*node["held"], *node["granted"])):
+        learn_from(lease)
     return {"nodes": nodes, "workers": workers}
 
 
@@ -146,25 +151,27 @@ def _in_words(event: Json) -> list[str]:
 
 
 def _what(event: Json) -> str:
+    for told in (event, *event.get("attempts", ()), *event.get("refusals", ())):
+        learn_from(told)
     match event:
         case {"event": "placed", "worker": worker}:
-            return f"goes to {short_id(worker)}"
+            return f"goes to {named(worker)}"
         case {"event": "began", "worker": worker}:
-            return f"began on {short_id(worker)}"
+            return f"began on {named(worker)}"
         case {"event": "succeeded", "worker": worker, "ran_ms": ran_ms}:
-            return f"done in {ran_ms / 1000:.1f} s on {short_id(worker)}"
+            return f"done in {ran_ms / 1000:.1f} s on {named(worker)}"
         case {"event": "retried", "worker": worker, "why": why, "lost": lost, "reason": reason}:
             how = "lost" if lost else "failed"
-            return f"{how} on {short_id(worker)}: {why} ({reason}); trying again"
+            return f"{how} on {named(worker)}: {why} ({reason}); trying again"
         case {"event": "failed", "attempts": [*_, {"worker": worker, "why": why}]}:
-            return f"failed on {short_id(worker)}: {why}"
+            return f"failed on {named(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:
-            found = "; ".join(f"{short_id(each['worker'])}: {each['why']}" for each in refusals)
+            found = "; ".join(f"{named(each['worker'])}: {each['why']}" for each in refusals)
             return f"no worker can run it: {found or 'no worker was found'}"
         case {"event": "code_sent", "names": names, "files": files, "cid": cid}:
             return f"code goes along: {', '.join(names)} ({files} files, {cid})"
         case {"event": "worker_lost", "worker": worker, "why": why}:
-            return f"worker {short_id(worker)} is lost: {why}"
+            return f"worker {named(worker)} is lost: {why}"
         case {"event": "waits", "awaited": awaited}:
             return f"no worker is in sight; waits for {awaited}"
         case {"event": "ended", **counts}:

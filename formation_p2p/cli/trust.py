@@ -11,13 +11,15 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import date, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import PeerId, parse_peer_id, short_id
+from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.units import format_milli
 from formation_p2p.core.workload.hints import MIN_PEER_CHARS
 from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.names import named
+from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.trust import Verdict, leave_note, peek
 
 TRUST_EPILOG: Final = """
@@ -61,7 +63,9 @@ def trust(
         raise InvalidInput("peer", "name the one that is meant: formation trust PEER --wrong")
     if wrong and forget:
         raise InvalidInput("forget", "say one thing of a peer: --wrong, or --forget")
-    known = _known(Home(home))
+    place = Home(home)
+    learn_names(place.path)
+    known = _known(place)
     meant = None
     if peer is not None:
         if wrong or forget:
@@ -151,8 +155,8 @@ def _show_all(known: list[_Known]) -> None:
     if len(rows) > MAX_ROWS:
         shown = rows[: MAX_ROWS // 2] + rows[-MAX_ROWS // 2 :]
     columns: Columns[tuple[PeerId, Standing]] = {
-        "node": lambda each: short_id(each[0]),
-        "peer": lambda each: short_id(each[1].peer_id),
+        "node": lambda each: named(each[0]),
+        "peer": lambda each: named(each[1].peer_id),
         "score": lambda each: format_milli(each[1].score_milli),
         "good": lambda each: str(each[1].successes),
         "errors": lambda each: str(each[1].errors),
@@ -188,7 +192,7 @@ def _show(known: _Known, meant: PeerId) -> None:
     print()
     for each in row.heard:
         said, voice = format_milli(each.rate_milli), format_milli(each.voice_milli)
-        print(f"{short_id(each.author)} says {said} of it, and is believed {voice}")
+        print(f"{named(each.author)} says {said} of it, and is believed {voice}")
     print(f"what it says of others is believed {format_milli(row.voice_milli)}")
 
 

@@ -11,9 +11,10 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import short_id
 from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.names import named
+from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.usage import USAGE, AccountUsage, peek
 
 USAGE_EPILOG: Final = """
@@ -41,7 +42,9 @@ def usage(
     when = month or month_of(time.time())
     if _MONTH.fullmatch(when) is None:
         raise InvalidInput("month", f"{when!r} is not a month; write it like 2026-11")
-    path = Home(home).path / USAGE
+    place = Home(home).path
+    learn_names(place)
+    path = place / USAGE
     found = peek(path, when) if path.exists() else ()
     if as_json:
         put({"month": when, "usage": [_document(each) for each in found]})
@@ -65,7 +68,7 @@ def _show(found: tuple[AccountUsage, ...]) -> None:
 
 def _who(usage: AccountUsage) -> str:
     name = usage.account.name
-    return printable(short_id(name) if usage.account.is_peer else f"grant {name[:_GRANT_DIGITS]}")
+    return printable(named(name) if usage.account.is_peer else f"grant {name[:_GRANT_DIGITS]}")
 
 
 def _of(milli_s: int, limit: int | None) -> str:

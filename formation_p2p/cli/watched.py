@@ -20,13 +20,15 @@ from formation_p2p.cli.words import one_line, printable, put
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.clock import moment
+from formation_p2p.host.names import named
+from formation_p2p.host.observe.status_json import with_names
 
 # Events that wait for a stopped terminal or an unread pipe; past it the oldest are dropped.
 MAX_UNSHOWN: Final = 1000
@@ -173,7 +175,8 @@ class WatchedNode(Node):
 
 def show_as_json(events: Sequence[WorkEvent]) -> None:
     for event in events:
-        put({"event": "began" if isinstance(event, WorkBegan) else "ended", **asdict(event)})
+        what = "began" if isinstance(event, WorkBegan) else "ended"
+        put(with_names({"event": what, **asdict(event)}))
 
 
 class WorkLog:
@@ -191,7 +194,7 @@ class WorkLog:
             ended = failed[:MAX_LINES]
         for event in ended:
             what = f"{event.driver}  {one_line(event.what)}" if event.what else event.driver
-            owner = short_id(event.owner)
+            owner = named(event.owner)
             self.line(f"{now}  {event.attempt}  {what}  for {owner}  {_in_words(event)}")
 
     def line(self, text: str) -> None:

@@ -18,6 +18,7 @@ from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.remembered import RememberedPeers
 from formation_p2p.host.storage.journal import Journal
+from formation_p2p.host.storage.members import SeenMembers
 
 # Is told, after the peer has decided, of an event and its effects. It must not change anything,
 # nor raise, nor take long: it is called for all that happens.
@@ -42,6 +43,7 @@ class RuntimeConfig:
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
     remembered: RememberedPeers | None = None
+    members: SeenMembers | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

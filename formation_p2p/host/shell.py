@@ -33,6 +33,7 @@ from formation_p2p.core.peer import events
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
+    MemberMet,
     PeerEffect,
     RejectRequest,
     UserEffect,
@@ -328,6 +329,9 @@ class Shell:
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
             case GrantEnds() | GrantOver() | GrantTaken():
                 grant_log.tell(effect, serving=self._serving)
+            case MemberMet():
+                if self._config.members is not None:
+                    self._config.members.met(effect)
             case Left():
                 self._left.set()
             case Explained() | RejectRequest():

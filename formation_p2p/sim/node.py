@@ -12,7 +12,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.peer.effects import Explained, PeerEffect, RejectRequest
+from formation_p2p.core.peer.effects import Explained, MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import SignedProfile
@@ -101,6 +101,7 @@ class SimNode:
     tolerated: list[Tolerated] = field(default_factory=list)
     told: list[GrantEffect] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
+    met: Callable[[MemberMet], None] = field(default=lambda met: None, repr=False)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
     messages: Counter[str] = field(default_factory=Counter)
     tick_s: float = float("inf")

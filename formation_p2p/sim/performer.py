@@ -21,6 +21,7 @@ from formation_p2p.core.negotiation.session import Fence, Received, Send, Undeli
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
+    MemberMet,
     PeerEffect,
     RejectRequest,
     is_of_record,
@@ -106,6 +107,8 @@ class Performer:
                 node.heard(effect)
             case RejectRequest():
                 node.refused.append(effect)
+            case MemberMet():
+                node.met(effect)
             case Left():
                 node.left = True
                 world.kill(node)  # the shell closes the network

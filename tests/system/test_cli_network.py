@@ -67,12 +67,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_workers_shows_who_is_there(world: World) -> None:
     (worker,) = json.loads(world.carols("workers", "--json").out)["workers"]
     assert worker["peer_id"] == world.bob_id
+    assert worker["name"] == "bobs-box"
     assert worker["capability"]["cpu_milli"] == 2000
     assert worker["labels"] == {"host": "bobs-box", "zone": "a"}
     assert worker["drivers"] == ["process", "python"]
     table = world.carols("workers")
     assert (table.code, table.err) == (0, "")
-    assert world.bob_id[-8:] in table.out.decode()
+    assert f"bobs-box …{world.bob_id[-8:]}" in table.out.decode()
     assert "2/2" in table.out.decode()
 
 
@@ -116,7 +117,7 @@ def test_a_command_that_fails_says_how_and_where(world: World) -> None:
     assert (done.code, done.out) == (1, b"out\n")
     assert done.err.splitlines() == [
         "why",
-        f"formation: sh failed on …{world.bob_id[-8:]}: ended with exit code 7",
+        f"formation: sh failed on bobs-box …{world.bob_id[-8:]}: ended with exit code 7",
     ]
 
 
@@ -346,7 +347,7 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     assert all(step["worker"] == world.bob_id for step in story[1:])
     assert len(way) == len(story)
     assert "submitted" in way[0]
-    assert f"leased     …{world.bob_id[-8:]}" in way[3]
+    assert f"leased     bobs-box …{world.bob_id[-8:]}" in way[3]
     assert (unknown.code, unknown.out) == (2, b"")
     assert "no node that runs here remembers unknown/0" in unknown.err
     assert job["job_id"] in table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Node, ProcessSpec
-from formation_p2p.core.identity import short_id
+from formation_p2p.core.identity import shown_peer
 from tests.support.network import DEADLINE_S, SmallNetwork, small_network
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -30,7 +30,7 @@ def says(n: int) -> int:
 
 
 def prefix(world: SmallNetwork) -> str:
-    return f"{short_id(world.alice.peer_id)} | "
+    return f"{shown_peer(world.alice.peer_id, world.alice.name)} | "
 
 
 async def test_calls_print_here_when_asked_to(

@@ -9,7 +9,7 @@ from typing import Final
 from formation_p2p import __version__
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
 from formation_p2p.cli.words import Json, date
-from formation_p2p.core.identity import short_id
+from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.host.net.gate_probe import GateAnswer
@@ -94,7 +94,7 @@ def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> lis
     again = "end that process, and start the node again"
     findings = [failure("node", why, again) for why in silent]
     for node in nodes:
-        who = f"{short_id(node['peer_id'])} (process {node['pid']})"
+        who = f"{shown_peer(node['peer_id'], node.get('name'))} (process {node['pid']})"
         version = node.get("version", "of before")  # it did not tell then
         found = f"{who} runs version {version}, and knows {node['peers']} peers"
         if version != __version__:

@@ -27,6 +27,7 @@ from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.machine.unix_socket import reachable
+from formation_p2p.host.names import learn_name
 
 if TYPE_CHECKING:
     from formation_p2p.core.placement.discovered import Discovery
@@ -136,6 +137,8 @@ class LocalNode:
         from formation_p2p.core.records.profile import Profile
 
         found: tuple[Profile, ...] = unpack_as(tuple[Profile, ...], await self._answer("workers"))
+        for each in found:
+            learn_name(each.peer_id, each.name)
         return found
 
     async def discover(
@@ -145,7 +148,12 @@ class LocalNode:
         from formation_p2p.core.placement.discovered import Discovery
 
         packed = _packed_options(options)
-        return unpack(Discovery, await self._answer("discover", name=name, options=packed))
+        found = unpack(Discovery, await self._answer("discover", name=name, options=packed))
+        for peer_id, its_name in found.decision.names:
+            learn_name(peer_id, its_name)
+        for each in found.decision.ranked:
+            learn_name(each.profile.peer_id, each.profile.name)
+        return found
 
     async def neighbours(self) -> int:
         return unpack(int, await self._answer("neighbours"))
@@ -213,6 +221,8 @@ class LocalJob:
             while True:
                 message = await self._connection.told()
                 event: JobEvent = unpack_as(JobEvent, message.get("event"))
+                for peer_id, name in message.get("names", {}).items():
+                    learn_name(peer_id, name)
                 self._ends.notify(event)
                 yield event
                 if isinstance(event, JobEnded):

@@ -98,7 +98,9 @@ async def reach(
     here looks for itself.
     """
     from formation_p2p.cli.local.client import LocalNode
+    from formation_p2p.host.storage.member_file import learn_names
 
+    learn_names(home)
     if not own and state is None and metrics is None:
         local = await LocalNode.at(home)
         if local is not None:

@@ -25,7 +25,9 @@ from formation_p2p.cli.local.frames import (
     socket_of,
 )
 from formation_p2p.cli.local.values import pack, unpack, unpack_as
+from formation_p2p.core.dispatch.job_events import JobEvent, TaskPlaced, TaskUnplaceable
 from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.blob import Blob
@@ -34,6 +36,7 @@ from formation_p2p.core.workload.plan import Plan, plan_of
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
 from formation_p2p.host.machine.unix_socket import is_ours, reachable
+from formation_p2p.host.names import name_of
 from formation_p2p.host.policies import POLICIES, options_of
 
 if TYPE_CHECKING:
@@ -179,7 +182,8 @@ class _Server:
             await client.answer({"is": ["_Begun", job.job_id, tasks, sizes]})
             async for event in job.events():
                 # A reader may take as long as it likes: the job keeps what is bounded for it.
-                await client.answer({"event": pack(event)}, within_s=None)
+                told = {"event": pack(event), "names": _names_in(event)}
+                await client.answer(told, within_s=None)
         finally:
             cancelling.cancel()
             if not job.is_over:
@@ -221,6 +225,18 @@ class _Server:
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()
+
+
+def _names_in(event: JobEvent) -> dict[str, str]:
+    """Of the peers that an event names for the first time."""
+    match event:
+        case TaskPlaced(worker=worker):
+            peers: tuple[PeerId, ...] = (worker,)
+        case TaskUnplaceable(reasons=reasons):
+            peers = tuple(peer_id for peer_id, _ in reasons)
+        case _:
+            return {}
+    return {peer_id: name for peer_id in peers if (name := name_of(peer_id)) is not None}
 
 
 async def _cancel_when_told(job: JobHandle, client: _Client) -> None:

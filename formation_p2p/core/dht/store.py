@@ -58,7 +58,8 @@ class _Entry:
 
 
 class RecordStore:
-    """`admit` returns why a profile's author is not admitted, or None."""
+    """`admit` returns why a profile's author is not admitted, or None; `met` is told of each
+    profile that was not seen before."""
 
     def __init__(
         self,
@@ -66,9 +67,11 @@ class RecordStore:
         names_of: NamesOf,
         suits: Suits,
         parameters: DhtParameters = DhtParameters(),
+        met: Callable[[Profile], None] = lambda profile: None,
     ) -> None:
         self._parameters = parameters
         self._admit = admit
+        self._met = met
         self._names_of = names_of
         self._suits = suits
         self._newest = Newest()
@@ -94,6 +97,7 @@ class RecordStore:
             if len(self._checked) >= self._parameters.max_checked:
                 del self._checked[next(iter(self._checked))]
             checked = self._checked[raw] = CheckedProfile(signed, self._names_of(signed.profile))
+            self._met(signed.profile)
         if not all(name in checked.names for name in names):
             raise MisKeyedRecord(f"{signed.profile.peer_id} does not belong under this name")
         return checked

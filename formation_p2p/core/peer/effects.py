@@ -6,7 +6,7 @@ who uses the node it hands on as it is: that is `UserEffect`, which the API matc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEffect
@@ -19,6 +19,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import ExecutionEffect
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessor import LessorEffect
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
@@ -50,9 +51,22 @@ class RejectRequest(Effect):
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemberMet(Effect):
+    """A peer has shown a grant of this network that is good now: in a profile that was not seen
+    before, or with a request for a lease. `name` is what it goes by, empty where it does not say.
+    """
+
+    peer_id: PeerId
+    name: str
+    grant: bytes = field(repr=False)
+
+
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
 UserEffect = EmitJobEvent | Explained | RejectRequest
-PeerEffect = DhtEffect | SchedulerEffect | WorkerEffect | GrantEffect | UserEffect | Left
+PeerEffect = (
+    DhtEffect | SchedulerEffect | WorkerEffect | GrantEffect | UserEffect | MemberMet | Left
+)
 
 _OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
 

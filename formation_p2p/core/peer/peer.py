@@ -31,7 +31,13 @@ from formation_p2p.core.negotiation import messages
 from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Send, Undelivered
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.effects import Explained, Left, PeerEffect, RejectRequest
+from formation_p2p.core.peer.effects import (
+    Explained,
+    Left,
+    MemberMet,
+    PeerEffect,
+    RejectRequest,
+)
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
@@ -39,7 +45,7 @@ from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
-from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.records.profile import Profile, SignedProfile
 from formation_p2p.core.refusals import Denied, Leaving
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
@@ -63,6 +69,7 @@ class Peer:
         self._identity = identity
         self.network = network
         self._network_id = network.network_id
+        self._met: list[MemberMet] = []
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         self.grant = OwnGrant(network)
@@ -71,6 +78,7 @@ class Peer:
             lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
             suits,
             parameters.dht,
+            self._met_worker,
         )
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
@@ -115,7 +123,8 @@ class Peer:
             effects += self._settle(now)
         effects += self._dispatch(event, now)
         effects += self._settle(now)
-        effects = self._loop_back(effects, now)
+        effects = [*self._loop_back(effects, now), *self._met]
+        self._met = []
         serves = self.worker is not None and (self.worker.has_leases or not self._withdrawn)
         if self._leaving and not serves and not self._left:
             self._left = True
@@ -231,7 +240,18 @@ class Peer:
             return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
         if self.worker is None:
             return self._without_worker(sender, message, now)
-        return self.worker.received(sender, message, now)
+        effects = self.worker.received(sender, message, now)
+        if isinstance(message, messages.PlacementRequest) and not any(map(_denies, effects)):
+            met = MemberMet(
+                sender.peer_id, message.name, message.grant, cause="it asks for a lease"
+            )
+            self._met.append(met)
+        return effects
+
+    def _met_worker(self, profile: Profile) -> None:
+        if profile.peer_id != self._identity.peer_id:
+            met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
+            self._met.append(met)
 
     def _distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._identity.peer_id:
@@ -406,3 +426,12 @@ class Peer:
             return self.scheduler.found(found, now)
         decision = self.scheduler.explain(query.terms, query.name, found.profiles, now)
         return [Explained(query.query, decision, found.trace, cause="explain")]
+
+
+def _denies(effect: PeerEffect) -> bool:
+    """Whether it tells a peer that its grant does not allow what it asks for."""
+    return (
+        isinstance(effect, Send)
+        and isinstance(effect.message, messages.RequestRefused)
+        and isinstance(effect.message.refusal, Denied)
+    )

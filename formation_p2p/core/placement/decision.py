@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import PeerId, shown_peer
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.guarded import name_of, refusal_of, scores_of
@@ -58,13 +58,15 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`ranked`: best first. `rejected`: every other candidate, with the first reason. `needs`
-    are the task's. `code` goes along with its calls, where it is known."""
+    are the task's. `names` are those of the rejected. `code` goes along with its calls,
+    where it is known."""
 
     target: Key
     policy: str
     ranked: tuple[Ranked, ...]
     rejected: tuple[tuple[PeerId, refusals.Refusal], ...]
     needs: Requirements = _NO_NEEDS
+    names: tuple[tuple[PeerId, str], ...] = field(default=(), compare=False)
     code: Code | None = None
 
     def select(self, count: int) -> tuple[Ranked, ...]:
@@ -82,7 +84,7 @@ class Decision:
         name = packages_of(self.needs.environment)
         if not name or not self.ranked:
             return ""
-        warm = [short_id(each.profile.peer_id) for each in self.ranked if self.is_warm(each)]
+        warm = [_named(each.profile) for each in self.ranked if self.is_warm(each)]
         cold = len(self.ranked) - len(warm)
         there = f"installed on {', '.join(warm[:_MAX_NAMED])}" if warm else "installed on none"
         more = f" and {len(warm) - _MAX_NAMED} more" if len(warm) > _MAX_NAMED else ""
@@ -101,12 +103,13 @@ class Decision:
             for place, each in enumerate(self.ranked):
                 cells = (column.cells[place] for column in shown)
                 far = f"{each.distance:064x}"[:DISTANCE_DIGITS]
-                worker = short_id(each.profile.peer_id)
+                worker = _named(each.profile)
                 rows.append((str(place + 1), worker, *cells, far, _lacking(each)))
             lines += _aligned(rows)
             if terms.alike:
                 lines.append(terms.alike)
-        lines += _aligned([(short_id(peer_id), str(why)) for peer_id, why in self.rejected])
+        names = dict(self.names)
+        lines += _aligned([(shown_peer(i, names.get(i)), str(why)) for i, why in self.rejected])
         if self.packages:
             lines.append(self.packages)
         if self.code is not None:
@@ -125,17 +128,23 @@ def decide(
     """`authorised` says whether a worker may work in this network, and we may have it run this."""
     feasible: list[Candidate] = []
     rejected: list[tuple[PeerId, refusals.Refusal]] = []
+    names: dict[PeerId, str] = {}
     for candidate in candidates:
         refusal = authorised(candidate.profile) or _refusal(task, candidate, policy, now_unix_s)
         if refusal is None:
             feasible.append(candidate)
         else:
             rejected.append((candidate.peer_id, refusal))
+            names[candidate.peer_id] = candidate.profile.name
     ranked = rank(task, feasible, policy)
     if isinstance(ranked, refusals.Unwanted):
         rejected += [(candidate.peer_id, ranked) for candidate in feasible]
+        names |= {candidate.peer_id: candidate.profile.name for candidate in feasible}
         ranked = ()
-    return Decision(task.key, name_of(policy), ranked, tuple(rejected), task.needs)
+    policy_name = name_of(policy)
+    return Decision(
+        task.key, policy_name, ranked, tuple(rejected), task.needs, tuple(names.items())
+    )
 
 
 def rank(
@@ -226,6 +235,10 @@ class TermTable:
     @property
     def columns(self) -> tuple[Column, ...]:
         return *self.hints, *self.score
+
+
+def _named(profile: Profile) -> str:
+    return shown_peer(profile.peer_id, profile.name)
 
 
 def _lacking(ranked: Ranked) -> str:

@@ -7,6 +7,7 @@
 | `trust-0.db`…  | the peer histories of each of them (storage/trust.py) |
 | `peers`        | addresses of peers that were met lately (host/net/remembered.py) |
 | `name`         | what the node goes by, where that is not the name of its host |
+| `members`      | the members of the network that were met (storage/member_file.py) |
 | `network`      | the invite of the network; each node binds its grant to itself |
 | `grant-0`…     | a renewed grant of each of them, where there is one, as an invite |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |

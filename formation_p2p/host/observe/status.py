@@ -40,6 +40,7 @@ from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.unix_socket import is_ours, reachable
+from formation_p2p.host.names import name_of
 from formation_p2p.host.observe import clients, status_json
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class StatusSocket:
         shown: dict[str, Any] = {name: each[:MAX_ROWS] for name, each in rows.items()}
         return {
             "peer_id": self._peer_id,
+            "name": name_of(self._peer_id),
             "pid": os.getpid(),
             "since_unix_s": round(self._since_unix_s, 3),
             "version": self._version,

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.dispatch import job_events
+from formation_p2p.host.names import learn_name, name_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
@@ -45,13 +46,15 @@ def status_in_json(status: Status) -> Json:
 
 def story_in_json(entries: Iterable[StoryEntry]) -> list[Json]:
     return [
-        {
-            "unix_s": round(each.at.unix_s, 6),
-            "mono_s": round(each.at.mono_s, 6),
-            "step": each.step.value,
-            "worker": each.peer,
-            "cause": each.cause,
-        }
+        with_names(
+            {
+                "unix_s": round(each.at.unix_s, 6),
+                "mono_s": round(each.at.mono_s, 6),
+                "step": each.step.value,
+                "worker": each.peer,
+                "cause": each.cause,
+            }
+        )
         for each in entries
     ]
 
@@ -59,6 +62,7 @@ def story_in_json(entries: Iterable[StoryEntry]) -> list[Json]:
 def worker_in_json(worker: Profile) -> Json:
     return {
         "peer_id": worker.peer_id,
+        "name": worker.name or None,
         "issued_unix_s": worker.issued_unix_s,
         "capability": asdict(worker.capability),
         "capacity": asdict(worker.capacity),
@@ -70,6 +74,23 @@ def worker_in_json(worker: Profile) -> Json:
 def event_in_json(event: job_events.JobEvent) -> Json:
     """Without results, which may be large, and are their owner's. What tasks print is decoded
     piece by piece; what is not UTF-8 becomes U+FFFD."""
+    return with_names(_event_in_json(event))
+
+
+def with_names(document: Json) -> Json:
+    """With what the peers that it has as `worker` or `owner` go by, where that is known."""
+    found = {key: name_of(document[key]) for key in ("worker", "owner") if document.get(key)}
+    return {**document, **{f"{key}_name": name for key, name in found.items() if name}}
+
+
+def learn_from(document: Json) -> None:
+    """The names that `with_names` has put there."""
+    for key in ("worker", "owner"):
+        if (name := document.get(f"{key}_name")) is not None:
+            learn_name(document[key], name)
+
+
+def _event_in_json(event: job_events.JobEvent) -> Json:
     named: Json = {"event": _NAMES[type(event)]}
     match event:
         case job_events.TaskPrinted(_, is_stderr, data):
@@ -80,10 +101,10 @@ def event_in_json(event: job_events.JobEvent) -> Json:
         case job_events.TaskSucceeded(_, worker, _, ran_ms, used):
             return {**named, "worker": worker, "ran_ms": ran_ms, "used": asdict(used)}
         case job_events.TaskGaveUp(_, attempts, kind, _, waited_for):
-            tries = [asdict(each) for each in attempts]
+            tries = [with_names(asdict(each)) for each in attempts]
             return {**named, "kind": kind, "attempts": tries, "waited_for": waited_for or None}
         case job_events.TaskUnplaceable(_, reasons):
-            refusals = [{"worker": worker, "why": str(why)} for worker, why in reasons]
+            refusals = [with_names({"worker": w, "why": str(why)}) for w, why in reasons]
             return {**named, "refusals": refusals}
         case job_events.CodeSent(code):
             size = {"files": code.files, "size_bytes": code.size_bytes}
@@ -98,4 +119,4 @@ def _lease_in_json(lease: HeldStatus | GrantedStatus) -> Json:
     """Of its needs what differs from the least that a task can ask for, so that a line stays
     readable."""
     needs = {key: value for key, value in asdict(lease.needs).items() if value}
-    return {**asdict(lease), "needs": needs}
+    return with_names({**asdict(lease), "needs": needs})

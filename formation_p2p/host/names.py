@@ -1,0 +1,36 @@
+"""How peers are shown to people: by name, where one is known, and the end of their id.
+
+What each peer of this process said that it goes by is kept here, for all of its nodes: an id means
+the same peer to all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from formation_p2p.core.identity import PeerId, shown_peer
+
+# As many as a node knows members of (host/storage/members.py), and some more for other networks.
+MAX_NAMES: Final = 4096
+
+_names: dict[str, str] = {}  # by peer id; the one learnt first comes first
+
+
+def learn_name(peer_id: PeerId, name: str) -> None:
+    """From any thread. Of a name that was checked; empty does not change what is known."""
+    if not name or _names.get(peer_id) == name:
+        return
+    _names[peer_id] = name
+    while len(_names) > MAX_NAMES:
+        _names.pop(next(iter(_names)), None)
+
+
+def name_of(peer_id: str) -> str | None:
+    """What a peer goes by; None where that is not known."""
+    return _names.get(peer_id)
+
+
+def named(peer_id: str) -> str:
+    """`anna-desktop …Zk3nVq7w`: of every peer that a person reads of. Others may have the same
+    name; the end of the id tells them apart."""
+    return shown_peer(peer_id, _names.get(peer_id))

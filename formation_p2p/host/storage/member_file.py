@@ -1,0 +1,92 @@
+"""The file of the members that the nodes of a home have met: `members` in its folder, as JSON.
+
+It is for people, and no decision depends on it. A grant is bound to its holder and is no secret.
+Where the file is damaged it is begun anew. Commands read it to show names, before they import what
+a node needs.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.resources.bounds import check_host_name
+from formation_p2p.host.names import learn_name
+
+log = logging.getLogger(__name__)
+
+FILE: Final = "members"
+# More than a person looks through. Of more, those met last are kept.
+MAX_MEMBERS: Final = 1024
+# Each has a grant of 2 KiB at most, in base64, and a name of 63 characters.
+_MAX_FILE_BYTES: Final = MAX_MEMBERS * 3072
+
+
+class Member(NamedTuple):
+    """`name` is what it goes by, empty where it has not said; `seen_unix_s` when it was met last,
+    and showed this grant."""
+
+    peer_id: PeerId
+    name: str
+    grant: bytes
+    seen_unix_s: int
+
+
+def learn_names(home: Path) -> None:
+    """Of all that the nodes of a home have met."""
+    for each in read_members(home):
+        learn_name(each.peer_id, each.name)
+
+
+def read_members(home: Path, network_id: bytes | None = None) -> list[Member]:
+    """Those of this network, or of whichever it is; the one that was met last comes last. Empty
+    where nothing can be read."""
+    path = home / FILE
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+        document = json.loads(raw) if len(raw) <= _MAX_FILE_BYTES else {}
+        if network_id is not None and document["network"] != network_id.hex():
+            return []
+        return [_row(*row) for row in document["members"][:MAX_MEMBERS]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, InvalidInput) as error:
+        log.info("%s is begun anew, since it cannot be read: %r", path, error)
+        return []
+
+
+def write_members(home: Path, network_id: bytes, members: Iterable[Member]) -> None:
+    """Whole or not at all, also where another process writes it at the same moment. Raises
+    OSError."""
+    rows = [
+        [each.peer_id, each.name, base64.b64encode(each.grant).decode(), each.seen_unix_s]
+        for each in members
+    ]
+    text = json.dumps({"network": network_id.hex(), "members": rows})
+    handle, name = tempfile.mkstemp(prefix=f".{FILE}-", dir=home)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+        Path(name).replace(home / FILE)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
+def _row(peer: Any, name: Any, grant: Any, unix_s: Any) -> Member:
+    """Raises ValueError, TypeError, InvalidInput."""
+    if name != "":
+        check_host_name("name", name)
+    token = base64.b64decode(grant, validate=True)
+    return Member(parse_peer_id(peer), name, token, int(unix_s))
