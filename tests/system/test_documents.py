@@ -35,9 +35,9 @@ from formation_p2p.cli.main import app
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.peer.events import Tick
 from formation_p2p.sim.world import World
+from tests.support.commands import LOOPBACK, started
 from tests.support.documents import Block, blocks, inline_commands
-from tests.support.loopback import LOOPBACK
-from tests.support.programs import DEADLINE_S, ROOT, Program, running
+from tests.support.programs import DEADLINE_S, ROOT, Program
 
 # The network that README.md sets up, before all else; every machine of it is a home here.
 SET_UP: Final = (
@@ -150,11 +150,7 @@ def formation(home: Path, command: str) -> tuple[int, str]:
 
 def serving(home: Path, command: str) -> AbstractContextManager[Program]:
     """`formation gate` or `formation worker`, on the loopback interface."""
-    return running(
-        *(sys.executable, "-m", "formation_p2p", *shlex.split(command)[1:]),
-        *("--listen", LOOPBACK),
-        FORMATION_HOME=str(home),
-    )
+    return started(home, *shlex.split(command)[1:], *LOOPBACK)
 
 
 @pytest.fixture(scope="module")

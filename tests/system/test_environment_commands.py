@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,9 +16,10 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.pythons import own_name
+from tests.support.commands import LOOPBACK, started
 from tests.support.loopback import LISTEN
 from tests.support.packages import Index, an_index, source, wheel
-from tests.support.programs import Program, python, running
+from tests.support.programs import Program
 from tests.support.pythons import other_pythons
 
 SMALL = ("--needs", "cpu=0.5,memory=256MiB")
@@ -44,7 +44,9 @@ class World:
     other: str
 
     def formation(self, *argv: str) -> Program:
-        return python("-m", "formation_p2p", *argv, FORMATION_HOME=str(self.home))
+        with started(self.home, *argv) as program:
+            program.ended()
+            return program
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +59,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         index.add(wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n"}))
         index.add(source("built", "1.0", BACKEND))
 
-        def started(home: Home, *command: str) -> Program:
-            argv = (sys.executable, "-m", "formation_p2p", *command, "--listen", LISTEN[0])
-            return stack.enter_context(running(*argv, FORMATION_HOME=str(home.path)))
+        def works(home: Home, *command: str) -> Program:
+            return stack.enter_context(started(home.path, *command, *LOOPBACK))
 
         open_gate = stack.enter_context(SyncNode.join(home=gate.path, listen=LISTEN))
         gate.add_gate(open_gate.addresses[0])
@@ -70,8 +71,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         worker = ("worker", "--json", "--cpu", "1", "--memory", "1GiB", "--env-disk", "1GiB")
         version = other.removeprefix("cpython-")
         programs = (
-            started(alice, *worker, "--index-url", index.url, "--env-sources"),
-            started(carol, *worker, "--no-index", "--python", version),
+            works(alice, *worker, "--index-url", index.url, "--env-sources"),
+            works(carol, *worker, "--no-index", "--python", version),
         )
         indexed, offline = (json.loads(each.line_with("ready"))["peer_id"] for each in programs)
         yield World(dave.path, index, indexed, offline, other)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from formation_p2p import Awaited, Home, JobWaits, Limits, Node, ProcessSpec, Rights
 from formation_p2p.core.units import MIB
+from tests.support.commands import started
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S
-from tests.support.programs import Program, running
+from tests.support.programs import Program
 
 SMALL = "cpu=0.1,memory=64MiB"
 # A second on an idle machine, and five at the most.
@@ -21,9 +21,7 @@ SOON_S = 15.0
 
 
 def gate(home: Home, port: str = "0") -> AbstractContextManager[Program]:
-    listen = ("--listen", f"/ip4/127.0.0.1/tcp/{port}")
-    argv = (sys.executable, "-m", "formation_p2p", "gate", *listen)
-    return running(*argv, FORMATION_HOME=str(home.path))
+    return started(home.path, "gate", "--listen", f"/ip4/127.0.0.1/tcp/{port}")
 
 
 async def ran(folder: Path, name: str, join: str) -> float:
