@@ -28,8 +28,8 @@ from simulations import chaos
 
 pytestmark = pytest.mark.at_length
 
-# What every change must pass; `make chaos` has ten times as many.
-SEEDS = "1..100"
+# What every change must pass; `make chaos` has twenty times as many.
+SEEDS = "1..50"
 FAULTS = {
     *("crash", "power off", "restart", "cut", "isolate", "split", "heal", "reset", "disconnect"),
     *("suspend", "wake", "disk full", "leave", "join", "submit", "cancel"),
@@ -52,7 +52,7 @@ def test_the_invariants_hold_whatever_befalls_a_cluster(
     assert figures["failing_seeds"] == []
     # The stories are worth telling: all that can go wrong did, and work was done all the same.
     assert set(figures["faults"]) >= FAULTS
-    assert all(figures["seen"][what] > 50 for what in SEEN), figures["seen"]
+    assert all(figures["seen"][what] > 25 for what in SEEN), figures["seen"]
 
 
 def test_the_same_seed_tells_the_same_story(capsys: pytest.CaptureFixture[str]) -> None:

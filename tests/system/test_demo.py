@@ -48,10 +48,15 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path, children)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_interrupted_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "at"), [(signal.SIGINT, "submitted"), (signal.SIGTERM, "of source")]
+)
+def test_a_demo_that_is_interrupted_cleans_up(
+    tmp_path: Path, number: signal.Signals, at: str
+) -> None:
+    """In the middle of its job, and while its nodes start."""
     with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
-        demo.line_with("submitted")
+        demo.line_with(at)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(number)
         assert demo.ended() == 130, demo.output

@@ -162,6 +162,7 @@ def test_counts_without_measure_end_the_walk_at_the_deepest_shard_at_last(lie: S
         assert all(low <= high <= MAX_DEPTH for low, high in each.profile.spans)
 
 
+@pytest.mark.at_length
 def test_added_closer_peers_that_do_not_exist_cost_one_round_of_writes_each_time() -> None:
     town, alice = settled(*people(12))
 

@@ -281,6 +281,7 @@ def test_answered_from_the_table_nobody_is_sent_to_himself() -> None:
 # -- bounds -------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_where_everyone_is_silent_a_search_ends_after_a_few_timeouts() -> None:
     town = village(1, 30, k=20)
     alice = town.nodes["node 0"]

@@ -61,6 +61,7 @@ def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.at_length
 def test_a_lookup_finds_the_k_nearest_though_nobody_knows_everybody(seed: int) -> None:
     town = village(seed, 60, k=6)
     nodes = list(town.nodes.values())
@@ -384,6 +385,7 @@ def test_the_counts_of_a_search_are_those_of_the_nearest_who_answered_nearest_fi
     assert list(searched.counts) == reported
 
 
+@pytest.mark.at_length
 def test_a_narrow_search_ends_when_the_nearest_have_answered() -> None:
     town = village(1, 40, k=20)
     asker = town.nodes["node 0"]

@@ -147,6 +147,7 @@ def test_a_worker_is_announced_under_every_name_that_it_belongs_to() -> None:
             assert stored(node, name, town.now) == [0]
 
 
+@pytest.mark.at_length
 def test_of_many_peers_the_nearest_to_each_name_hold_it() -> None:
     town, alice = settled(*people(40))
     alice.start()
@@ -178,6 +179,7 @@ def test_a_worker_that_has_just_started_is_announced_again_soon_and_then_more_ra
         assert stored(town.nodes["bob"], name, town.now) == [len(alice.issued) - 1]
 
 
+@pytest.mark.at_length
 def test_it_is_announced_again_without_looking_anybody_up() -> None:
     """One message to each holder whatever the number of names, and one more for the value."""
     town, alice = settled(*people(40))
@@ -206,6 +208,7 @@ def test_it_is_announced_again_without_looking_anybody_up() -> None:
     assert len(asked) <= len(alice.names)
 
 
+@pytest.mark.at_length
 def test_all_who_hold_it_hold_the_same_profile_at_any_time_but_while_it_is_written() -> None:
     """Whoever reads two takes the older for a replay."""
     town, alice = settled(*people(30))
@@ -221,6 +224,7 @@ def test_all_who_hold_it_hold_the_same_profile_at_any_time_but_while_it_is_writt
                 assert stored(node, name, town.now) == [newest]
 
 
+@pytest.mark.at_length
 def test_a_holder_that_dies_is_replaced_by_the_next_nearest() -> None:
     town, alice = settled(*people(40))
     alice.start()
@@ -245,6 +249,7 @@ def newcomer_near(town: DhtWorld, name: bytes) -> DhtNode:
     return node
 
 
+@pytest.mark.at_length
 def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
     town, alice = settled(*people(40))
     alice.start()
@@ -256,6 +261,7 @@ def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
     assert stored(node, name, town.now) == [len(alice.issued) - 1]
 
 
+@pytest.mark.at_length
 def test_a_nearer_peer_that_only_a_holder_knows_gets_the_record_too() -> None:
     town, _ = settled(*people(40), k=4)
     alice = Worker(town, town.nodes["alice"], replace(PARAMETERS, replicas=4))
@@ -463,6 +469,7 @@ def test_who_keeps_some_of_it_is_enough_not_to_hurry() -> None:
     assert len(alice.issued) == before + 1
 
 
+@pytest.mark.at_length
 def test_a_withdrawal_reaches_everyone_who_stored_the_profile_and_then_the_node_may_go() -> None:
     town, alice = settled(*people(40))
     alice.start()
@@ -569,6 +576,7 @@ def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number() -> 
     assert len(reported) == 1
 
 
+@pytest.mark.at_length
 def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few() -> None:
     """It may have been restarted. Where there are many, others have it."""
     town, alice = settled("alice", "bob", "carol")

@@ -161,7 +161,7 @@ def test_when_most_die_the_others_draw_together_and_are_found_again() -> None:
     assert all(low == high > 0 for low, high in colony.spans())
     colony.perish(colony.rng.sample(sorted(colony.settlers), 52))
     colony.elapse(TERMS.ttl_s)
-    watch(colony, 8 * TERMS.ttl_s, missed)
+    watch(colony, 5 * TERMS.ttl_s, missed)
     assert colony.spans() == {Span(0, 0)}
     assert missed == {}
 

@@ -9,6 +9,7 @@ from formation_p2p.sim.world import World
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.at_length
 def test_a_worker_that_announced_when_there_were_few_is_found_after_more_have_come(
     seed: int,
 ) -> None:

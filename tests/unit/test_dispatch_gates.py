@@ -34,6 +34,7 @@ def shame(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("ranking", ["balanced", "spread"])
+@pytest.mark.at_length
 def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
     ranking: str,
 ) -> None:
@@ -52,6 +53,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
     assert len(workers_of(bob)) == 200
 
 
+@pytest.mark.at_length
 def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_more() -> None:
     world = town(7, a_second, alice=2, carol=2)
     bob = world.nodes["bob"]

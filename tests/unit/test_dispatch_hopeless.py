@@ -46,6 +46,7 @@ def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
     assert all(is_idle(world.nodes[name]) for name in WORKERS)
 
 
+@pytest.mark.at_length
 def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
     world = town_where({"alice": MISSING}, alice=1, carol=1)
     bob = world.nodes["bob"]
@@ -54,6 +55,7 @@ def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
     assert len(only(ends(bob).values(), TaskSucceeded)) == 200
 
 
+@pytest.mark.at_length
 def test_nor_while_another_one_is_busy_with_the_first_task() -> None:
     world = town_where({"alice": MISSING}, seconds=5.0, alice=1, carol=1)
     bob = world.nodes["bob"]
@@ -62,6 +64,7 @@ def test_nor_while_another_one_is_busy_with_the_first_task() -> None:
     assert len(only(ends(bob).values(), TaskSucceeded)) == 10
 
 
+@pytest.mark.at_length
 def test_tasks_whose_own_code_fails_are_each_tried() -> None:
     world = town_where(dict.fromkeys(WORKERS, EXIT), alice=1, carol=1, dave=1)
     bob = world.nodes["bob"]

@@ -166,6 +166,7 @@ def test_a_fallback_takes_what_the_nearest_is_too_busy_for() -> None:
     assert (name_of(world, placed.worker), placed.nearest) == (second, False)
 
 
+@pytest.mark.at_length
 def test_many_tasks_use_every_core_and_few_leases() -> None:
     world = lasting(1)
     bob = world.nodes["bob"]
@@ -312,6 +313,7 @@ def test_a_worker_that_joins_during_the_job_is_used() -> None:
     assert "carol" in workers_of(bob)
 
 
+@pytest.mark.at_length
 def test_it_looks_again_for_as_long_as_that_brings_somebody_new() -> None:
     """One answer of discovery names the nearest few; a large job can use them all."""
     few = PeerParameters(discovery=DiscoveryParameters(max_providers=4))
@@ -513,6 +515,7 @@ def test_a_cancel_that_was_lost_is_sent_again() -> None:
     assert is_idle(alice)
 
 
+@pytest.mark.at_length
 def test_a_doubtful_lease_takes_on_nothing_until_it_recovers() -> None:
     world = lasting(0.05)
     world.kill(world.nodes["carol"])
@@ -787,6 +790,7 @@ def batches(world: World, name: str = "alice") -> list[int]:
     return [len(each.assignments) for each in only(passed(world, "bob", name), Dispatch)]
 
 
+@pytest.mark.at_length
 def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> None:
     world = quickly(0.001)
     bob = world.nodes["bob"]
@@ -814,6 +818,7 @@ def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> No
     assert 5 <= most <= 10
 
 
+@pytest.mark.at_length
 def test_more_goes_out_when_half_of_it_is_done() -> None:
     world = quickly(0.01)
     bob = world.nodes["bob"]

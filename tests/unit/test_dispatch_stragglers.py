@@ -176,6 +176,7 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
     assert len(only(bob.reported, TaskPlaced)) == 30 + len(recalled)
 
 
+@pytest.mark.at_length
 def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
     """Each waits behind another once, is taken back, and then waits with the scheduler."""
     world = slowly(lambda running: True)

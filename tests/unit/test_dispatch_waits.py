@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import (
     Awaited,
     JobEnded,
@@ -43,6 +45,7 @@ def waits(bob: SimNode) -> list[Awaited]:
     return [each.awaited for each in only(bob.reported, JobWaits)]
 
 
+@pytest.mark.at_length
 def test_it_outlives_an_outage_of_the_network_of_any_length() -> None:
     world = town(alice=1)
     bob = kept(world)
@@ -56,6 +59,7 @@ def test_it_outlives_an_outage_of_the_network_of_any_length() -> None:
     assert bob.reported[-1] == JobEnded(3, 0, 0, 0)
 
 
+@pytest.mark.at_length
 def test_so_does_one_that_the_next_incarnation_goes_on_with() -> None:
     world = town(alice=1)
     bob = kept(world)
@@ -98,6 +102,7 @@ def one_that_could_is_silent() -> tuple[SimNode, SimNode]:
     return bob, carol
 
 
+@pytest.mark.at_length
 def test_it_waits_for_a_worker_that_is_away_while_others_say_no() -> None:
     bob, carol = one_that_could_is_silent()
     world = bob.world
@@ -115,6 +120,7 @@ def test_it_does_not_wait_for_ever_for_a_worker_that_has_left() -> None:
     assert kinds == {Infeasible, Silent}
 
 
+@pytest.mark.at_length
 def test_it_says_so_when_it_waits_for_something_else_and_when_it_waits_once_more() -> None:
     world = town(3, lambda x: (60, Succeeded(b"")))
     bob = kept(world)

@@ -98,6 +98,7 @@ class Network(Bridge):
         self._observers[number].fail(NodeClosed("it crashed"))
 
 
+@pytest.mark.at_length
 def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
     network = Network(at_once=True)
     with NodeExecutor(network, CODE, OPTIONS) as executor:
@@ -109,6 +110,7 @@ def test_what_is_submitted_one_after_the_other_goes_out_in_few_jobs() -> None:
     assert {job.name for job in network.jobs} == {"abs"}
 
 
+@pytest.mark.at_length
 def test_no_more_is_handed_over_than_waits_for_a_worker_already() -> None:
     network = Network()
     executor = NodeExecutor(network, CODE, OPTIONS)

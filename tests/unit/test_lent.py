@@ -35,6 +35,7 @@ def test_what_makes_no_label_and_what_is_there_twice_is_refused(tmp_path: Path) 
         lent_folders(["/usr", "/usr:rw"])
 
 
+@pytest.mark.at_length
 def test_there_are_no_more_than_a_worker_has_labels() -> None:
     folders = [str(path) for path in Path("/usr/lib").rglob("*") if path.is_dir()]
     plain = [each for each in folders if each.replace("/", "").isalnum() and len(each) < 50]

@@ -32,7 +32,7 @@ except ImportError as missing:
 
 pytestmark = pytest.mark.at_length
 
-EXAMPLES, EACH = 104, 32
+EXAMPLES, EACH = 26, 64
 GB = 10**9
 NOW = 1_767_225_600
 PEERS = [peer_id_of(bytes([number]) * 32) for number in range(EACH)]

@@ -66,6 +66,7 @@ def town_where(broken: set[str], **workers: int) -> World:
 # -- a failed build -------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_a_worker_that_cannot_have_the_packages_is_left_alone_and_the_others_do_the_work() -> None:
     world = town_where({"alice"}, alice=1, carol=1, dave=1)
     bob = world.nodes["bob"]

@@ -85,6 +85,7 @@ def test_an_honest_job_takes_three_seconds_at_most(squatters: int, priority: int
     assert max(took_s) <= TARGET_S
 
 
+@pytest.mark.at_length
 def test_whose_jobs_run_is_served_as_if_the_squatter_were_not_there() -> None:
     town = Town(1)
     quiet_s = town.took_s(0)

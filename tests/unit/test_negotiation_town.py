@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.core.dht.messages import Ping
 from formation_p2p.core.dht.rpc import RequestReceived
 from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
@@ -192,6 +194,7 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     assert group.wake_s == group.candidates.next_askable_s() < world.now_s + 10
 
 
+@pytest.mark.at_length
 def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
     """It is soon done with each, and would be free for the next all the time."""
 

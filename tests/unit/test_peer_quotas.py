@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import LeaseEnded, Renewed
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
@@ -130,6 +132,7 @@ def test_work_ends_with_the_hours_of_its_grant() -> None:
     assert is_idle(alice)
 
 
+@pytest.mark.at_length
 def test_work_waits_for_hours_that_are_near() -> None:
     world = village(1, hours=parse_hours("thu 00:10-01:00"))
     bob = world.nodes["bob"]

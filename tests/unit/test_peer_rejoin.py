@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskUnplaceable
 from formation_p2p.core.negotiation.session import Disconnected
@@ -51,6 +53,7 @@ def test_so_has_one_that_comes_back_after_hours_and_remembers_a_worker() -> None
     assert newcomer_runs(world, "dave")
 
 
+@pytest.mark.at_length
 def test_one_that_remembers_nobody_is_dialled_again_and_again() -> None:
     world = town(alice=1, carol=1)
     gate = world.nodes["gate"]

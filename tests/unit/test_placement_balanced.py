@@ -43,6 +43,7 @@ def test_of_fifty_workers_the_busiest_has_at_most_half_as_much_again_as_the_mean
     assert by_lot < busiest(seed, Xor().home)
 
 
+@pytest.mark.at_length
 def test_by_xor_alone_the_busiest_has_several_times_the_mean() -> None:
     assert max(busiest(seed, Xor().home) for seed in range(4)) > 3
 

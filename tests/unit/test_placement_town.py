@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.effects import Explained
@@ -38,6 +40,7 @@ def shop(**prices: int) -> World:
 PRICES = {"alice": 300, "carol": 100, "dave": 200}
 
 
+@pytest.mark.at_length
 def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
     for number in range(5):
         world = shop(**PRICES)

@@ -89,6 +89,7 @@ def test_one_that_is_dropped_is_released_before_memory_is_asked_for() -> None:
     assert len(packer.blobs) == 0
 
 
+@pytest.mark.at_length
 def test_any_number_may_be_dropped_at_once(tmp_path: Path) -> None:
     blobs = PrivateBlobs(limit_bytes=MIB)
     blobs.open(tmp_path)

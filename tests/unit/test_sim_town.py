@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import pytest
+
 from formation_p2p.core.dht.messages import (
     FindNode,
     Nodes,
@@ -80,6 +82,7 @@ def test_a_lean_world_says_the_same_and_keeps_only_counts() -> None:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.at_length
 def test_what_each_node_asks_is_counted_by_its_cause() -> None:
     world = World(4)
     nodes = village(world, 12)
@@ -150,6 +153,7 @@ def test_what_is_lost_is_waited_for_and_most_gets_through() -> None:
     assert found_by(nodes[1]) == 10
 
 
+@pytest.mark.at_length
 def test_a_town_that_is_cut_in_two_does_not_hear_itself() -> None:
     world = World(8)
     nodes = village(world)

@@ -326,6 +326,7 @@ def test_an_effect_that_the_world_does_not_know_is_no_secret() -> None:
         alice.leave()
 
 
+@pytest.mark.at_length
 def test_each_of_many_people_has_an_address_of_its_own() -> None:
     world = World(1)
     addresses = set()

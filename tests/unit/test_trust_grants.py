@@ -358,6 +358,7 @@ def test_a_grant_bound_to_two_peers_serves_neither() -> None:
         assert "bound to more than one peer" in denied.why
 
 
+@pytest.mark.at_length
 def test_what_is_kept_of_a_grant_takes_no_more_than_is_reckoned_with() -> None:
     """Any holder can make as many of them as he likes, and fill each as far as it goes."""
     spans = Hours(tuple((start, start + 60) for start in range(300, MAX_SPANS * 120, 120)))

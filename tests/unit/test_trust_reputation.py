@@ -75,6 +75,7 @@ def test_good_work_is_rewarded_and_bad_work_is_not() -> None:
     assert dave < TRUST.submit_milli
 
 
+@pytest.mark.at_length
 def test_whoever_has_done_well_for_long_falls_by_a_few_false_results() -> None:
     reputation = bobs(alice=[SUCCESS] * 100_000)
     scores = []

@@ -81,6 +81,7 @@ def test_there_is_a_bound_on_pairs() -> None:
         linked([*labels, "one more"], [*names, ("0",)], {"all": range(many)})
 
 
+@pytest.mark.at_length
 def test_a_hundred_thousand_tasks_take_a_moment() -> None:
     labels = [str(n) for n in range(100_000)]
     began_s = time.process_time()
