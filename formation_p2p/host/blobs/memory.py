@@ -111,19 +111,13 @@ class PrivateBlobs:
         Raises LocalError where neither memory nor the disk has room."""
         self._release_dropped()
         size = places_of(piece.nbytes for piece in pieces)[-1]
-        segment = self._segment(size)
-        try:
-            if segment is None:
-                return self._add(_Held(size, path=self._written(pieces, size))), size
-            segment.fill(pieces)
-        except BaseException:
-            if segment is not None:
-                self._drop(segment)
-            raise
-        return self._add(_Held(size, segment)), size
+        segment = self._segment(size, pieces)
+        path = self._written(pieces, size) if segment is None else None
+        return self._add(_Held(size, segment, path=path)), size
 
     def room(self, size_bytes: int) -> Room:
-        """Room for a blob that comes from elsewhere. Raises LocalError."""
+        """Room for a blob that comes from elsewhere. Blocks, while its pages are made. Raises
+        LocalError."""
         segment = self._segment(size_bytes)
         if segment is not None:
             return Room(self, size_bytes, segment)
@@ -275,14 +269,19 @@ class PrivateBlobs:
                 segment = self._spare.popleft()
             self._drop(segment)
 
-    def _segment(self, size_bytes: int) -> Segment | None:
-        """A spare one of about this size, or a new one; None where it is past the bounds."""
+    def _segment(self, size_bytes: int, pieces: Sequence[memoryview] = ()) -> Segment | None:
+        """A spare one of about this size, or a new one, with these pieces; None where it is past
+        the bounds. Blocks."""
         capacity = -(-size_bytes // MIB) * MIB
+        spare = self._take_spare(size_bytes, capacity)
+        if spare is not None:
+            try:
+                spare.fill(pieces)
+            except BaseException:
+                self._drop(spare)
+                raise
+            return spare
         with self._lock:
-            for segment in reversed(self._spare):
-                if size_bytes <= segment.size_bytes <= 2 * capacity:
-                    self._spare.remove(segment)
-                    return segment
             while self._spare and self._is_past_bounds(capacity):
                 self._dropped(self._spare.popleft())
             if self._is_past_bounds(capacity):
@@ -290,7 +289,7 @@ class PrivateBlobs:
             self._memory_bytes += capacity
             self._segments += 1
         try:
-            return Segment(capacity)
+            return Segment(capacity, pieces)
         except OSError as error:
             with self._lock:
                 self._memory_bytes -= capacity
@@ -298,6 +297,14 @@ class PrivateBlobs:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC):
                 raise LocalError(f"no memory to share: {error.strerror}") from error
             return None
+
+    def _take_spare(self, size_bytes: int, capacity: int) -> Segment | None:
+        with self._lock:
+            for segment in reversed(self._spare):
+                if size_bytes <= segment.size_bytes <= 2 * capacity:
+                    self._spare.remove(segment)
+                    return segment
+        return None
 
     def _is_past_bounds(self, more_bytes: int) -> bool:
         too_many = self._segments >= MAX_SEGMENTS

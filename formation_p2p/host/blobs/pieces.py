@@ -23,12 +23,7 @@ def write_pieces(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_disk(folder, size)
         with path.open("xb", buffering=0) as file:
-            sizes = [piece.nbytes for piece in pieces]
-            for at, piece in zip(places_of(sizes), pieces, strict=False):
-                rest = piece
-                while rest:
-                    written = os.pwrite(file.fileno(), rest, at)
-                    at, rest = at + written, rest[written:]
+            write_all(file.fileno(), pieces)
             os.ftruncate(file.fileno(), size)
             if durable:
                 os.fsync(file.fileno())
@@ -37,3 +32,13 @@ def write_pieces(
             path.unlink()
         problem = f"{format_bytes(size)} cannot be kept: {error.strerror or error}"
         raise LocalError(f"{problem}; free some of the disk at {folder}") from error
+
+
+def write_all(file: int, pieces: Sequence[memoryview]) -> None:
+    """Pieces into a file, where they lie as in a parcel. Raises OSError."""
+    sizes = [piece.nbytes for piece in pieces]
+    for at, piece in zip(places_of(sizes), pieces, strict=False):
+        rest = piece
+        while rest:
+            written = os.pwrite(file, rest, at)
+            at, rest = at + written, rest[written:]

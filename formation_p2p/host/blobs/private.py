@@ -117,7 +117,7 @@ class PrivateExchange:
         return None
 
     async def _copied(self, blob: PrivateBlob) -> Lent:
-        room = self.blobs.room(blob.size_bytes)
+        room = await trio.to_thread.run_sync(self.blobs.room, blob.size_bytes)
         try:
             await self.remote.fetch(blob, room.view)
         except BaseException:

@@ -11,6 +11,8 @@ from typing import Final
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.workload.parcel import places_of
+from formation_p2p.host.blobs.mapping import copy
+from formation_p2p.host.blobs.pieces import write_all
 
 # <linux/fcntl.h>: no new way to write to it, where ours stays.
 _F_SEAL_FUTURE_WRITE: Final = 0x0010
@@ -19,13 +21,20 @@ _SEALED: Final = _SHAPE | fcntl.F_SEAL_WRITE
 
 
 class Segment:
-    """Memory of `size_bytes`, that this process alone can write to."""
+    """Memory of `size_bytes`, that this process alone can write to. It begins with `pieces`, laid
+    out as in a parcel."""
 
-    def __init__(self, size_bytes: int) -> None:
-        """Raises OSError."""
+    def __init__(self, size_bytes: int, pieces: Sequence[memoryview] = ()) -> None:
+        """Blocks, while other threads run. Raises OSError."""
         self.file = os.memfd_create("formation", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.file, size_bytes)
+            # Pages that a write makes, or that are made at once, cost half of those that come one
+            # by one as they are touched.
+            if pieces:
+                write_all(self.file, pieces)
+            else:
+                os.posix_fallocate(self.file, 0, size_bytes)
             self._map = mmap.mmap(self.file, size_bytes)
             fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, _SHAPE | _F_SEAL_FUTURE_WRITE)
         except BaseException:
@@ -35,10 +44,11 @@ class Segment:
         self.spare_since_s = 0.0
 
     def fill(self, pieces: Sequence[memoryview]) -> None:
+        """Blocks, while other threads run."""
         sizes = [piece.nbytes for piece in pieces]
         with memoryview(self._map) as into:
             for at, piece, size in zip(places_of(sizes), pieces, sizes, strict=False):
-                into[at : at + size] = piece
+                copy(into[at : at + size], piece)
 
     @property
     def view(self) -> memoryview:
