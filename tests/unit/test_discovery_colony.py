@@ -190,3 +190,12 @@ def test_a_liars_word_about_a_shard_moves_nobody_out_of_it() -> None:
     assert colony.spans() == {Span(0, 0)}
     polls = [e for e in colony.carried[before:] if isinstance(e.message, kad.GetProviders)]
     assert polls  # there were doubts
+
+
+def test_who_start_together_and_split_by_different_numbers_of_levels_meet_again() -> None:
+    """Seventy in seven seconds: some see 60 members and go a level deeper, others 66 and go two.
+    Once they had left the bucket's own name, readers found the ones or the others."""
+    colony, missed = Colony(2, 70), dict[float, int]()
+    colony.elapse(2.1 * TERMS.ttl_s - colony.now_s)
+    watch(colony, 0.6 * TERMS.ttl_s, missed)
+    assert missed == {}

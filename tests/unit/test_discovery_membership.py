@@ -186,6 +186,35 @@ def test_who_is_moving_already_does_not_move_up() -> None:
     assert membership.confirmed("sparse", ShardCount()) is None
 
 
+# -- moving -> moving: astray -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "span"),
+    [
+        (ShardCount(66, 0, 0, 33, 4), Span(1, 4)),  # most go deeper
+        (ShardCount(66, 0, 0, 33, 2), Span(1, 2)),  # or less deep
+        (ShardCount(66, 0, 0, 33, 3), None),  # or where we go
+        (ShardCount(66, 0, 0, 33, 1), None),  # which is deeper, whatever is said
+        (ShardCount(66, 33, 0, 0, 0), None),  # or nowhere yet
+        (ShardCount(66, 0, 0, 33, MAX_DEPTH + 1), Span(1, MAX_DEPTH)),
+    ],
+)
+def test_a_worker_on_its_way_goes_where_most_of_its_shard_go(
+    count: ShardCount, span: Span | None
+) -> None:
+    """Those who start at once see different numbers of members: some split further than others."""
+    membership = member_at(1, 3)
+    assert (membership.heard(1, count) == "astray") == (span is not None)
+    assert membership.confirmed("astray", count) == span
+
+
+def test_who_has_arrived_is_not_astray() -> None:
+    membership = member_at(2)
+    assert membership.heard(2, ShardCount(20, 19, 0, 1, 3)) is None
+    assert membership.confirmed("astray", ShardCount(20, 0, 0, 20, 3)) is None
+
+
 # -- moving -> settled --------------------------------------------------------------------------
 
 

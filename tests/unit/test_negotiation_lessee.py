@@ -241,6 +241,19 @@ def test_the_better_offer_is_taken_and_the_other_given_back(bob: Bob) -> None:
     )
 
 
+def test_of_two_offers_by_one_worker_for_one_request_the_first_counts(bob: Bob) -> None:
+    """Also where the second is cheaper: to wait for another one would be to wait in every round."""
+    asked = bob.ask(CAROL, ALICE)
+    bob.offered(ALICE, "a1", price_micro=9)
+    bob.offered(ALICE, "a2", price_micro=1)
+    assert bob.hears() == ([(ALICE.peer_id, Release("a2"))], [])
+    bob.refused(CAROL)
+    assert bob.hears() == (
+        [(ALICE.peer_id, Commit("a1"))],
+        [RoundClosed(asked, (ALICE.peer_id,), ((CAROL.peer_id, BUSY),))],
+    )
+
+
 def test_as_many_are_taken_as_are_wanted(bob: Bob) -> None:
     asked = bob.ask(ALICE, CAROL, DAVE, wanted=2)
     bob.refused(ALICE)

@@ -37,7 +37,7 @@ Why = Literal["look", "store"] | Doubt
 
 class _Locating(NamedTuple):
     """A lookup of ours: to `look` for a membership, to `store` under a name, or to see whether a
-    shard is `full` or `sparse`, as one peer said, or neighbours have settled `apart` from us."""
+    shard is in `Doubt`, as one peer said, or where neighbours may have settled `apart` from us."""
 
     why: Why
     name: bytes
@@ -232,8 +232,7 @@ class Announcer:
         if doubt is None or any(each.membership is membership for each in self._locating.values()):
             return
         if not membership.is_restless(now.mono_s):
-            depth = membership.span.high if doubt == "full" else membership.span.high - 1
-            self._ask_shard(doubt, membership, depth, now)
+            self._ask_shard(doubt, membership, membership.doubted(doubt), now)
 
     def _shard(self, membership: ShardMembership, depth: int) -> bytes:
         return shard_key(self._network_id, membership.bucket, self._key, depth)

@@ -5,7 +5,8 @@ LOOKING -> MOVING    it has ended at a shard that is full, or that most others h
 SETTLED -> MOVING    its shard is full, most others have left it, or it has few and the one above
                      has room: the worker is a member of both shards, for now
 MOVING  -> SETTLED   after a TTL, in which all others have heard of it and moved as well
-MOVING  -> MOVING    the deeper of the two is full already
+MOVING  -> MOVING    the deeper of the two is full already, or most of those who leave the
+                     shallower one go to another depth
 
 No worker leaves a shard before all others are in the other one as well, so that a reader who
 reads both, as `depth_search.py` does where it sees either, finds all of them at any time.
@@ -22,9 +23,10 @@ from formation_p2p.core.discovery.depth_search import DepthSearch, deeper_by, is
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.keyspace import MAX_DEPTH, WHOLE, Span
 
-Doubt = Literal["full", "sparse", "apart"]
+Doubt = Literal["full", "sparse", "astray", "apart"]
 """What one peer's count suggests, to be confirmed by asking all that hold the shard; or, `apart`,
-what is asked now and then: whether neighbours have settled in the shard above."""
+what is asked now and then: whether neighbours have settled in the shard above. `astray`: the
+others leave the same shard for another depth than we do."""
 
 
 class MembershipState(StrEnum):
@@ -79,15 +81,21 @@ class ShardMembership:
         the count."""
         self.counts[depth] = count
         low, high = self.span
+        if depth == low and self._is_astray(count):
+            return "astray"
         if depth == high and (self._is_to_be_left(count) or count.members > self._split):
             return "full"
         if low == high == depth > 0 and count.members < self._merge:
             return "sparse"
         return None
 
+    def doubted(self, doubt: Doubt) -> int:
+        """The depth of the shard whose holders `confirmed` is to hear."""
+        low, high = self.span
+        return {"full": high, "astray": low}.get(doubt, high - 1)
+
     def confirmed(self, doubt: Doubt, count: ShardCount) -> Span | None:
-        """Where to move, by what all say who hold our deepest shard, if we ask whether it is full
-        or being left; or else the one above it."""
+        """Where to move, by what all say who hold the shard `doubted`."""
         low, high = self.span
         match doubt:
             case "full" if self._is_to_be_left(count):
@@ -99,6 +107,8 @@ class ShardMembership:
                 # Ours has few, and the one above has room for them.
                 own, room = self.counts[high].members, self._split - self._merge - count.members
                 return Span(high - 1, high) if own < self._merge and own <= room else None
+            case "astray" if self._is_astray(count):
+                return Span(low, min(count.depth, MAX_DEPTH))
             case "apart" if low == high > 0 and count.settled:
                 # We came at the same time, and did not see each other. `arrived` will tell which
                 # of the two shards the members leave.
@@ -121,6 +131,14 @@ class ShardMembership:
         if left_behind and now_s < self.moved_s + self._parameters.max_move_ttls * ttl_s:
             return None
         return Span(low, low) if goes_up else Span(high, high)
+
+    def _is_astray(self, count: ShardCount) -> bool:
+        """While it moves: whether most of those who leave the shallower shard, for which `count`
+        is, go elsewhere. Workers who start at the same moment see different numbers of members,
+        and split by one level or by two. Once all have left, the fewer would be in a shard that
+        the others, and readers, do not look at. If where they meet is full, all split again."""
+        low, high = self.span
+        return low < high and count.deeper > 0 and count.depth > low and count.depth != high
 
     def _is_to_be_left(self, count: ShardCount) -> bool:
         """Whether to follow the members that are deeper as well. They may be on their way up: then
