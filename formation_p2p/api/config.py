@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -68,6 +68,7 @@ class NodeBase:
         code: CodeChoice = "auto",
         cache_bytes: int | None = None,
         name: str | None = None,
+        renew: bool = True,
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
@@ -96,6 +97,10 @@ class NodeBase:
         `name` is what people see this node as, beside its id: by default that of the home, which
         is the host's name unless `formation worker --name` has set another (docs/names.md).
 
+        With `renew` the node has its grant renewed before it ends, where a node that has the
+        network's root key is online and the invitation allows it; and renews those of others
+        where the root key is in its own home (docs/security.md).
+
         Raises InvalidInput for a malformed invite or name; entering raises LocalError where the
         node has no network, or the network does not come up, and StateError where the state cannot
         be used.
@@ -114,6 +119,7 @@ class NodeBase:
             tracing,
             code_paths(code),
             cache_bytes=cache_bytes,
+            parameters=replace(DEFAULT_PARAMETERS, renews=renew),
             name=name,
         )
         return cls(config)

@@ -20,6 +20,7 @@ from formation_p2p.api.output import is_interactive
 from formation_p2p.api.planned_calls import with_code
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.reference import Reference
+from formation_p2p.api.renewal import renew_grant
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
@@ -338,6 +339,13 @@ class Node(DataNode):
         """The peers that this node refused lately since their version of the protocols is another
         than its own, and which side is to be upgraded. Of the latest, some."""
         return await self._bridge.look(lambda shell: shell.incompatible)
+
+    async def renew(self) -> int:
+        """Have this node's grant renewed now, by a node that has the network's root key. Returns
+        when it ends, in Unix time. Raises Unauthorized with the reason where none renews it, or
+        none answers within a minute."""
+        self._lifecycle.check_loop()
+        return await renew_grant(self._bridge)
 
     async def trust(self) -> tuple[Standing, ...]:
         """What this node has learnt of each peer, by itself and from others; the most trusted

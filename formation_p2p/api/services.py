@@ -119,6 +119,8 @@ class NodeServices:
             closing.callback(trust.close)
             members = SeenMembers(config.home.path, claimed.network)
             members.met(MemberMet(own, self._name, claimed.network.grant, cause="itself"))
+            renews = config.parameters.renews
+            grants = GrantWatch(config.home, claimed.index, claimed.network, issues=renews)
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=claimed.network,
@@ -135,9 +137,9 @@ class NodeServices:
                 reputation=trust.reputation,
                 remembered=RememberedPeers(config.home.path, claimed.network, own),
                 members=members,
+                keep_grant=grants.keep,
                 parameters=config.parameters,
             )
-            grants = GrantWatch(config.home, claimed.index, claimed.network)
             closing.callback(members.write)
             started = partial(self._started, trust, grants, members)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)

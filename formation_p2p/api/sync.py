@@ -212,6 +212,7 @@ class SyncNode(_Sync[Node], NodeBase):
     discover = _waits(Node.discover)
     neighbours = _waits(Node.neighbours)
     incompatible = _waits(Node.incompatible)
+    renew = _waits(Node.renew)
     story = _waits(Node.story)
     trust = _waits(Node.trust)
     report_wrong = _waits(Node.report_wrong)

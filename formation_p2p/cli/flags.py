@@ -71,6 +71,12 @@ METRICS: Final = option(
     "Serve metrics for Prometheus at this address, such as 127.0.0.1:9464.",
     envvar="FORMATION_METRICS",
 )
+NO_RENEW: Final = option(
+    "--no-renew",
+    "",
+    "Do not have this node's grant renewed; nor, where the root key is here, those of others.",
+    default=False,
+)
 JSON: Final = option("--json", "", "Write JSON for programs, not text for people.", default=False)
 CPU: Final = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
 MEMORY: Final = option("--memory", "SIZE", "Memory to offer, such as 8GiB.")

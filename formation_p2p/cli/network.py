@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -13,23 +14,25 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.command import CommandGroup
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.logs import logged
+from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.core.trust.grants import (
-    EVEN_WEIGHT_MILLI,
     MAX_PRIORITY,
     Right,
     Rights,
 )
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.core.trust.quota import Quota, format_hours
-from formation_p2p.core.units import format_milli, parse_milli
+from formation_p2p.core.trust.quota import GRANT_DIGITS, Quota
+from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home
 
+# As `formation members` shows it.
+_INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
 _RIGHTS: Final = click.Choice([str(each) for each in Right])
 
 app: Final = CommandGroup(
@@ -52,6 +55,10 @@ Examples:
   formation network invite --org acme --cell kitchen --label site=lab
 
 Each worker counts quotas for itself. All holders of one invite share its quotas.
+
+A grant without --expires lasts 30 days, and is renewed for as long as a node of this home runs and
+the invite is not withdrawn (`formation network withdraw`). One with --expires ends then, unless
+--renew says for how long it is renewed.
 """
 JOIN_EPILOG: Final = """
 \b
@@ -104,8 +111,11 @@ def invite(
     drivers: list[str] | None = option(
         "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
     ),
-    expires: str = option(
-        "--expires", "TIME", "For how long: 12h, 30d, 52w.", show_default=True, default="30d"
+    expires: str | None = option(
+        "--expires", "TIME", "For how long: 12h, 30d, 52w. 30d and renewed by default; see below."
+    ),
+    renew: str | None = option(
+        "--renew", "TIME", "Renew its grants for so long: 1d, 52w; ever or never."
     ),
     priority: int = option(
         "--priority", "N", "The highest priority of a job.", show_default=True, default=MAX_PRIORITY
@@ -140,14 +150,14 @@ def invite(
     An invite is a password: send it like one, or bind it to one peer id with --peer
     (`formation network show` prints the id of a node). Works where the network was created.
     """
-    expires_unix_s = min(int(time.time() + parse_duration_s(expires, "expires")), MAX_EXPIRY_UNIX_S)
+    life = _life(expires, renew)
     quota = Quota(
         flags.parsed("cpu-hours", cpu_hours, parse_milli),
         flags.parsed("gpu-hours", gpu_hours, parse_milli),
         concurrent,
     )
     rights = Rights(
-        expires_unix_s,
+        min(int(time.time()) + life.life_s, MAX_EXPIRY_UNIX_S),
         frozenset(map(Right, may or Right)),
         frozenset(drivers) if drivers else None,
         priority,
@@ -156,6 +166,7 @@ def invite(
         frozenset(flags.pairs_of("label", labels or ()).items()),
         Place(cell=cell, org=org, federation=federation),
         flags.parsed("priority-weight", weight, parse_milli) or 0,
+        life,
     )
     try:
         peer_id = None if peer is None else parse_peer_id(peer)
@@ -164,11 +175,11 @@ def invite(
     join = Home(home).invite(rights, peer_id)
     gates = parse_invite(join).gates
     if as_json:
-        put({"join": join, "gates": list(gates), "peer_id": peer, **_in_json(rights)})
+        put({"join": join, "gates": list(gates), "peer_id": peer, **in_json(rights)})
     else:
         print(join)
     holder = "its holder" if peer is None else "that peer only"
-    say(f"a secret: it lets {holder} {_in_words(rights)}")
+    say(f"a secret: it lets {holder} {in_words(rights)}")
     if not gates:
         say(
             "no gate is known here, so a new node cannot connect: run `formation gate`, or name "
@@ -196,7 +207,7 @@ def join(
     if as_json:
         put(_document(place, network))
         return
-    print(f"joined network {_short(network)}; this node may {_in_words(rights)}")
+    print(f"joined network {_short(network)}; this node may {in_words(rights)}")
     if not network.gates:
         say("the invite names no gate, so no peer can be found; ask for a newer invite")
 
@@ -223,7 +234,7 @@ def show(
     print(f"network   {network.network_id.hex()}")
     print(f"home      {place.path}")
     print(f"peer id   {place.identity().peer_id}")
-    print(f"may       {_in_words(rights)}")
+    print(f"may       {in_words(rights)}")
     print(f"root key  {'here; this machine can invite' if place.has_root_key() else 'not here'}")
     for number, gate in enumerate(gates):
         print(f"{'gates' if number == 0 else '':8}  {gate}")
@@ -249,6 +260,72 @@ def add_gate(
         print("\n".join(network.gates))
 
 
+def _life(expires: str | None, renew: str | None) -> Life:
+    """Raises InvalidInput."""
+    life_s = min(int(parse_duration_s(expires or "30d", "expires")) or 1, MAX_EXPIRY_UNIX_S)
+    match renew or ("ever" if expires is None else "never"):
+        case "ever":
+            until_unix_s = MAX_EXPIRY_UNIX_S
+        case "never":
+            until_unix_s = int(time.time()) + life_s
+        case duration:
+            until_unix_s = int(time.time() + parse_duration_s(duration, "renew"))
+    return Life(life_s, min(until_unix_s, MAX_EXPIRY_UNIX_S))
+
+
+@app.command()
+@logged
+def withdraw(
+    name: str = argument(
+        "PEER|INVITATION", "A peer id, or an invitation's 32 digits.", default=...
+    ),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Have a member's grant, or all grants of an invitation, not renewed any more.
+
+    What was given before is valid until its end: at most the 30 days, or --expires, of the
+    invitation. Works where the network was created.
+    """
+    if _INVITATION.fullmatch(name) is None:
+        try:
+            parse_peer_id(name)
+        except ValueError as error:
+            problem = f"{error}; write a peer id, or an invitation's 32 hexadecimal digits"
+            raise InvalidInput("withdraw", problem) from None
+    Home(home).withdraw(name)
+    if as_json:
+        put({"withdrawn": name})
+    else:
+        print(f"no grant of {name} is renewed any more")
+
+
+@app.command()
+@logged
+def renew(
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Have this machine's grant renewed now, in the second half of its life.
+
+    Nodes that run do so by themselves. A node that has the network's root key has to be online:
+    mostly a gate. What the grant allows stays as it is.
+    """
+    from formation_p2p.cli.local.link import reach
+
+    place = Home(home)
+
+    async def ask() -> int:
+        async with reach(place.path) as node:
+            return await node.renew()
+
+    until_unix_s = asyncio.run(ask())
+    if as_json:
+        put({"expires_unix_s": until_unix_s})
+    else:
+        print(f"the grant is renewed until {date(until_unix_s)}")
+
+
 def _document(home: Home, network: Network) -> Json:
     return {
         "network_id": network.network_id.hex(),
@@ -256,51 +333,9 @@ def _document(home: Home, network: Network) -> Json:
         "peer_id": home.identity().peer_id,
         "gates": list(network.gates),
         "has_root_key": home.has_root_key(),
-        **_in_json(network.rights),
-    }
-
-
-def _in_json(allowed: Rights) -> Json:
-    return {
-        "may": sorted(allowed.may),
-        "drivers": None if allowed.drivers is None else sorted(allowed.drivers),
-        "max_priority": allowed.max_priority,
-        "priority_weight_milli": allowed.weight_milli,
-        "cpu_milli_hours": allowed.quota.cpu_milli_hours,
-        "gpu_milli_hours": allowed.quota.gpu_milli_hours,
-        "concurrent": allowed.quota.leases,
-        "hours": None if allowed.hours is None else str(allowed.hours),
-        "labels": [f"{key}={value}" for key, value in sorted(allowed.labels)],
-        "place": asdict(allowed.place),
-        "expires_unix_s": allowed.expires_unix_s,
+        **in_json(network.rights),
     }
 
 
 def _short(network: Network) -> str:
     return network.network_id.hex()[:12]
-
-
-def _in_words(rights: Rights) -> str:
-    quota = rights.quota
-    of_quota = {
-        "CPU-hours a month": quota.cpu_milli_hours,
-        "GPU-hours a month": quota.gpu_milli_hours,
-    }
-    limits = [f"{format_hours(x)} {what}" for what, x in of_quota.items() if x is not None]
-    if quota.leases is not None:
-        limits.append(f"{quota.leases} {'task' if quota.leases == 1 else 'tasks'} at once")
-    labels = ", ".join(f"{key}={value}" for key, value in sorted(rights.labels))
-    of = ", ".join(f"{circle} {name}" for circle, name in asdict(rights.place).items() if name)
-    weight, end = rights.weight_milli, rights.expires_unix_s
-    parts = (
-        f"for {', '.join(sorted(rights.drivers))}" if rights.drivers is not None else "",
-        f"up to priority {rights.max_priority}" if rights.max_priority != MAX_PRIORITY else "",
-        f"with priorities weighed by {format_milli(weight)}" if weight != EVEN_WEIGHT_MILLI else "",
-        f"with {', '.join(limits)}" if limits else "",
-        f"on workers with {labels}" if labels else "",
-        f"at {rights.hours} UTC" if rights.hours is not None else "",
-        f"as one of {of}" if of else "",
-        "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}",
-    )
-    may = " and ".join(sorted(rights.may)) or "do nothing"
-    return f"{may} {', '.join(filter(None, parts))}"

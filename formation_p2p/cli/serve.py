@@ -149,6 +149,7 @@ def worker(
         "Show this folder to tasks, read-only unless :rw is said. Repeatable.",
     ),
     name: str | None = flags.NAME,
+    no_renew: bool = flags.NO_RENEW,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -193,7 +194,11 @@ def worker(
             set_up_drivers, drivers, place.path, chosen, pythons or (), environments, lent
         )
         joining = WatchedNode.join(
-            home=place.path, listen=listen, metrics=metrics, cache_bytes=cache_bytes
+            home=place.path,
+            listen=listen,
+            metrics=metrics,
+            cache_bytes=cache_bytes,
+            renew=not no_renew,
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
@@ -265,6 +270,7 @@ def gate(
         "--announce", "MULTIADDR", "The address of this gate for others. Repeatable."
     ),
     name: str | None = flags.NAME,
+    no_renew: bool = flags.NO_RENEW,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -284,7 +290,11 @@ def gate(
 
         leave = asyncio.Event()
         joining = Node.join(
-            home=place.path, listen=listen, announce=announce or (), metrics=metrics
+            home=place.path,
+            listen=listen,
+            announce=announce or (),
+            metrics=metrics,
+            renew=not no_renew,
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")

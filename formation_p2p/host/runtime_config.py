@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,8 @@ class RuntimeConfig:
     reputation: Reputation | None = None
     remembered: RememberedPeers | None = None
     members: SeenMembers | None = None
+    # Puts a renewed grant where it is found after a restart too.
+    keep_grant: Callable[[Network], Awaitable[None]] | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

@@ -44,6 +44,7 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
+from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.host import grant_log
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
@@ -332,6 +333,11 @@ class Shell:
             case MemberMet():
                 if self._config.members is not None:
                     self._config.members.met(effect)
+            case KeepGrant(network):
+                if self._config.keep_grant is not None:
+                    self.do(self._config.keep_grant, network)
+            case RenewalFailed(why):
+                log.info("this node's grant is not renewed: %s", why)
             case Left():
                 self._left.set()
             case Explained() | RejectRequest():

@@ -21,6 +21,7 @@ from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.quota import NOTHING, Used
+from formation_p2p.core.trust.renewal import RenewalFailed
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 
@@ -99,7 +100,7 @@ class SimNode:
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
-    told: list[GrantEffect] = field(default_factory=list)
+    told: list[GrantEffect | RenewalFailed] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
     met: Callable[[MemberMet], None] = field(default=lambda met: None, repr=False)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)

@@ -26,8 +26,10 @@ from formation_p2p.core.peer.effects import (
     RejectRequest,
     is_of_record,
 )
+from formation_p2p.core.peer.events import Renewed
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
+from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
@@ -101,6 +103,10 @@ class Performer:
             case Tolerated():
                 node.tolerated.append(effect)
             case GrantEnds() | GrantOver() | GrantTaken():
+                node.told.append(effect)
+            case KeepGrant(network):
+                world.deliver(node, Renewed(network))
+            case RenewalFailed():
                 node.told.append(effect)
             case Explained():
                 node.explained.append(effect)

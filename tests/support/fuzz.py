@@ -6,11 +6,14 @@ import random
 
 from formation_p2p.core.dht import kad_pb2
 from formation_p2p.core.negotiation.messages import (
+    AskGrant,
     AskOpinions,
     Assignment,
     Cancel,
     Commit,
     Dispatch,
+    GrantIssued,
+    GrantRefused,
     Opinions,
     PlacementRequest,
     Release,
@@ -19,6 +22,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
     pack,
 )
+from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 
@@ -72,6 +76,9 @@ def work_frame(rng: random.Random, grant: bytes) -> bytes:
         Cancel(lease_id, ids, rng.random() < 0.5),
         ResultAck(lease_id, ids),
         AskOpinions(grant),
+        AskGrant(rng.choice([grant, b"", rng.randbytes(200)])),
+        GrantIssued(rng.choice([grant, rng.randbytes(200)])),
+        GrantRefused(Leaving()),
         Opinions((rng.randbytes(100),)),
     ]
     frame = bytearray(pack(rng.choice(messages)))

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from pathlib import Path
 
 import pytest
 
-from formation_p2p import GrantEnded, Node, ProcessSpec, TaskRetried
+from formation_p2p import GrantEnded, Node, ProcessSpec, TaskRetried, Unauthorized
 from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
 from tests.support.waiting import until
+
+
+def ends(home: Home) -> int:
+    network = home.network()
+    assert network is not None
+    return network.rights.expires_unix_s
+
+
+async def renewed_after(node: Node, seconds: float) -> None:
+    """Once the issuer has looked at what is withdrawn."""
+    await asyncio.sleep(seconds)
+    await node.renew()
 
 
 async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
@@ -23,8 +37,8 @@ async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
     gate_home = Home(tmp_path / "gate")
     gate_home.create_network()
 
-    def invite(lasts_s: int) -> str:
-        return gate_home.invite(Rights(int(time.time()) + lasts_s, frozenset(Right)))
+    def invite(lasts_s: int, life: Life | None = None) -> str:
+        return gate_home.invite(Rights(int(time.time()) + lasts_s, frozenset(Right), life=life))
 
     caplog.set_level(logging.WARNING, logger="formation_p2p")
     async with Node.join(home=gate_home.path, listen=LISTEN) as gate:
@@ -42,8 +56,14 @@ async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
                     break
             assert "grant ended on" in caplog.text
             await sees(bob, 0)
-            Home(tmp_path / "alice").join(parse_invite(invite(3600)))
+            # One that lasts for a while, and is renewed.
+            home = Home(tmp_path / "alice")
+            first = home.join(parse_invite(invite(12, Life(12, MAX_EXPIRY_UNIX_S))))
             await until(lambda: "has a new grant" in caplog.text)
             await sees(bob, 1)
             assert (await bob.run(["true"])).exit_code == 0
+            await until(lambda: ends(home) > first.rights.expires_unix_s)
+            gate_home.withdraw(alice.peer_id)
+            with pytest.raises(Unauthorized, match="was withdrawn"):
+                await renewed_after(alice, 3.0)
     assert "formation network join" in caplog.text

@@ -39,6 +39,7 @@ from formation_p2p.core.negotiation.messages import (
     TaskOutput,
     TasksEnded,
     ToLessee,
+    ToMember,
     ToPeer,
     ToScheduler,
     ToWorker,
@@ -334,7 +335,7 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
 
 
 def test_each_message_has_one_receiver() -> None:
-    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer)
+    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember)
     kinds = [kind for receiver in receivers for kind in receiver.__args__]
     assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
 

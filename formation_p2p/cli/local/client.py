@@ -158,6 +158,9 @@ class LocalNode:
     async def neighbours(self) -> int:
         return unpack(int, await self._answer("neighbours"))
 
+    async def renew(self) -> int:
+        return unpack(int, await self._answer("renew"))
+
     async def incompatible(self) -> Mapping[PeerId, str]:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
         return found

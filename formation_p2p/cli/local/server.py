@@ -131,6 +131,7 @@ class _Server:
             "discover": self._discover,
             "neighbours": self._neighbours,
             "incompatible": self._incompatible,
+            "renew": self._renew,
         }
 
     async def close(self) -> None:
@@ -222,6 +223,9 @@ class _Server:
 
     async def _neighbours(self, _: dict[str, Any], __: _Client) -> int:
         return await self._node.neighbours()
+
+    async def _renew(self, _: dict[str, Any], __: _Client) -> int:
+        return await self._node.renew()
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()

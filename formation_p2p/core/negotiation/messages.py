@@ -335,12 +335,35 @@ class Opinions:
     ]
 
 
+@_WORK.message(19)
+@dataclass(frozen=True, slots=True)
+class AskGrant:
+    """Renew this grant of mine."""
+
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@_WORK.message(20)
+@dataclass(frozen=True, slots=True)
+class GrantIssued:
+    """The grant that was asked for; its asker checks it."""
+
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@_WORK.message(21)
+@dataclass(frozen=True, slots=True)
+class GrantRefused:
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
 ToScheduler = TaskStarted | TaskOutput | TasksEnded
 ToPeer = AskOpinions | Opinions
-WorkMessage = ToWorker | ToLessee | ToScheduler | ToPeer
+ToMember = AskGrant | GrantIssued | GrantRefused
+WorkMessage = ToWorker | ToLessee | ToScheduler | ToPeer | ToMember
 
 pack = _WORK.pack
 parse = _WORK.parse

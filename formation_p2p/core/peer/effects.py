@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.trust.admission import AdmissionEffect
 from formation_p2p.core.trust.own_grant import GrantEffect
+from formation_p2p.core.trust.renewal import RenewalEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,14 @@ class MemberMet(Effect):
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
 UserEffect = EmitJobEvent | Explained | RejectRequest
 PeerEffect = (
-    DhtEffect | SchedulerEffect | WorkerEffect | GrantEffect | UserEffect | MemberMet | Left
+    DhtEffect
+    | SchedulerEffect
+    | WorkerEffect
+    | GrantEffect
+    | RenewalEffect
+    | UserEffect
+    | MemberMet
+    | Left
 )
 
 _OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)

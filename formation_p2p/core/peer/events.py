@@ -10,7 +10,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionEvent
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
@@ -52,6 +52,20 @@ class Renewed:
     """This node has a new grant: `network` is as it joins the same network now."""
 
     network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """The network's root key is here: renew the grants of members, but for those `withdrawn`, which
+    are peers, or invitations by the first block of what was made of them."""
+
+    root: Identity
+    withdrawn: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AskRenewal:
+    """Have this node's grant renewed now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,8 @@ PeerEvent = (
     Joined
     | Serve
     | Renewed
+    | Issue
+    | AskRenewal
     | Submit
     | Resume
     | CancelJob

@@ -23,6 +23,8 @@ class PeerParameters:
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
+    # Have this node's grant renewed where one with the root's key is online.
+    renews: bool = True
     # Check after every event that the parts of the peer agree: for tests and simulations, since it
     # takes as long as the event, and longer where many tasks wait.
     validate: bool = False

@@ -40,6 +40,8 @@ from formation_p2p.core.peer.effects import (
 )
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
+from formation_p2p.core.peer.renewal import Issuer, Renewal
+from formation_p2p.core.peer.renewal import answer as answer_renewal
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
@@ -73,6 +75,7 @@ class Peer:
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         self.grant = OwnGrant(network)
+        self._issuer: Issuer | None = None
         store = RecordStore(
             self._membership.denies_work,
             lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
@@ -82,6 +85,9 @@ class Peer:
         )
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
+        self.renewal = Renewal(
+            identity.peer_id, network, rng, lambda: self.dht.table, parameters.renews
+        )
         self._circles = Circles(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
@@ -134,6 +140,7 @@ class Peer:
             self.lessee.next_timeout(),
             self.scheduler.next_timeout(),
             self.grant.next_timeout(),
+            self.renewal.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
         )
         self._story.emitted(effects, now)
@@ -179,6 +186,7 @@ class Peer:
                 self.lessee.undelivered(event, now)
                 if self.worker is not None:
                     self.worker.executions.interrupted(to)  # it may not have got the last
+                return self.renewal.undelivered(to, event.reason, now)
             case Disconnected(sender):
                 self.dht.disconnected(sender, now)
                 self.lessee.disconnected(sender, now)
@@ -201,9 +209,16 @@ class Peer:
                 self._own = Contact(self._identity.peer_id, addresses)
                 self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
+                if not self.grant.is_foreign:
+                    self.renewal.granted(self.network, now)
                 return self._granted(self.grant.look(now), now)
             case events.Renewed(network):
                 return self._renewed(network, now)
+            case events.Issue(root, withdrawn):
+                least_milli = self._parameters.trust.submit_milli
+                self._issuer = Issuer(root, withdrawn, self.reputation, least_milli)
+            case events.AskRenewal():
+                return self.renewal.begin(now)
             case events.Serve():
                 self._serve = event
                 return self._start_worker(now)
@@ -234,6 +249,11 @@ class Peer:
             return self.scheduler.received(sender, message, now)
         if isinstance(message, messages.ToPeer):
             return self._gossip.received(sender, message, now)
+        if isinstance(message, messages.AskGrant):
+            answer = answer_renewal(self._issuer, sender, message, now)
+            return [Send(sender, answer, cause=f"{sender.peer_id} asks for a new grant")]
+        if isinstance(message, messages.GrantIssued | messages.GrantRefused):
+            return self.renewal.answered(sender, message, now)
         if isinstance(message, messages.PlacementRequest) and self._distrusts(sender, now):
             denied = Denied("submit", "this node has had bad experience with you")
             refused = messages.RequestRefused(message.request_id, denied)
@@ -285,6 +305,7 @@ class Peer:
         self.dht.tick(now)
         self.lessee.tick(now)
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
+        effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
             effects += self._granted(self.grant.look(now), now)
         if self.worker is not None:
@@ -297,6 +318,7 @@ class Peer:
         self._context.renewed(network)
         self.lessee.grant = self._gossip.grant = network.grant
         self._circles.moved(network)
+        self.renewal.granted(network, now)
         self._finder.labels = self._context.labels
         for group in self.scheduler.groups.values():
             group.candidates.renewed()

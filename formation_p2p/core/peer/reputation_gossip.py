@@ -23,18 +23,19 @@ MAX_PEERS: Final = 4096
 
 
 class Lately:
-    """Peers, each once in EVERY_S. Where there are too many, whichever origin has the most gives
+    """Peers, each once in `every_s`. Where there are too many, whichever origin has the most gives
     up its first to one that has fewer: a peer is shut out only by those of its own origin."""
 
-    def __init__(self, max_peers: int = MAX_PEERS) -> None:
+    def __init__(self, max_peers: int = MAX_PEERS, every_s: float = EVERY_S) -> None:
         self._max_peers = max_peers
+        self._every_s = every_s
         self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
         self._origins: dict[str, dict[PeerId, None]] = {}
 
     def admits(self, peer_id: PeerId, now_s: float, origin: str = "") -> bool:
         while self._peers:
             first = next(iter(self._peers))
-            if self._peers[first][0] + EVERY_S > now_s:
+            if self._peers[first][0] + self._every_s > now_s:
                 break
             self._drop(first)
         if peer_id in self._peers:

@@ -107,10 +107,33 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     """
     if not rights.may:
         raise InvalidInput("rights", "the grant would allow nothing; name submit, work or both")
-    builder = biscuit_auth.BiscuitBuilder()
-    builder.merge(statements.write_facts(statements.Facts(rights.may, rights.place, rights.life)))
-    limits = statements.Block(
-        peers=frozenset() if peer_id is None else frozenset({peer_id}),
+    facts = statements.Facts(rights.may, rights.place, rights.life)
+    limits = _limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
+    return bytes(_build(root, facts, limits).to_bytes())
+
+
+def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) -> bytes:
+    """A grant like another one of this root's, until then: what it allows, and which accounts a
+    lease on it is charged to, stay as they are. For one peer. Raises InvalidInput."""
+    terms = read_grant(grant, root.public_key)
+    quotas = {each.name: each.quota for each in terms.accounts if each.name != terms.bound_to}
+    first = quotas.pop(terms.invitation, UNLIMITED)
+    rights = replace(terms.rights, expires_unix_s=expires_unix_s, quota=first)
+    if not rights.may:
+        raise InvalidInput("rights", "the grant allows nothing")
+    lineage = (terms.invitation, *quotas)
+    facts = statements.Facts(rights.may, rights.place, rights.life, lineage)
+    token = _build(root, facts, _limits_of(rights, frozenset({peer_id})))
+    for quota in quotas.values():
+        token = token.append(_checked(statements.Block(quota=quota)))
+    made = bytes(token.to_bytes())
+    read_grant(made, root.public_key)  # it may have grown past a bound
+    return made
+
+
+def _limits_of(rights: Rights, peers: frozenset[str]) -> statements.Block:
+    return statements.Block(
+        peers=peers,
         expires_unix_s=rights.expires_unix_s,
         max_priority=rights.max_priority,
         weight_milli=None if rights.weight_milli == EVEN_WEIGHT_MILLI else rights.weight_milli,
@@ -119,9 +142,15 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
         hours=rights.hours,
         labels=rights.labels,
     )
+
+
+def _build(
+    root: Identity, facts: statements.Facts, limits: statements.Block
+) -> biscuit_auth.Biscuit:
+    builder = biscuit_auth.BiscuitBuilder()
+    builder.merge(statements.write_facts(facts))
     builder.merge(_checked(limits))
-    private_key = biscuit_auth.PrivateKey(f"ed25519-private/{root.seed.hex()}")
-    return bytes(builder.build(private_key).to_bytes())
+    return builder.build(biscuit_auth.PrivateKey(f"ed25519-private/{root.seed.hex()}"))
 
 
 def attenuate(
@@ -237,12 +266,14 @@ def _checked(limits: statements.Block) -> biscuit_auth.BlockBuilder:
 @dataclass(frozen=True, slots=True)
 class GrantTerms:
     """What a grant says: its `rights`, the peer that it is bound to, the `accounts` that a lease on
-    it is charged to (see quota.py), and the root's own grant that it was made of."""
+    it is charged to (see quota.py), the root's own grant that it was made of, or renewed from, and
+    whether a holder gave it an end of his own: `is_cut`."""
 
     rights: Rights
     bound_to: str | None
     accounts: tuple[QuotaAccount, ...]
     invitation: str
+    is_cut: bool
 
 
 def read_grant(grant: bytes, root_public_key: bytes) -> GrantTerms:
@@ -284,12 +315,15 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
     # Each block's signature, which only its author can make, in fewer characters.
     hashes = (hashlib.sha256(bytes.fromhex(each)) for each in token.revocation_ids)
     names = [each.hexdigest()[:GRANT_DIGITS] for each in hashes]
+    names[: len(facts.lineage)] = facts.lineage[: len(names)]
     accounts += (
         QuotaAccount(name, block.quota)
         for name, block in zip(names, blocks, strict=True)
         if block.quota != UNLIMITED
     )
-    return GrantTerms(rights, next(iter(whole.peers), None), tuple(accounts), names[0])
+    is_cut = any(block.expires_unix_s is not None for block in blocks[1:])
+    bound_to = next(iter(whole.peers), None)
+    return GrantTerms(rights, bound_to, tuple(accounts), names[0], is_cut)
 
 
 # The same peers show the same grants, and to verify one costs 150 us. Any holder can make as many

@@ -50,10 +50,11 @@ GrantEffect = GrantEnds | GrantOver | GrantTaken
 
 
 class OwnGrant:
-    """`look` when due, and hand it what replaces the network. `is_over` as of the last look."""
+    """`look` when due, and hand it what replaces the network. `is_over` as of the last look; one
+    that is `is_foreign` cannot be read here."""
 
     def __init__(self, network: Network) -> None:
-        self.is_over = False
+        self.is_over = self.is_foreign = False
         self._due_s = float("inf")
         self._warn_s: tuple[int, ...] = ()  # warnings still to come
         self._read(network)
@@ -93,7 +94,7 @@ class OwnGrant:
         try:
             rights = network.rights
         except InvalidInput:  # what a grant that is none here is worth, others say
-            self.expires_unix_s, self._may_work = MAX_EXPIRY_UNIX_S, True
+            self.expires_unix_s, self._may_work, self.is_foreign = MAX_EXPIRY_UNIX_S, True, True
             return
         self.expires_unix_s = rights.expires_unix_s
         self._may_work = Right.WORK in rights.may

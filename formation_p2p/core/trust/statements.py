@@ -17,7 +17,7 @@ from biscuit_auth import BlockBuilder
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.hours import MAX_SPANS, Hours
 from formation_p2p.core.trust.life import Life
-from formation_p2p.core.trust.quota import UNLIMITED, Quota, least
+from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, least
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
 _T = TypeVar("_T", frozenset[str], Hours)
@@ -59,11 +59,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the root's own block says beside its limits."""
+    """What the root's own block says beside its limits. `lineage` names the first blocks, as those
+    of the grant that this one renews."""
 
     may: frozenset[str] = frozenset()
     place: Place = NOWHERE
     life: Life | None = None
+    lineage: tuple[str, ...] = ()
 
 
 def _both(one: _T | None, other: _T | None) -> _T | None:
@@ -96,6 +98,7 @@ _RIGHT: Final = "right({may})"
 _PLACE: Final = "place({circle}, {name})"
 
 _LIFE: Final = "life({most}, {until})"
+_LINEAGE: Final = "lineage({number}, {hash})"
 
 _COMMONS: Final = "commons"
 _NAME: Final = r"[a-z0-9_-]{1,32}"
@@ -108,6 +111,8 @@ _VALUES: Final = {
     "value": _LABEL_TEXT,
     "circle": f'"({"|".join(CIRCLES)})"',
     "name": _LABEL_TEXT,
+    "number": r"([0-7])",
+    "hash": rf'"([0-9a-f]{{{GRANT_DIGITS}}})"',
 }
 
 
@@ -144,6 +149,7 @@ _FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Block]], ..
 _RIGHT_FORM: Final = _form(_RIGHT)
 _PLACE_FORM: Final = _form(_PLACE)
 _LIFE_FORM: Final = _form(_LIFE, 11)
+_LINEAGE_FORM: Final = _form(_LINEAGE)
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -187,6 +193,8 @@ def write_facts(facts: Facts) -> BlockBuilder:
             built.add_code(_PLACE, {"circle": circle, "name": name})
     if (life := facts.life) is not None:
         built.add_code(_LIFE, {"most": life.life_s, "until": life.renewed_until_unix_s})
+    for number, name in enumerate(facts.lineage):
+        built.add_code(_LINEAGE, {"number": number, "hash": name})
     return built
 
 
@@ -211,6 +219,7 @@ def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
     may: set[str] = set()
     circles: dict[str, str] = {}
     life: Life | None = None
+    names: dict[int, str] = {}
     others: list[str] = []
     for statement in statements:
         if match := _RIGHT_FORM.fullmatch(statement):
@@ -219,9 +228,14 @@ def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
             circles[match[1]] = match[2]
         elif match := _LIFE_FORM.fullmatch(statement):
             life = Life(int(match[1]), int(match[2]))
+        elif match := _LINEAGE_FORM.fullmatch(statement):
+            names[int(match[1])] = match[2]
         else:
             others.append(statement)
-    return Facts(frozenset(may), Place(**circles), life), others
+    if sorted(names) != list(range(len(names))):
+        raise InvalidInput("grant", "a part of its lineage is missing")
+    lineage = tuple(names[number] for number in sorted(names))
+    return Facts(frozenset(may), Place(**circles), life, lineage), others
 
 
 def _names(printed: str) -> frozenset[str]:

@@ -10,6 +10,7 @@
 | `members`      | the members of the network that were met (storage/member_file.py) |
 | `network`      | the invite of the network; each node binds its grant to itself |
 | `grant-0`…     | a renewed grant of each of them, where there is one, as an invite |
+| `withdrawn`    | peers and invitations whose grants are not renewed; only beside `root.key` |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
 
 The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
@@ -48,12 +49,15 @@ _log = logging.getLogger(__name__)
 LOCK_TIMEOUT_S: Final = 10.0
 # An invite with all the gates that it may have takes 6 KiB.
 _MAX_FILE_BYTES: Final = 16 * 1024
+# A peer id takes 53 bytes; so the file stays within the bound of all files here.
+MAX_WITHDRAWN: Final = 256
 _SEED_BYTES: Final = 32
 
 _IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
 _ROOT: Final = "root.key"
 _GRANT: Final = "grant"
+_WITHDRAWN: Final = "withdrawn"
 _NAME: Final = "name"
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
@@ -63,6 +67,7 @@ _MEND: Final = {
     _IDENTITY: "move it away for a new identity, which will need a new grant",
     _NETWORK: "move it away and join again",
     _NAME: "move it away to go by the name of the host",
+    _WITHDRAWN: "move it away, and withdraw again what is to end",
     _GRANT: "move it away to go back to the grant of the invite",
     _ROOT: "without it, this network takes no further members",
 }
@@ -109,10 +114,36 @@ class Home:
             bound = network.bound_to(self._load_or_make(_identity_file(index)).peer_id)
             self._write(_grant_file(index), bound.invite())
 
+    def issuer(self) -> tuple[Identity, frozenset[str]] | None:
+        """The root's key, where this network was created here, and what is not renewed with it:
+        peers, and invitations."""
+        with self._locked():
+            network = self._network()
+            root = None if network is None else self._root_of(network)
+            return None if root is None else (root, frozenset(self._withdrawn()))
+
+    def withdraw(self, name: str) -> None:
+        """Have the grants of a peer, or those that were made of an invitation, not renewed: they
+        end when they end. Does nothing to one that is withdrawn already.
+
+        Raises InvalidInput unless the network that the node is in was created in this home, or
+        where too many are.
+        """
+        with self._locked():
+            if self._root_of(self._known_network()) is None:
+                problem = f"{self.path / _ROOT} is not that of this network"
+                raise InvalidInput("root key", f"{problem}; withdraw where it was created")
+            names = dict.fromkeys((*self._withdrawn(), name))
+            if len(names) > MAX_WITHDRAWN:
+                problem = f"there are {MAX_WITHDRAWN} already"
+                raise InvalidInput("withdrawn", f"{problem}; take out what has ended long ago")
+            self._write(_WITHDRAWN, "\n".join(names))
+
     def stamp(self, index: int = 0) -> tuple[int, ...]:
-        """What is another number once the node may have another grant. Needs no lock."""
+        """What is another number once the node may have another grant, or may not issue what it
+        did. Needs no lock."""
         stamps = []
-        for name in (_NETWORK, _grant_file(index)):
+        for name in (_NETWORK, _grant_file(index), _ROOT, _WITHDRAWN):
             try:
                 status = (self.path / name).stat()
             except OSError:
@@ -225,6 +256,9 @@ class Home:
             return replace(network, grant=renewed.bound_to(peer_id).grant)
         except InvalidInput:
             raise self._damaged(_grant_file(index)) from None
+
+    def _withdrawn(self) -> list[str]:
+        return (self._read(_WITHDRAWN) or "").split()
 
     def _known_network(self) -> Network:
         network = self._network()

@@ -1,0 +1,197 @@
+"""Having this node's grant renewed, and renewing those of others where the root's key is here.
+
+A member asks one peer after the other: who renewed its grant before, the gates, then others that it
+knows. A home that created a network has the root's key, and mostly a gate runs from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final, assert_never
+
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, GrantRefused
+from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.reputation_gossip import Lately
+from formation_p2p.core.refusals import Busy, Denied, Gone, PeerRefusal
+from formation_p2p.core.trust.grants import read_grant
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.renewal import RENEW, KeepGrant, RenewalFailed, renewed, taken
+from formation_p2p.core.trust.reputation import Reputation
+
+# A grant is renewed with this much of its life left, more or less by a fifth: not all members of
+# one invite at once.
+LEFT: Final = 1 / 3
+JITTER: Final = 0.4
+# Peers asked in a row. One with the root's key is a gate as a rule, or not far.
+MAX_ASKED: Final = 16
+# An answer takes a dial and a signature.
+ANSWER_S: Final = 5.0
+# Between two tries, doubled each time; and never more than a part of what is left.
+FIRST_WAIT_S: Final = 60.0
+LAST_WAIT_S: Final = 6 * 3600.0
+LEAST_WAIT_S: Final = 1.0
+WAIT_SHARE: Final = 0.25
+# A calendar that was set right counts within this time.
+LOOK_EVERY_S: Final = 3600.0
+# Of one with the root's key. A signature takes 0.3 ms: with all the peers that are remembered at
+# once it is busy for a quarter of its time.
+ISSUE_EVERY_S: Final = 5.0
+MAX_ISSUED: Final = 4096
+
+_NOT_HERE: Final = Gone("the root key", "it is not on this machine; ask another peer")
+
+
+class Issuer:
+    """Where the root's key is. `withdrawn` are not renewed: peers, and invitations."""
+
+    def __init__(
+        self, root: Identity, withdrawn: frozenset[str], reputation: Reputation, least_milli: int
+    ) -> None:
+        self.withdrawn = withdrawn
+        self._root = root
+        self._reputation = reputation
+        self._least_milli = least_milli
+        self._lately = Lately(MAX_ISSUED, ISSUE_EVERY_S)
+
+    def asked(self, peer_id: PeerId, grant: bytes, now: Moment) -> GrantIssued | GrantRefused:
+        if self._reputation.score_milli(peer_id, now) < self._least_milli:
+            return GrantRefused(Denied(RENEW, "this node has had bad experience with you"))
+        made = renewed(self._root, self.withdrawn, grant, peer_id, now)
+        if isinstance(made, Denied):
+            return GrantRefused(made)
+        # The holder of a bearer grant can bind it to ids without end.
+        invitation = read_grant(grant, self._root.public_key).invitation
+        if not self._lately.admits(peer_id, now.mono_s, invitation):
+            return GrantRefused(Busy("the table of renewed grants", MAX_ISSUED))
+        return GrantIssued(made)
+
+
+class Renewal:
+    """Of this node's own grant. `known` are peers to ask when no gate can. `tried` counts the tries
+    that have ended, and `failed` says why the last one did; empty where it did not."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        network: Network,
+        rng: random.Random,
+        known: Callable[[], Iterable[Contact]],
+        automatic: bool,
+    ) -> None:
+        self.tried = 0
+        self.failed = ""
+        self._own = own
+        self._network = network
+        self._rng = rng
+        self._known = known
+        self._automatic = automatic
+        self._issuer: Contact | None = None
+        self._order: list[Contact] = []
+        self._asked: Contact | None = None
+        self._why = ""
+        self._wait_s = FIRST_WAIT_S
+        self._due_unix_s = self._due_s = float("inf")
+
+    def next_timeout(self) -> float:
+        return self._due_s
+
+    def granted(self, network: Network, now: Moment) -> None:
+        """This is the node's grant from now on."""
+        self._network, self._wait_s, self._asked = network, FIRST_WAIT_S, None
+        life = network.rights.life if self._automatic else None
+        self._due_unix_s = float("inf")
+        expires_unix_s = network.rights.expires_unix_s
+        if life is not None and life.renewed_until_unix_s > expires_unix_s > now.unix_s:
+            left_s = life.life_s * LEFT * (1 + JITTER * (self._rng.random() - 0.5))
+            self._due_unix_s = expires_unix_s - left_s
+        self._sleep(now)
+
+    def begin(self, now: Moment) -> list[Send | RenewalFailed]:
+        """Ask one peer after the other."""
+        first = [] if self._issuer is None else [self._issuer]
+        known = islice(self._known(), MAX_ASKED)
+        ordered = {x.peer_id: x for x in (*first, *self._network.contacts(), *known)}
+        ordered.pop(self._own, None)
+        self._order = list(ordered.values())[:MAX_ASKED]
+        self._why = "no peer is known that could; see that a gate runs"
+        return self._next(now)
+
+    def tick(self, now: Moment) -> list[Send | RenewalFailed]:
+        if now.mono_s < self._due_s:
+            return []
+        if self._asked is not None:
+            return self._refused("it did not answer", now)
+        if now.unix_s < self._due_unix_s:
+            self._sleep(now)
+            return []
+        return self.begin(now)
+
+    def undelivered(self, peer_id: PeerId, why: str, now: Moment) -> list[Send | RenewalFailed]:
+        is_asked = self._asked is not None and self._asked.peer_id == peer_id
+        return self._refused(why, now) if is_asked else []
+
+    def answered(
+        self, sender: Contact, message: GrantIssued | GrantRefused, now: Moment
+    ) -> list[Send | KeepGrant | RenewalFailed]:
+        """An answer counts from the peer that was asked, and once."""
+        if self._asked is None or self._asked.peer_id != sender.peer_id:
+            return []
+        match message:
+            case GrantRefused(refusal):
+                return [*self._refused(_in_words(refusal), now)]
+            case GrantIssued(grant):
+                network = taken(self._network, grant, self._own)
+                if isinstance(network, str):
+                    return [*self._refused(f"it sent a grant that is refused: {network}", now)]
+                self._issuer, self._asked, self._order = sender, None, []
+                self._end("", now)
+                return [KeepGrant(network, cause=f"{sender.peer_id} renewed the grant")]
+            case _:
+                assert_never(message)
+
+    def _refused(self, why: str, now: Moment) -> list[Send | RenewalFailed]:
+        if why:
+            self._why = why
+        return self._next(now)
+
+    def _next(self, now: Moment) -> list[Send | RenewalFailed]:
+        if not self._order:
+            self._asked = None
+            self._end(self._why, now)
+            return [RenewalFailed(self._why, cause="all were asked")]
+        self._asked = self._order.pop(0)
+        self._due_s = now.mono_s + ANSWER_S
+        return [Send(self._asked, AskGrant(self._network.grant), cause="the grant ends")]
+
+    def _end(self, failed: str, now: Moment) -> None:
+        """A try has ended. The next one, if the new grant is not in place by then, is later."""
+        self.tried, self.failed = self.tried + 1, failed
+        left_s = self._network.rights.expires_unix_s - now.unix_s
+        if not self._automatic or left_s <= 0 or self._due_unix_s == float("inf"):
+            self._due_s = self._due_unix_s = float("inf")
+            return
+        wait_s = self._wait_s * (0.5 + self._rng.random())
+        self._due_s = now.mono_s + max(min(wait_s, left_s * WAIT_SHARE), LEAST_WAIT_S)
+        self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
+
+    def _sleep(self, now: Moment) -> None:
+        never = self._due_unix_s == float("inf")
+        wait_s = min(max(self._due_unix_s - now.unix_s, 0.01), LOOK_EVERY_S)
+        self._due_s = float("inf") if never else now.mono_s + wait_s
+
+
+def answer(
+    issuer: Issuer | None, sender: Contact, asked: AskGrant, now: Moment
+) -> GrantIssued | GrantRefused:
+    if issuer is None:
+        return GrantRefused(_NOT_HERE)
+    return issuer.asked(sender.peer_id, asked.grant, now)
+
+
+def _in_words(refusal: PeerRefusal) -> str:
+    """Nothing where the peer has no root key: that says nothing of the grant."""
+    return "" if isinstance(refusal, Gone) else str(refusal)

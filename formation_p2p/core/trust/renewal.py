@@ -1,0 +1,88 @@
+"""Renewing grants: whom one with the root's key gives a new grant, and what a member takes.
+
+Only the root's key can put an end off: a holder can narrow a grant, and no more. So the root says
+in a grant for how long it is renewed, and who has the key goes by that: the new grant allows what
+the old one does, is charged to the same accounts, and lasts as long as the root's own did. A grant
+to which a holder gave an end of his own, as for a guest, is not renewed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust.grants import check, read_grant, reissue
+from formation_p2p.core.trust.network import Network
+
+RENEW: Final = "renew"
+# A grant is renewed in the last half of its life.
+SPENT: Final = 0.5
+# A refusal carries no longer wait (negotiation/refusal_kind.py).
+_MAX_RETRY_MS: Final = 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KeepGrant(Effect):
+    """This node's grant was renewed, and the new one was checked: put it in place of the old one.
+    `network` is as the node joins it then."""
+
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalFailed(Effect):
+    """No peer renewed this node's grant. It is tried again."""
+
+    why: str
+
+
+RenewalEffect = KeepGrant | RenewalFailed
+
+
+def renewed(
+    root: Identity, withdrawn: frozenset[str], grant: bytes, peer_id: PeerId, now: Moment
+) -> bytes | Denied:
+    """A new grant for the peer that showed this one, or why not."""
+    denied = check(grant, root.public_key, peer_id, None, now.unix_s)
+    if denied is not None:
+        return Denied(RENEW, denied.why)
+    terms = read_grant(grant, root.public_key)
+    expires_unix_s, life = terms.rights.expires_unix_s, terms.rights.life
+    if peer_id in withdrawn or terms.invitation in withdrawn:
+        return Denied(RENEW, "the invitation was withdrawn; ask for another one")
+    if life is None or terms.is_cut:
+        return Denied(RENEW, "the grant was given until its end alone; ask for an invite")
+    end_unix_s = life.end_unix_s(now.unix_s)
+    if life.renewed_until_unix_s <= expires_unix_s or end_unix_s <= expires_unix_s:
+        return Denied(RENEW, "the invitation is not renewed for longer; ask for another one")
+    early_s = expires_unix_s - now.unix_s - SPENT * life.life_s
+    if early_s > 0:
+        retry_ms = min(int(early_s * 1000) + 1, _MAX_RETRY_MS)
+        return Denied(RENEW, "half of the grant's life is left; it is renewed later", retry_ms)
+    try:
+        return reissue(root, grant, peer_id, end_unix_s)
+    except InvalidInput as error:
+        return Denied(RENEW, f"{error.problem}; ask for an invite")
+
+
+def taken(network: Network, grant: bytes, peer_id: PeerId) -> Network | str:
+    """The network with a grant that renews its own, or what is wrong with that grant: a member
+    takes what lasts longer, and is the same otherwise."""
+    try:
+        terms = read_grant(grant, network.root_public_key)
+        own = read_grant(network.grant, network.root_public_key)
+    except InvalidInput as error:
+        return error.problem
+    if terms.bound_to != peer_id:
+        return "it is for another peer"
+    if terms.rights.expires_unix_s <= own.rights.expires_unix_s:
+        return "it does not last longer than the old one"
+    if replace(terms.rights, expires_unix_s=own.rights.expires_unix_s) != own.rights:
+        return "it does not allow what the old one does"
+    if terms.invitation != own.invitation or terms.accounts != own.accounts:
+        return "it is charged to other accounts than the old one"
+    return replace(network, grant=grant)

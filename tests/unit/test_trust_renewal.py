@@ -1,0 +1,434 @@
+"""Grants are renewed by the root's key alone, for members in good standing, and never widened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput, ProtocolViolation
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.messages import (
+    AskGrant,
+    GrantIssued,
+    GrantRefused,
+    pack,
+    parse,
+)
+from formation_p2p.core.negotiation.session import Received, Send, Undelivered
+from formation_p2p.core.peer.events import AskRenewal, Issue
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
+from formation_p2p.core.peer.renewal import ANSWER_S, ISSUE_EVERY_S, Issuer
+from formation_p2p.core.refusals import Busy, Denied, Gone
+from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.grants import (
+    MAX_PRIORITY,
+    MAX_WEIGHT_MILLI,
+    Right,
+    Rights,
+    attenuate,
+    bind,
+    issue,
+    read_grant,
+    reissue,
+)
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.own_grant import GrantOver, GrantTaken
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed, renewed, taken
+from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.core.trust.statements import Block
+from formation_p2p.core.workload.scope import Place
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from tests.support.stories import BOB, at, ends, identity, job, only, passed, peer_of
+
+ROOT = identity("root")
+KEY = ROOT.public_key
+ALICE_ID = identity("alice").peer_id
+EPOCH_S = int(EPOCH_UNIX_S)
+LIFE_S = 900
+FOR_EVER = Life(LIFE_S, MAX_EXPIRY_UNIX_S)
+# When two thirds of a grant's life are over.
+LATE = at(600)
+NONE_WITHDRAWN: frozenset[str] = frozenset()
+
+
+def granted(lasts_s: int = LIFE_S, life: Life | None = FOR_EVER, **limits: object) -> bytes:
+    rights = replace(Rights(EPOCH_S + lasts_s, life=life), **limits)  # type: ignore[arg-type]
+    return bind(issue(ROOT, rights), KEY, ALICE_ID)
+
+
+def renewed_at(now: Moment, grant: bytes, withdrawn: frozenset[str] = NONE_WITHDRAWN) -> bytes:
+    made = renewed(ROOT, withdrawn, grant, ALICE_ID, now)
+    assert isinstance(made, bytes), made
+    return made
+
+
+def why_not(
+    grant: bytes,
+    now: Moment = LATE,
+    *,
+    withdrawn: frozenset[str] = NONE_WITHDRAWN,
+    peer_id: PeerId = ALICE_ID,
+) -> str:
+    denied = renewed(ROOT, withdrawn, grant, peer_id, now)
+    assert isinstance(denied, Denied)
+    assert denied.right == "renew"
+    return denied.why
+
+
+# -- what is given ------------------------------------------------------------------------------
+
+quotas = st.builds(
+    Quota,
+    st.none() | st.integers(0, 10**6),
+    st.none() | st.integers(0, 10**6),
+    st.none() | st.integers(0, 99),
+)
+some_hours = st.sampled_from([None, *map(parse_hours, ("mon-fri 18:00-08:00", "sat 10:00-12:00"))])
+names = st.frozensets(st.sampled_from(("process", "python", "wasm")), min_size=1)
+labels = st.frozensets(st.tuples(st.sampled_from("ab"), st.sampled_from("xy")), max_size=2)
+places = st.builds(Place, cell=st.sampled_from(("", "kitchen")), org=st.just("acme"))
+given_rights = st.builds(
+    Rights,
+    st.just(EPOCH_S + LIFE_S),
+    st.frozensets(st.sampled_from(Right), min_size=1),
+    st.none() | names,
+    st.integers(0, MAX_PRIORITY),
+    quotas,
+    some_hours,
+    labels,
+    places,
+    st.integers(0, MAX_WEIGHT_MILLI),
+    st.just(FOR_EVER),
+)
+narrowings = st.lists(
+    st.builds(
+        Block,
+        max_priority=st.none() | st.integers(0, MAX_PRIORITY),
+        weight_milli=st.none() | st.integers(0, MAX_WEIGHT_MILLI),
+        quota=quotas,
+        may=st.none() | st.just(frozenset({"submit"})),
+        labels=labels,
+    ),
+    max_size=2,
+)
+
+
+@settings(max_examples=60)
+@given(given_rights, narrowings)
+def test_whatever_was_given_and_narrowed_is_renewed_as_it_is(
+    rights: Rights, narrowed: list[Block]
+) -> None:
+    grant = issue(ROOT, rights)
+    for block in narrowed:
+        grant = attenuate(grant, KEY, block)
+    grant = bind(grant, KEY, ALICE_ID)
+    old = read_grant(grant, KEY)
+    if not old.rights.may:
+        assert why_not(grant) == "the grant gives no right to belong"
+        return
+    for now in (LATE, at(1200)):
+        grant = renewed_at(now, grant)
+        new = read_grant(grant, KEY)
+        until_unix_s = int(now.unix_s) + LIFE_S
+        assert new.rights == replace(old.rights, expires_unix_s=until_unix_s)
+        assert new.bound_to == ALICE_ID
+        assert new.accounts == old.accounts
+        assert new.invitation == old.invitation
+
+
+def test_what_is_narrowed_further_after_a_renewal_has_an_account_of_its_own() -> None:
+    grant = renewed_at(LATE, granted(quota=Quota(leases=5)))
+    before = {each.name for each in read_grant(grant, KEY).accounts}
+    narrower = attenuate(grant, KEY, Block(quota=Quota(leases=2)))
+    after = read_grant(narrower, KEY)
+    assert before < {each.name for each in after.accounts}
+    again = renewed_at(at(1200), narrower)
+    assert read_grant(again, KEY).accounts == after.accounts
+
+
+def test_a_holder_cannot_name_the_lineage_of_another_grant() -> None:
+    """The statement counts in the root's own block alone."""
+    import biscuit_auth
+
+    token = biscuit_auth.Biscuit.from_bytes(
+        granted(), biscuit_auth.PublicKey(f"ed25519/{KEY.hex()}")
+    )
+    forged = token.append(biscuit_auth.BlockBuilder(f'lineage(0, "{"0" * 32}")'))
+    with pytest.raises(InvalidInput, match="does not know"):
+        read_grant(bytes(forged.to_bytes()), KEY)
+
+
+def test_it_ends_where_the_root_said_and_no_later() -> None:
+    life = Life(LIFE_S, EPOCH_S + 1000)
+    grant = renewed_at(LATE, granted(life=life))
+    assert read_grant(grant, KEY).rights.expires_unix_s == EPOCH_S + 1000
+    assert "not renewed for longer" in why_not(grant, at(950))
+
+
+@pytest.mark.parametrize(
+    ("grant", "now", "why"),
+    [
+        (granted(life=None), LATE, "given until its end alone"),
+        (granted(life=Life(LIFE_S, EPOCH_S + LIFE_S)), LATE, "not renewed for longer"),
+        (granted(), at(100), "half of the grant's life is left"),
+        (granted(), at(900), "the grant expired"),
+        (issue(ROOT, Rights(EPOCH_S + LIFE_S, life=FOR_EVER)), LATE, "bound to no peer"),
+        (b"", LATE, "no grant was shown"),
+        (b"junk", LATE, "the grant is refused"),
+        (
+            attenuate(granted(), KEY, Block(expires_unix_s=EPOCH_S + 700)),
+            LATE,
+            "given until its end alone",
+        ),
+        (attenuate(granted(), KEY, Block(drivers=frozenset({"b"}))), LATE, ""),
+    ],
+)
+def test_who_is_refused_hears_why(grant: bytes, now: Moment, why: str) -> None:
+    if not why:
+        assert renewed_at(now, grant)
+    else:
+        assert why in why_not(grant, now)
+
+
+def test_the_grant_of_another_peer_and_one_of_another_root_are_refused() -> None:
+    assert "another peer" in why_not(granted(), peer_id=BOB.peer_id)
+    alien = issue(identity("another"), Rights(EPOCH_S + LIFE_S, life=FOR_EVER), ALICE_ID)
+    assert "refused" in why_not(alien)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_was_withdrawn_is_not_renewed(whole: bool) -> None:
+    grant = granted()
+    name = read_grant(grant, KEY).invitation if whole else ALICE_ID
+    assert "withdrawn" in why_not(grant, withdrawn=frozenset({name}))
+
+
+def test_a_renewed_grant_of_a_withdrawn_invitation_is_not_renewed_again() -> None:
+    grant = granted()
+    name = read_grant(grant, KEY).invitation
+    assert "withdrawn" in why_not(renewed_at(LATE, grant), at(1400), withdrawn=frozenset({name}))
+
+
+def test_what_cannot_be_issued_is_refused() -> None:
+    grant = granted()
+    for driver in ("process", "python"):  # of which none is left
+        grant = attenuate(grant, KEY, Block(drivers=frozenset({driver})))
+    assert "name at least one" in why_not(grant)
+
+
+def test_what_allows_nothing_is_not_reissued() -> None:
+    nothing = attenuate(
+        issue(ROOT, Rights(EPOCH_S + LIFE_S, frozenset({Right.WORK}), life=FOR_EVER), ALICE_ID),
+        KEY,
+        Block(may=frozenset({"submit"})),
+    )
+    with pytest.raises(InvalidInput, match="allows nothing"):
+        reissue(ROOT, nothing, ALICE_ID, EPOCH_S + 5000)
+
+
+# -- what a member takes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offered", "why"),
+    [
+        (b"junk", "it is of another network, or was altered"),
+        (issue(ROOT, Rights(EPOCH_S + 5000, life=FOR_EVER), BOB.peer_id), "another peer"),
+        (granted(LIFE_S - 1), "does not last longer"),
+        (granted(5000, max_priority=3), "does not allow what the old one does"),
+        (granted(5000), "charged to other accounts"),
+    ],
+)
+def test_a_member_takes_nothing_but_the_same_for_longer(offered: bytes, why: str) -> None:
+    network = Network(KEY, (), granted())
+    refused = taken(network, offered, ALICE_ID)
+    assert isinstance(refused, str)
+    assert why in refused
+    grant = renewed_at(LATE, network.grant)
+    assert taken(network, grant, ALICE_ID) == replace(network, grant=grant)
+
+
+@given(st.data())
+def test_no_bytes_that_a_peer_sends_replace_a_grant(data: st.DataObject) -> None:
+    """Of a real one, changed anywhere; or of anything."""
+    network = Network(KEY, (), granted())
+    good = bytearray(renewed_at(LATE, network.grant))
+    index = data.draw(st.integers(0, len(good) - 1))
+    good[index] ^= data.draw(st.integers(1, 255))
+    assert isinstance(taken(network, bytes(good), ALICE_ID), str)
+    frame = bytearray(pack(GrantIssued(bytes(good))))
+    frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        message = parse(bytes(frame))
+    except ProtocolViolation:
+        return
+    assert not isinstance(message, GrantIssued) or isinstance(
+        taken(network, message.grant, ALICE_ID), str
+    )
+
+
+# -- who answers --------------------------------------------------------------------------------
+
+
+def test_an_issuer_answers_a_peer_once_in_a_while_and_not_one_that_it_distrusts() -> None:
+    reputation = Reputation(identity("gate").peer_id)
+    issuer = Issuer(ROOT, NONE_WITHDRAWN, reputation, 100)
+    grant = granted()
+    assert isinstance(issuer.asked(ALICE_ID, grant, LATE), GrantIssued)
+    again = issuer.asked(ALICE_ID, grant, at(600.5))
+    assert isinstance(again, GrantRefused)
+    assert isinstance(again.refusal, Busy)
+    assert isinstance(issuer.asked(ALICE_ID, grant, at(601 + ISSUE_EVERY_S)), GrantIssued)
+    reputation.note(ALICE_ID, Experience.WRONG, LATE)
+    refused = issuer.asked(ALICE_ID, grant, at(800))
+    assert isinstance(refused, GrantRefused)
+    assert "bad experience" in str(refused.refusal)
+
+
+# -- in a small town ----------------------------------------------------------------------------
+
+
+def town(
+    *, issues: bool = True, renews: bool = True, life: Life | None = FOR_EVER, seed: int = 7
+) -> World:
+    """The gate has the root's key where it `issues`; alice works."""
+    world = World(seed, parameters=replace(DEFAULT_PARAMETERS, renews=renews))
+    gate = world.add("gate")
+    if issues:
+        world.deliver(gate, Issue(world.root))
+    rights = Rights(EPOCH_S + LIFE_S, life=life)
+    world.add("alice", serve=world.machine(cpu=1), rights=rights)
+    world.add("bob")
+    world.elapse(3)
+    return world
+
+
+def until_unix_s(node: SimNode) -> int:
+    return peer_of(node).grant.expires_unix_s
+
+
+def test_a_member_has_its_grant_renewed_at_two_thirds_of_its_life_time_and_again() -> None:
+    world = town()
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    world.elapse(500)
+    assert until_unix_s(alice) == EPOCH_S + LIFE_S
+    world.elapse(200)
+    assert LIFE_S + 500 < until_unix_s(alice) - EPOCH_S < LIFE_S + 703
+    world.elapse(4000)
+    assert len(only(alice.told, GrantTaken)) >= 5
+    assert only(alice.told, GrantOver) == []
+    bob.submit(job(1))
+    world.elapse(10)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 1
+
+
+def test_where_it_is_turned_off_a_member_asks_for_no_new_grant() -> None:
+    world = town(renews=False)
+    world.elapse(1000)
+    alice = world.nodes["alice"]
+    assert only(alice.told, GrantOver) == [GrantOver(EPOCH_S + LIFE_S, cause="")]
+    assert only(passed(world, "alice", "gate"), AskGrant) == []
+
+
+@pytest.mark.parametrize("life", [None, Life(LIFE_S, EPOCH_S + LIFE_S)])
+def test_one_that_is_not_to_be_renewed_is_not_asked_for(life: Life | None) -> None:
+    world = town(life=life)
+    world.elapse(1000)
+    assert only(passed(world, "alice", "gate"), AskGrant) == []
+
+
+def test_where_no_peer_has_the_key_it_is_tried_more_and_more_rarely_and_told() -> None:
+    world = town(issues=False)
+    alice = world.nodes["alice"]
+    world.elapse(LIFE_S + 100)
+    asked = only(passed(world, "alice", "gate"), AskGrant)
+    failed = only(alice.told, RenewalFailed)
+    assert 2 <= len(failed) <= 40
+    assert len(asked) == len(failed)
+    assert "no peer is known that could" in failed[-1].why
+    (refused, *_) = only(passed(world, "gate", "alice"), GrantRefused)
+    assert isinstance(refused.refusal, Gone)
+    before = len(failed)
+    world.elapse(10_000)
+    assert len(only(alice.told, RenewalFailed)) <= before + 1
+
+
+def test_a_try_that_an_issuer_refuses_says_why() -> None:
+    world = town()
+    alice, gate = world.nodes["alice"], world.nodes["gate"]
+    world.deliver(gate, Issue(world.root, frozenset({alice.identity.peer_id})))
+    world.elapse(800)
+    failed = only(alice.told, RenewalFailed)
+    assert "withdrawn" in failed[-1].why
+    assert peer_of(alice).renewal.failed == failed[-1].why
+    world.deliver(gate, Issue(world.root))
+    world.elapse(60)
+    assert len(only(alice.told, GrantTaken)) == 1
+    assert peer_of(alice).renewal.failed == ""
+
+
+def test_one_is_renewed_on_request_too() -> None:
+    world = town(renews=False)
+    alice = world.nodes["alice"]
+    world.elapse(500)
+    world.deliver(alice, AskRenewal())
+    world.elapse(10)
+    assert until_unix_s(alice) > EPOCH_S + LIFE_S
+    assert peer_of(alice).renewal.tried == 1
+    world.deliver(alice, AskRenewal())
+    world.elapse(10)
+    assert "half of the grant's life is left" in peer_of(alice).renewal.failed
+
+
+def test_peers_that_are_silent_or_cannot_be_reached_are_not_waited_for() -> None:
+    world = town()
+    alice, gate = world.nodes["alice"], world.nodes["gate"]
+    carol = world.add("carol")
+    world.deliver(carol, Issue(world.root))
+    world.elapse(500)
+    world.vanish(gate)
+    world.elapse(200 + 3 * ANSWER_S)
+    assert len(only(alice.told, GrantTaken)) == 1
+
+
+def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
+    world = town()
+    alice = world.nodes["alice"]
+    peer = peer_of(alice)
+    grant = reissue(world.root, peer.network.grant, alice.identity.peer_id, EPOCH_S + 5000)
+    now = at(world.now_s)
+    assert peer.handle(Received(world.nodes["bob"].contact, GrantIssued(grant)), now) == []
+    (asked,) = only(peer.handle(AskRenewal(), now), Send)
+    assert isinstance(asked.message, AskGrant)
+    other = next(n for n in world.nodes.values() if n.contact.peer_id != asked.to.peer_id)
+    assert peer.handle(Received(other.contact, GrantIssued(grant)), now) == []
+    assert only(peer.handle(Undelivered(other.contact.peer_id, "gone"), now), Send) == []
+    (kept,) = only(peer.handle(Received(asked.to, GrantIssued(grant)), now), KeepGrant)
+    assert kept.network.grant == grant
+
+
+def test_a_false_answer_is_refused_and_the_next_peer_asked() -> None:
+    world = town()
+    alice = world.nodes["alice"]
+    peer, now = peer_of(alice), at(world.now_s)
+    (first,) = only(peer.handle(AskRenewal(), now), Send)
+    wider = issue(world.root, Rights(EPOCH_S + 5000, life=FOR_EVER), alice.identity.peer_id)
+    (second,) = only(peer.handle(Received(first.to, GrantIssued(wider)), now), Send)
+    assert isinstance(second.message, AskGrant)
+    assert second.to != first.to
+    (failed,) = only(peer.handle(Undelivered(second.to.peer_id, "refused"), now), RenewalFailed)
+    assert failed.why == "refused"
+
+
+def test_a_life_is_of_a_second_at_least() -> None:
+    with pytest.raises(InvalidInput, match="life"):
+        Life(0, EPOCH_S)
