@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.job_folders import JobFolders
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.pieces import write_pieces
-from formation_p2p.host.machine.folders import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +24,15 @@ class JobData:
 
     def __init__(self, blobs: PrivateBlobs, folder: Path) -> None:
         self._blobs = blobs
-        self._folder = folder
+        self._folders = JobFolders(folder)
 
     def load(self, job_ids: Collection[str]) -> None:
         """Have what an earlier incarnation kept for these jobs, and nothing of others. Raises
         LocalError."""
-        if not self._folder.exists():
-            return
-        for folder in list(self._folder.iterdir()):
-            if folder.name not in job_ids:
-                self.release(folder.name)
-                continue
-            for path in folder.iterdir():
+        for job_id in self._folders.others(job_ids):
+            self.release(job_id)
+        for job_id in job_ids:
+            for path in self._files(job_id):
                 try:
                     name = bytes.fromhex(path.name)
                 except ValueError:
@@ -48,8 +44,7 @@ class JobData:
         """As `PrivateBlobs.put`, until the job is released. Raises LocalError."""
         name = secrets.token_bytes(NAME_BYTES)
         size = places_of(piece.nbytes for piece in pieces)[-1]
-        folder = self._folder / job_id
-        path = folder / name.hex()
+        path = self._folders.of(job_id) / name.hex()
         write_pieces(path, pieces, size, durable=True)
         self._blobs.keep_file(name, path, size)
         return name, size
@@ -57,21 +52,19 @@ class JobData:
     def sync(self, job_id: str) -> None:
         """Before the job is stored: its files are found after the machine has lost power. Raises
         LocalError."""
-        folders = (self._folder / job_id, self._folder, self._folder.parent)
         try:
-            for folder in folders if folders[0].exists() else ():
-                sync_folder(folder)
+            if self._folders.of(job_id).exists():
+                self._folders.sync(job_id)
         except OSError as error:
-            raise LocalError(f"{self._folder}: {error.strerror or error}") from error
+            raise LocalError(f"{self._folders.root}: {error.strerror or error}") from error
 
     def release(self, job_id: str) -> None:
         """It is over, or does not begin."""
-        folder = self._folder / job_id
-        if not folder.exists():
-            return
-        for path in folder.iterdir():
+        for path in self._files(job_id):
             with suppress(ValueError):
                 self._blobs.release(bytes.fromhex(path.name))
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # there are others
-            self._folder.rmdir()
+        self._folders.forget(job_id)
+
+    def _files(self, job_id: str) -> list[Path]:
+        folder = self._folders.of(job_id)
+        return list(folder.iterdir()) if folder.exists() else []

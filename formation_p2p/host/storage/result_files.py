@@ -4,7 +4,6 @@ the job is in the state."""
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -13,44 +12,39 @@ from formation_p2p.core.errors import InvalidInput, LocalError, StateError
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrived
-from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.job_folders import JobFolders
 from formation_p2p.host.blobs.mapping import mapped
-from formation_p2p.host.machine.folders import sync_folder
+from formation_p2p.host.blobs.pieces import write_pieces
 
 
 class ResultFiles:
     """A file has the name of the blob. From any thread; all of it blocks on the disk."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folders = JobFolders(folder)
 
     def write(self, job_id: str, name: bytes, content: Content) -> Content:
         """The same, from the disk. Raises StateError where that is full or fails."""
-        folder = self._folder / job_id
-        path = folder / name.hex()
+        path = self._folders.of(job_id) / name.hex()
         view = content.take()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_disk(folder, view.nbytes)
-            with path.open("wb", buffering=0) as file:
-                rest = view
-                while rest:
-                    rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
-            for each in (folder, self._folder, self._folder.parent):
-                sync_folder(each)
+            path.unlink(missing_ok=True)  # of an earlier incarnation, which was killed
+            write_pieces(path, [view], view.nbytes, durable=True)
+            self._folders.sync(job_id)
             return _opened(path, view.nbytes)
         except (OSError, LocalError) as error:
             with suppress(OSError):
                 path.unlink()
-            why = (error.strerror if isinstance(error, OSError) else "") or str(error)
-            problem = f"{self._folder}: a result of {view.nbytes} bytes cannot be written: {why}"
+            cause = error.__cause__ if isinstance(error, LocalError) else error
+            why = (cause.strerror if isinstance(cause, OSError) else "") or str(error)
+            root = self._folders.root
+            problem = f"{root}: a result of {view.nbytes} bytes cannot be written: {why}"
             raise StateError(f"{problem}; make room on that disk") from error
 
     def content(self, job_id: str, result: bytes) -> Content | None:
         """What lay in the blob of a record. It is read when it is taken. None where the result is
         none."""
-        folder = self._folder / job_id
+        folder = self._folders.of(job_id)
         if not is_parcel(result) or not folder.exists():
             return None
         try:
@@ -61,21 +55,17 @@ class ResultFiles:
 
     def forget(self, job_id: str) -> None:
         """The job is in the state no more."""
-        shutil.rmtree(self._folder / job_id, ignore_errors=True)
-        with suppress(OSError):  # there are others
-            self._folder.rmdir()
+        self._folders.forget(job_id)
 
     def keep_only(self, job_ids: Collection[str]) -> None:
         """Forget what a process that was killed has left of others."""
-        with suppress(OSError):
-            for each in list(self._folder.iterdir()):
-                if each.name not in job_ids:
-                    self.forget(each.name)
+        for job_id in self._folders.others(job_ids):
+            self.forget(job_id)
 
     @property
     def size_bytes(self) -> int:
         """Of all of them."""
-        return sum(each.stat().st_size for each in self._folder.glob("*/*"))
+        return sum(each.stat().st_size for each in self._folders.root.glob("*/*"))
 
 
 class _Stored:
