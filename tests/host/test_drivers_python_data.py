@@ -34,7 +34,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
-from tests.support.drivers_world import ALease, bare_machine, open_descriptors, within
+from tests.support.drivers_world import ALease, bare_machine, lease_story
 from tests.support.parcels import OWNER, a_packer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -81,6 +81,10 @@ class World:
         driver.blobs = cast("BlobAccess", self.blobs)  # it takes nothing else
         self.lease = ALease(driver, root, owner=OWNER.peer_id)
 
+    @property
+    def held(self) -> PrivateBlobs:
+        return self.blobs.held
+
     def packed(self, *args: Any) -> Parcel:
         packed = self.pickler.dumps(args, {})
         assert isinstance(packed, Parcel)
@@ -102,22 +106,7 @@ class World:
 
 
 def story(root: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        world = World(root)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.lease.serve)
-            try:
-                await scenario(world)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await world.lease.end()
-        world.blobs.held.close()
-        assert (world.blobs.held.memory_bytes, len(world.blobs.held)) == (0, 0)
-
-    bare_machine()
-    before = open_descriptors()
-    within(30, bounded)
-    assert open_descriptors() <= before
+    lease_story(lambda: World(root), scenario)
 
 
 def test_arrays_are_mapped_and_may_be_written_to(tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ from tests.support.drivers_world import (
     ALease,
     an_execution,
     bare_machine,
-    open_descriptors,
-    within,
+    lease_story,
 )
 from tests.support.parcels import OWNER as WORKER
 from tests.support.parcels import a_packer
@@ -59,6 +58,10 @@ class World:
         driver = PythonDriver(bare_machine())
         driver.blobs = cast("BlobAccess", self.blobs)  # it takes nothing else
         self.lease = ALease(driver, root)
+
+    @property
+    def held(self) -> PrivateBlobs:
+        return self.blobs.held
 
     async def outcome(
         self, function: Callable[..., Any], *args: Any, max_bytes: int | None = None
@@ -90,22 +93,7 @@ def story(
     limit_bytes: int | None = None,
     kept_s: float = KEPT_S,
 ) -> None:
-    async def bounded() -> None:
-        world = World(root, limit_bytes, kept_s)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.lease.serve)
-            try:
-                await scenario(world)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await world.lease.end()
-        world.blobs.held.close()
-        assert (world.blobs.held.memory_bytes, len(world.blobs.held)) == (0, 0)
-
-    bare_machine()
-    before = open_descriptors()
-    within(30, bounded)
-    assert open_descriptors() <= before
+    lease_story(lambda: World(root, limit_bytes, kept_s), scenario)
 
 
 def filled(count: int) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import trio
 
@@ -17,6 +17,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
+from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Cores, Machine
@@ -177,6 +178,40 @@ def open_descriptors() -> int:
 
 def holds_nothing(folder: Path) -> bool:
     return not any(folder.iterdir())
+
+
+class LeaseWorld(Protocol):
+    """A lease whose calls have large data in memory, and where that is held."""
+
+    lease: ALease
+
+    @property
+    def held(self) -> PrivateBlobs: ...
+
+
+W = TypeVar("W", bound=LeaseWorld)
+
+
+def lease_story(make: Callable[[], W], scenario: Callable[[W], Awaitable[None]]) -> None:
+    """Serves the lease of a world that is made for the scenario; nothing is held afterwards, and
+    no file is open."""
+
+    async def bounded() -> None:
+        world = make()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.lease.serve)
+            try:
+                await scenario(world)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await world.lease.end()
+        world.held.close()
+        assert (world.held.memory_bytes, len(world.held)) == (0, 0)
+
+    bare_machine()
+    before = open_descriptors()
+    within(30, bounded)
+    assert open_descriptors() <= before
 
 
 # Leaves its group and its session and is nobody's child: what a daemon does. Its pid goes into

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -54,17 +54,21 @@ async def small_network(
     limits: Limits = MACHINE,
     alice: Mapping[str, Any] = NOTHING,
     bob: Mapping[str, Any] = NOTHING,
+    shares_memory: bool = True,
     **serves: Any,
 ) -> AsyncIterator[SmallNetwork]:
     """Yields once bob finds alice. `serves` says how alice works; `alice` and `bob` how their nodes
-    join, where that differs: alice listens on loopback, bob nowhere."""
+    join, where that differs: alice listens on loopback, bob nowhere. Where bob's memory is not
+    shared, he is as on a machine of his own."""
     async with gate_at(folder) as invitation:
         invite = invitation()
         alices = {"home": folder / "alice", "listen": LISTEN, **alice}
         async with OpenNode.join(invite, **alices) as worker:
             await worker.worker(limits=limits, **serves)
             bobs = {"home": folder / "bob", "listen": (), **bob}
-            async with OpenNode.join(invite, **bobs) as person:
+            joining = OpenNode.join(invite, **bobs)
+            config = replace(joining.config, shares_memory=shares_memory)
+            async with OpenNode(config) as person:
                 await sees(person, 1)
                 yield SmallNetwork(folder, invite, worker, person)
 

@@ -8,7 +8,7 @@ import gc
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +35,6 @@ from tests.support.waiting import until
 NEEDS = "cpu=0.5,memory=512MiB"
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
-    async with small_network(tmp_path) as network:
-        yield network
-
-
 def doubled(array: Any) -> Any:
     return array * 2
 
@@ -53,47 +47,41 @@ def texts_of(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-async def test_arrays_come_back_by_the_memory_of_this_machine(world: SmallNetwork) -> None:
+async def test_arrays_come_back_by_the_memory_of_this_machine(small: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        big = await world.bob.map(lambda n: np.full(50 * MIB // 8, n), [7], needs=NEEDS)
+        big = await small.bob.map(lambda n: np.full(50 * MIB // 8, n), [7], needs=NEEDS)
         assert (big[0].nbytes, big[0].sum()) == (50 * MIB, 7 * 50 * MIB // 8)
         big[0][0] = 1  # it is the caller's own
-        results = await world.bob.map(filled, range(8), needs=NEEDS)
+        results = await small.bob.map(filled, range(8), needs=NEEDS)
         assert [int(each["array"].sum()) for each in results] == [64 * KIB * n for n in range(8)]
         arrays = [each["array"] for each in results]
-        with world.bob.executor(needs=NEEDS) as executor:
+        with small.bob.executor(needs=NEEDS) as executor:
             futures = [executor.submit(doubled, array) for array in arrays]
             twice = [await asyncio.wrap_future(future) for future in futures]
         assert [int(each[3]) for each in twice] == [2 * n for n in range(8)]
-        job = await world.bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
+        job = await small.bob.submit(python_calls(filled, [3, 4]), needs=NEEDS)
         ended = await job
         assert [int(value_of(result)["array"][1]) for result in ended] == [3, 4]
-        texts = await world.bob.map(texts_of, [10, 60_000], needs=NEEDS)
+        texts = await small.bob.map(texts_of, [10, 60_000], needs=NEEDS)
         assert texts == [texts_of(10), texts_of(60_000)]
-        await until(lambda: len(world.alice.services.packer.blobs) == 0)
+        await until(lambda: len(small.alice.services.packer.blobs) == 0)
 
 
 async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
-    async with gate_at(tmp_path) as invitation:
-        joining = OpenNode.join(invitation(), home=tmp_path / "bob", listen=())
-        apart = replace(joining.config, shares_memory=False)  # as on a machine of his own
-        async with OpenNode.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=MACHINE)
-            async with asyncio.timeout(DEADLINE_S), OpenNode(apart) as bob:
-                await sees(bob, 1)
-                results = await bob.map(filled, range(5), needs=NEEDS)
-                assert [each["array"][0] for each in results] == list(range(5))
-                (big,) = await bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
-                assert big.sum() == MIB
-                await until(lambda: len(alice.services.packer.blobs) == 0)
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, shares_memory=False) as apart:
+        results = await apart.bob.map(filled, range(5), needs=NEEDS)
+        assert [each["array"][0] for each in results] == list(range(5))
+        (big,) = await apart.bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
+        assert big.sum() == MIB
+        await until(lambda: len(apart.alice.services.packer.blobs) == 0)
 
 
-async def test_what_is_larger_than_allowed_stays_with_its_worker(world: SmallNetwork) -> None:
-    bob = world.bob
+async def test_what_is_larger_than_allowed_stays_with_its_worker(small: SmallNetwork) -> None:
+    bob = small.bob
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(ResultTooLarge, match="where the call allows 1000") as of:
             await bob.map(filled, [5], needs=NEEDS, max_result=1000)
-        assert of.value.worker == world.alice.peer_id
+        assert of.value.worker == small.alice.peer_id
         assert of.value.size_bytes > 64 * KIB * 8
         value = await bob.fetch_result(of.value)
         assert (value["name"], value["array"][9]) == ("number 5", 5)
@@ -108,14 +96,14 @@ async def test_what_is_larger_than_allowed_stays_with_its_worker(world: SmallNet
         with pytest.raises(ResultTooLarge) as of:
             value_of(result)
         (blob,) = Parcel.decode(of.value.record).blobs
-        world.alice.services.packer.blobs.release(blob.name)
+        small.alice.services.packer.blobs.release(blob.name)
         with pytest.raises(FormationError, match="does not have it"):
             await bob.fetch_result(of.value)
 
 
-async def test_results_that_are_lost_or_garbage_or_not_wanted(world: SmallNetwork) -> None:
+async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwork) -> None:
     """The first is there when it is told, and gone when it is fetched: the call runs again."""
-    blobs = world.alice.services.packer.blobs
+    blobs = small.alice.services.packer.blobs
     kept = blobs.adopt
     dropped: list[bytes] = []
 
@@ -128,7 +116,7 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(world: SmallNetwor
 
     with patch.object(blobs, "adopt", adopt):
         async with asyncio.timeout(DEADLINE_S):
-            (value,) = await world.bob.map(filled, [5], needs=NEEDS)
+            (value,) = await small.bob.map(filled, [5], needs=NEEDS)
     assert value["array"][0] == 5
     assert len(dropped) == 1
 
@@ -143,15 +131,15 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(world: SmallNetwor
     with patch.object(blobs, "adopt", garbled):
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(NotPlain) as refused:
-                await world.bob.map(texts_of, [60_000], needs=NEEDS)
+                await small.bob.map(texts_of, [60_000], needs=NEEDS)
     assert len(refused.value.result_bytes) > 100_000
     async with asyncio.timeout(DEADLINE_S):
-        async for value in world.bob.map(filled, range(50), needs=NEEDS):
+        async for value in small.bob.map(filled, range(50), needs=NEEDS):
             assert value["array"][0] == 0
             break
         gc.collect()
-        await until(lambda: len(world.alice.services.packer.blobs) == 0)
-        await until(lambda: gc.collect() >= 0 and world.bob.services.arrivals.unread_bytes == 0)
+        await until(lambda: len(small.alice.services.packer.blobs) == 0)
+        await until(lambda: gc.collect() >= 0 and small.bob.services.arrivals.unread_bytes == 0)
 
 
 @contextmanager
