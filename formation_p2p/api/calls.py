@@ -29,7 +29,11 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
 from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES, CallContext
+from formation_p2p.core.workload.call_context import (
+    DEFAULT_MAX_RESULT_BYTES,
+    CallContext,
+    is_name,
+)
 from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.environment import Environment
@@ -144,18 +148,19 @@ def reference_to(value: T, packer: Packer) -> Reference[T]:
 
 def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
     """As an encoded CallContext, without code. Raises as `pickled` does."""
-    return context_of(pickled(function, python)[0])
+    return context_of(pickled(function, python)[0], told_name(function))
 
 
 def context_of(
-    function: bytes, code: Code | None = None, options: TaskOptions | None = None
+    function: bytes, name: str = "", code: Code | None = None, options: TaskOptions | None = None
 ) -> bytes:
-    """The encoded CallContext of a pickled function, with what `options` say of its calls."""
+    """The encoded CallContext of a pickled function that is called so, with what `options` say of
+    its calls."""
     env = None if options is None else options.env
     packages = env.encode() if isinstance(env, Environment) else b""
     blob = None if code is None else code.blob
     most = DEFAULT_MAX_RESULT_BYTES if options is None else options.max_result
-    return CallContext(own_name(), function, blob, packages, most).encode()
+    return CallContext(own_name(), function, blob, packages, most, name).encode()
 
 
 def referring(
@@ -181,6 +186,7 @@ class PackedFunction(NamedTuple):
     function: bytes
     modules: ModuleNames
     parcel: Parcel | None
+    name: str
 
 
 def packed_function(
@@ -190,9 +196,9 @@ def packed_function(
     buffers: list[pickle.PickleBuffer] = []
     pickle_of, modules, references = referring(function, python, buffers)
     if not buffers and not references and len(pickle_of) <= LARGE_BYTES:
-        return PackedFunction(pickle_of, modules, None)
+        return PackedFunction(pickle_of, modules, None, told_name(function))
     parcel = packer.pack(pickle_of, buffers, good_for(packer, references))
-    return PackedFunction(parcel.encode(), modules, parcel)
+    return PackedFunction(parcel.encode(), modules, parcel, told_name(function))
 
 
 def parcels_of(functions: Iterable[PackedFunction]) -> list[Parcel]:
@@ -234,6 +240,12 @@ def qualified_name(function: Callable[..., Any]) -> str:
     if module == "__main__":
         module = Path(getattr(sys.modules[module], "__file__", None) or "").stem
     return f"{module}.{name}" if name and module else ""
+
+
+def told_name(function: Callable[..., Any]) -> str:
+    """What workers are told that a function is called."""
+    names = qualified_name(function), name_of(function)
+    return next((each for each in names if each and is_name(each)), "")
 
 
 def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:

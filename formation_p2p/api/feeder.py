@@ -288,7 +288,10 @@ class Feeder:
             names = (function.modules for function in functions.values())
             sent = self._code.of(reduce(or_, names, self._pickler.modules))
             options = self._options
-            contexts = {k: context_of(x.function, sent, options) for k, x in functions.items()}
+            contexts = {
+                key: context_of(each.function, each.name, sent, options)
+                for key, each in functions.items()
+            }
             of_calls = [(contexts[key], arguments) for key, arguments in calls]
             job, parcels = job_of(of_calls, options, name, sent)
         except FormationError as error:

@@ -155,7 +155,7 @@ class Flow:
         self.news = asyncio.Event()
         self._taken = asyncio.Event()
         self.jobs: set[str] = set()
-        self._pickled = b""
+        self._pickled, self._name = b"", ""
         self._modules = NO_MODULES
         self._context = b""
         self._code: Code | None = None
@@ -175,7 +175,7 @@ class Flow:
             self._options = await asyncio.to_thread(with_environment, self._options)
         python = self._options.needs.python
         packed = packed_function(self._function, self._submitter.packer, python)
-        self._pickled, self._modules, self._enclosed = packed
+        self._pickled, self._modules, self._enclosed, self._name = packed
         if not self._call_code.is_current(self._modules):
             await asyncio.to_thread(self._call_code.of, self._modules)
         iterator: Iterator[Any] | None = None
@@ -295,7 +295,7 @@ class Flow:
             if not self._context or modules != self._modules:
                 # An edit of its code does not change a map that runs.
                 self._code, self._modules = self._call_code.of(modules), modules
-                self._context = context_of(self._pickled, self._code, self._options)
+                self._context = context_of(self._pickled, self._name, self._code, self._options)
             calls = [(self._context, each) for each in arguments]
             job, parcels = job_of(calls, self._options, name_of(self._function), self._code)
         except FormationError:

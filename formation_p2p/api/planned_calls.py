@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
 
-from formation_p2p.api.calls import context_of, qualified_name, referring
+from formation_p2p.api.calls import context_of, qualified_name, referring, told_name
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import good_for
@@ -51,7 +51,7 @@ def _call_of(function: Callable[..., Any]) -> PythonCall:
     if references or len(pickled) > LARGE_BYTES:
         large, pickled = FunctionPickle(pickled, references), b""
     kind = qualified_name(function)
-    shared = context_of(pickled)
+    shared = context_of(pickled, told_name(function))
     return PythonCall(shared, b"", kind, own_name(), CLOUDPICKLE, modules, large_function=large)
 
 

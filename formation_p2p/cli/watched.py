@@ -19,13 +19,16 @@ from formation_p2p.cli.tables import console
 from formation_p2p.cli.words import one_line, printable, put
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent
+from formation_p2p.core.resources.environment import packages_of
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
+from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.clock import moment
 from formation_p2p.host.names import named
 from formation_p2p.host.observe.status_json import with_names
@@ -43,8 +46,8 @@ TAKEN_BACK: Final = Failed(FailureKind.CANCELLED, "its owner took it back, or it
 
 @dataclass(frozen=True, slots=True)
 class WorkBegan:
-    """`owner` submitted it. `what` is the program that it runs; of a call nothing is known before
-    it is unpickled, in its sandbox."""
+    """`owner` submitted it. `what` is the program that it runs, or what the owner calls the
+    function. `environment` names the packages that it has; empty for those of this machine."""
 
     attempt: str
     owner: PeerId
@@ -53,6 +56,7 @@ class WorkBegan:
     cpu_milli: int
     memory_bytes: int
     device_ids: tuple[str, ...]
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class WorkEnded:
     how: str
     message: str
     ran_ms: int
+    environment: str = ""
 
 
 WorkEvent = WorkBegan | WorkEnded
@@ -80,6 +85,8 @@ class Watch:
         self._events: deque[WorkEvent] = deque(maxlen=MAX_UNSHOWN)
         self._news = asyncio.Event()
         self._closed = False
+        # The encoded context of the last call, and what it calls its function.
+        self._context, self._function = b"", ""
         # Attempts that have not ended, by lease; and when those began that run.
         self._leases: dict[str, dict[str, WorkBegan]] = {}
         self._began_s: dict[tuple[str, str], float] = {}
@@ -122,14 +129,24 @@ class Watch:
             match effect:
                 case Execute(lease_id, needs, device_ids, _, owner):
                     has = (needs.driver, needs.cpu_milli, needs.memory_bytes, device_ids)
+                    packages = packages_of(needs.environment)
                     attempts = self._leases.setdefault(lease_id, {})
                     for x in effect.work:
-                        what = _program(needs.driver, x.payload)
-                        attempts[x.attempt_id] = WorkBegan(x.attempt_id, owner, what, *has)
+                        what = self._what(needs.driver, x)
+                        attempts[x.attempt_id] = WorkBegan(
+                            x.attempt_id, owner, what, *has, packages
+                        )
                 case Fence(lease_id):
                     self._take_back([lease_id], now)
                 case _:
                     pass
+
+    def _what(self, driver: str, work: Work) -> str:
+        if driver != PythonCall.driver:
+            return _program(driver, work.payload)
+        if work.shared is not self._context:  # calls come many at a time, of one function
+            self._context, self._function = work.shared, _function(work.shared)
+        return self._function
 
     def _begin(self, lease_id: str, attempt_id: str, now: Moment) -> None:
         began = self._leases.get(lease_id, {}).get(attempt_id)
@@ -150,7 +167,8 @@ class Watch:
         self.running -= 1
         self.succeeded += how == "succeeded"
         self.failed += how != "succeeded"
-        self._tell(WorkEnded(attempt_id, *of, how, message, round(ran_s * 1000)))
+        ran_ms = round(ran_s * 1000)
+        self._tell(WorkEnded(attempt_id, *of, how, message, ran_ms, began.environment))
 
     def _take_back(self, leases: Sequence[str], now: Moment) -> None:
         for lease_id in leases:
@@ -194,6 +212,8 @@ class WorkLog:
             ended = failed[:MAX_LINES]
         for event in ended:
             what = f"{event.driver}  {one_line(event.what)}" if event.what else event.driver
+            if event.environment:
+                what = f"{what}  in {event.environment}"
             owner = named(event.owner)
             self.line(f"{now}  {event.attempt}  {what}  for {owner}  {_in_words(event)}")
 
@@ -222,6 +242,14 @@ def _program(driver: str, payload: bytes) -> str:
         return ""
     try:
         return ProcessSpec.decode(payload).argv[0]
+    except InvalidInput:  # the driver refuses it
+        return ""
+
+
+def _function(shared: bytes) -> str:
+    """What the caller calls the function. It is unpickled in its sandbox alone."""
+    try:
+        return CallContext.decode(shared).name
     except InvalidInput:  # the driver refuses it
         return ""
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent
+import pytest
+
+from formation_p2p.cli.watched import Watch, WorkBegan, WorkEnded, WorkEvent, WorkLog
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.execution.effects import Execute, ExecutionsEnded, ExecutionStarted, Work
 from formation_p2p.core.identity import PeerId
@@ -14,6 +16,7 @@ from formation_p2p.core.negotiation.session import Fence
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import Joined, PeerEvent, Tick
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessSpec
 
@@ -109,3 +112,18 @@ def test_the_log_names_the_program_and_who_submitted_it() -> None:
     events, _ = reported((Tick(), [process]), *done)
     last = [each for each in events if isinstance(each, WorkEnded)]
     assert [(each.owner, each.what) for each in last] == [(OWNER, "/bin/true"), (OWNER, "")]
+
+
+def test_the_log_names_the_function_and_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    shared = CallContext("cpython-3.11", b"a pickle", name="train.fit").encode()
+    work = (Work("a", shared, b"", None), Work("b", shared, b"", None), Work("c", b"no", b"", None))
+    needs = replace(NEEDS, environment="4f1c0a9b7d2e")
+    done = (ended(name, Succeeded(b""), 1500) for name in "abc")
+    events, _ = reported((Tick(), [replace(EXECUTE, needs=needs, work=work)]), *done)
+    WorkLog().show(events)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["  ".join(each.split("  ")[2:-2]) for each in lines] == [
+        "python  train.fit  in 4f1c0a9b7d2e",
+        "python  train.fit  in 4f1c0a9b7d2e",
+        "python  in 4f1c0a9b7d2e",
+    ]

@@ -18,7 +18,7 @@ CODE = Blob(Cid(RAW, digest_of(b"")), 0)
 WITH_CODE = replace(CONTEXT, code=CODE)
 
 
-@pytest.mark.parametrize("context", [CONTEXT, WITH_CODE])
+@pytest.mark.parametrize("context", [CONTEXT, WITH_CODE, replace(CONTEXT, name="train.fit")])
 def test_a_context_is_read_as_it_was_written(context: CallContext) -> None:
     assert CallContext.decode(context.encode()) == context
 
@@ -31,7 +31,16 @@ def test_calls_with_one_setup_share_an_interpreter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("python", "3.11"), ("python", 3), ("function", "text"), ("blob", 7)]
+    ("field", "value"),
+    [
+        ("python", "3.11"),
+        ("python", 3),
+        ("function", "text"),
+        ("blob", 7),
+        ("name", 7),
+        ("name", "x" * 301),
+        ("name", "\n"),
+    ],
 )
 def test_a_context_with_a_wrong_field_is_refused(field: str, value: Any) -> None:
     name = "code" if field == "blob" else field

@@ -13,7 +13,12 @@ from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.resources.python import python_name
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import MAX_BLOB_BYTES, Blob
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, decode_fields, encode_fields
+from formation_p2p.core.workload.work import (
+    MAX_KIND_CHARS,
+    MAX_PAYLOAD_BYTES,
+    decode_fields,
+    encode_fields,
+)
 
 # Of what one call returns, unless its caller says otherwise: several fit into the memory of most
 # machines, and a mistake does not fill it.
@@ -25,7 +30,8 @@ class CallContext:
     """`function` is a pickle that the Python named `python` has written (`cpython-3.11`). `code` is
     the bundle of the modules that go along with it (code_bundle.py), `environment` the packages
     that it imports, encoded (environment.py); empty for those of the worker. `max_result_bytes`
-    bounds what a call returns: its pickle, with all buffers. Raises InvalidInput.
+    bounds what a call returns: its pickle, with all buffers. `name` is what the caller says that
+    the function is called, for the log of its worker. Raises InvalidInput.
     """
 
     python: str
@@ -33,12 +39,16 @@ class CallContext:
     code: Blob | None = None
     environment: bytes = b""
     max_result_bytes: int = DEFAULT_MAX_RESULT_BYTES
+    name: str = ""
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
             raise InvalidInput("python", f"{self.python!r} is not a name such as cpython-3.11")
         if type(self.function) is not bytes or type(self.environment) is not bytes:
             raise InvalidInput("function", "is not bytes, or what it needs is not")
+        if type(self.name) is not str or not is_name(self.name):
+            problem = f"is not a text of up to {MAX_KIND_CHARS} characters that print"
+            raise InvalidInput("name", problem)
         check_amount("max_result", self.max_result_bytes, 1, MAX_BLOB_BYTES)
 
     @property
@@ -55,12 +65,15 @@ class CallContext:
             fields["environment"] = self.environment
         if self.max_result_bytes != DEFAULT_MAX_RESULT_BYTES:
             fields["max_result_bytes"] = self.max_result_bytes
+        if self.name:
+            fields["name"] = self.name
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, shared: bytes) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
-        required, optional = ("python", "function"), ("code", "environment", "max_result_bytes")
+        required = ("python", "function")
+        optional = ("code", "environment", "max_result_bytes", "name")
         fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, required, optional)
         code = Blob.unpack(fields["code"]) if "code" in fields else None
         return cls(
@@ -69,4 +82,10 @@ class CallContext:
             code,
             fields.get("environment", b""),
             fields.get("max_result_bytes", DEFAULT_MAX_RESULT_BYTES),
+            fields.get("name", ""),
         )
+
+
+def is_name(text: str) -> bool:
+    """Whether a context may have it as its name."""
+    return len(text) <= MAX_KIND_CHARS and text.isprintable()
