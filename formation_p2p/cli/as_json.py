@@ -23,6 +23,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.code_bundle import read_bundle
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.observe.status_json import event_in_json, with_names, worker_in_json
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from formation_p2p.core.discovery.trace import Trace
     from formation_p2p.core.placement.decision import Decision
     from formation_p2p.core.records.profile import Profile
+    from formation_p2p.host.code.collect import Collected
     from formation_p2p.host.machine.hardware import Hardware
 
 
@@ -80,6 +82,17 @@ def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Js
             for each in made.ranked
         ],
         "rejected": [refusal(peer_id, why) for peer_id, why in rejected],
+    }
+
+
+def code(found: Collected) -> Json:
+    return {
+        "names": list(found.names),
+        "files": [
+            {"name": each.name, "size_bytes": len(each.content)}
+            for each in read_bundle(found.bundle)
+        ],
+        "left_out": list(found.left_out),
     }
 
 

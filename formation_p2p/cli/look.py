@@ -12,6 +12,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.script import code_of
 from formation_p2p.cli.task_flags import PolicyCommand, takes
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.placement.task_options import TaskOptionKwargs
@@ -38,6 +39,7 @@ Examples:
   formation explain --needs cpu=1 --policy scored --hint region=eu-west
   formation explain --needs gpu=1 --discovery
   formation explain --env requirements.txt
+  formation explain --script analyse.py
 
 Exit code 3 says that no worker could.
 """
@@ -97,6 +99,9 @@ def explain(
     discovery: bool = option(
         "--discovery", "", "Also show where in the DHT the workers were found.", default=False
     ),
+    script: Path | None = option(
+        "--script", "FILE", "Also show what code calls of this Python file's functions take along."
+    ),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,
@@ -112,6 +117,7 @@ def explain(
     """
     options = options_of(kwargs)
     place = flags.folder_of(home, join)
+    code = None if script is None else code_of(script)
 
     async def show(_: Interrupt) -> int:
         from formation_p2p.cli import as_json as documents
@@ -131,6 +137,8 @@ def explain(
             document = documents.decision(decision, rejected)
             if discovery:
                 document["discovery"] = documents.trace(found.trace)
+            if script is not None:
+                document["code"] = None if code is None else documents.code(code)
             put(document)
         else:
             console = tables.console()
@@ -145,6 +153,8 @@ def explain(
             if discovery:
                 console.print()
                 console.print(tables.trace(found.trace))
+            if script is not None:
+                tables.put_code(console, script.name, code)
         if why:
             say(f"formation: {why}")
         return DONE if decision.ranked else UNPLACEABLE

@@ -1,18 +1,21 @@
 """`formation run script.py`, and `formation run python script.py`: a script of this machine, with
-the packages that its header names."""
+the packages that its header names; and the code that calls of its functions take along."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.cli.files import size_of
 from formation_p2p.core.errors import InvalidInput, LocalError
 
 if TYPE_CHECKING:
     from formation_p2p.core.placement.task_options import TaskOptions
+    from formation_p2p.host.code.collect import Collected
 
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 
@@ -44,3 +47,18 @@ def with_header(script: Path, options: TaskOptions) -> TaskOptions:
     needs = options.needs
     needs = replace(needs, python=python_for(read.python, needs.python))
     return replace(options, env=Env(read.lines), needs=needs)
+
+
+def code_of(script: Path) -> Collected | None:
+    """The user's own code that calls of the functions of a script take along, at most: each takes
+    what it uses itself. None for nothing. Raises InvalidInput, LocalError."""
+    from formation_p2p.host.code.collect import collect
+    from formation_p2p.host.code.imports import imported_by
+    from formation_p2p.host.code.modules import Search
+
+    size_of(script)  # it is there, and a file
+    sys.path.insert(0, str(script.absolute().parent))  # as Python has it where it runs the script
+    try:
+        return collect((), imported_by(script, ""), Search())
+    finally:
+        del sys.path[0]

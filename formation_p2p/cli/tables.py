@@ -28,6 +28,8 @@ from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.gpu import format_compute_capability
 from formation_p2p.core.units import format_bytes, format_micro, format_milli
+from formation_p2p.core.workload.code_bundle import read_bundle
+from formation_p2p.host.code.collect import Collected
 from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.names import named
 from formation_p2p.host.storage.memory_samples import KindSeen
@@ -142,6 +144,19 @@ def _workers_now(workers: Iterable[Json]) -> Table:
         "drivers": lambda each: printable(" ".join(each["drivers"])),
     }
     return table_of(columns, workers)
+
+
+def put_code(out: Console, script: str, code: Collected | None) -> None:
+    """What calls of a script's functions take along, at most, with a line for each file."""
+    if code is None:
+        out.print(f"calls of {printable(script)} take no code of your own along")
+        return
+    size = format_bytes(code.size_bytes)
+    out.print(f"calls of {printable(script)} take along at most {code.files} files, {size}:")
+    for file in read_bundle(code.bundle):
+        out.print(f"  {printable(file.name)}  {format_bytes(len(file.content))}", soft_wrap=True)
+    if code.left_out:
+        out.print(f"left out: {printable(', '.join(code.left_out))}", soft_wrap=True)
 
 
 def put_ranked(out: Console, found: Sequence[Ranked]) -> None:

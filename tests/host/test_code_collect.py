@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.cli.script import code_of
+from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.code_bundle import read_bundle
 from formation_p2p.host.code.collect import Collected, collect, collect_listed
@@ -243,3 +244,17 @@ def test_relative_imports_are_made_absolute(
     module: str, package: str, level: int, name: str
 ) -> None:
     assert absolute(module, package, level) == name
+
+
+def test_the_code_of_a_script_is_found_without_running_it(tmp_path: Path) -> None:
+    make(tmp_path, "shop/__init__.py", "shop/table.csv", "shop/.env", "alone.py")
+    script = tmp_path / "analyse.py"
+    script.write_text("import json, shop\nraise SystemExit\n")
+    before = list(sys.path)
+    found = code_of(script)
+    assert names(found) == ["shop/__init__.py", "shop/table.csv"]
+    assert found is not None
+    assert found.left_out == ("shop/.env",)
+    assert (code_of(tmp_path / "alone.py"), sys.path) == (None, before)
+    with pytest.raises(LocalError, match="No such file"):
+        code_of(tmp_path / "no.py")
