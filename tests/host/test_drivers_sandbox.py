@@ -233,7 +233,7 @@ def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None
     # Opened, and nothing written: where it can be opened, nothing is changed by that.
     look = 'import os; os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)'
     done = subprocess.run(
-        [*sandbox.command(folder, network=False, gpus=False), sys.executable, "-I", "-c", look],
+        [*sandbox.command(folder, network=False, gpus=()), sys.executable, "-I", "-c", look],
         env={},
         capture_output=True,
         timeout=20,
@@ -270,7 +270,7 @@ def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(home: Path) 
     (device, *_) = sorted(set(others) - usual)
     found = Machine.found(home, "required")
     assert found.sandbox is not None
-    machine = replace(found, sandbox=replace(found.sandbox, devices=(device,)))
+    machine = replace(found, sandbox=replace(found.sandbox, devices={"nvidia": (device,)}))
     for device_ids, seen in ((), usual), (("GPU-a",), {*usual, device}):
         listed = printed(run(home, "ls", "/dev", device_ids=device_ids, machine=machine))
         assert set(listed.split()) == seen

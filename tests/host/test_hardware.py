@@ -20,8 +20,9 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
+from formation_p2p.host.machine.gpus import GpuReading
 from formation_p2p.host.machine.hardware import STORAGE_KEPT_BYTES, network_mbps, probe
-from formation_p2p.host.machine.nvml import GpuReading, read_gpus
+from formation_p2p.host.machine.nvml import read_gpus
 
 V2_MOUNT = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNTS = (

@@ -25,10 +25,11 @@ def machine(*gpus: Gpu, cpu_milli: int = 8000, memory_bytes: int = 8 * GIB) -> C
     return Capability(cpu_milli, memory_bytes, 100 * GIB, 1000, gpus)
 
 
+VENDORS = ["nvidia", "nvidia", "amd"]
 gpus = st.builds(
     Gpu,
     device_id=st.sampled_from(["G0", "G1", "G2", "G3", "G4"]),
-    vendor=st.just("nvidia"),
+    vendor=st.sampled_from(VENDORS),
     model=st.sampled_from(MODELS),
     memory_bytes=st.sampled_from([8 * GB, 24 * GB, 40 * GB, 80 * GB, 180 * GB]),
     compute_capability=st.sampled_from([0, 75, 80, 86, 90, 100, 120]),
@@ -63,6 +64,7 @@ needs = st.builds(
     gpu_memory_bytes=st.sampled_from([0, 1, 10 * GB, 24 * GB, 81 * GB]),
     gpu_compute_capability=st.sampled_from([0, 70, 80, 86, 90, 120]),
     gpu_models=st.lists(st.sampled_from(MODELS), max_size=2).map(tuple),
+    gpu_vendor=st.sampled_from(["", "", *VENDORS]),
     gpu_share_milli=st.sampled_from([1, 333, 500, 999, 1000]),
     labels=labels.map(lambda held: tuple(held.items())),
     driver=st.sampled_from(["", *DRIVERS]),

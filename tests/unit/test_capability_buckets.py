@@ -30,7 +30,7 @@ from tests.support import resources_world as world
 from tests.support.resources_world import h100, machine
 
 # One for each level, and for each thing that is named.
-MAX_BUCKETS = 24 + MAX_GPU_MODELS + MAX_LABELS + MAX_DRIVERS
+MAX_BUCKETS = 24 + 2 * MAX_GPU_MODELS + MAX_LABELS + MAX_DRIVERS
 
 
 @settings(max_examples=500)
@@ -89,10 +89,17 @@ def test_a_large_machine_announces_itself_under_a_couple_of_dozen() -> None:
     assert {"gpu/8", "gpu/memory/80GB", "gpu/cc/90", "gpu/model/h100"} <= set(names)
 
 
+def test_a_machine_is_in_the_bucket_of_a_vendor_that_is_not_the_usual_one() -> None:
+    gpus = (Gpu("G0", "nvidia", "H100", 1, 90), Gpu("G1", "amd", "MI300X", 1))
+    names = buckets_of(Capability(1000, 1, gpus=gpus), {}, ())
+    assert [name for name in names if "vendor" in name] == ["gpu/vendor/amd"]
+
+
 def test_no_machine_is_in_more_buckets_than_the_bound() -> None:
     """The bound is met, so it is not merely large."""
     gpus = tuple(
-        Gpu(f"G{n}", "nvidia", f"m{n % MAX_GPU_MODELS}", MAX_MEMORY_BYTES, 120) for n in range(16)
+        Gpu(f"G{n}", f"v{n % MAX_GPU_MODELS}", f"m{n % MAX_GPU_MODELS}", MAX_MEMORY_BYTES, 120)
+        for n in range(16)
     )
     largest = Capability(MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES, MAX_NETWORK_MBPS, gpus)
     labels = {f"k{n}": "v" for n in range(MAX_LABELS)}
@@ -119,6 +126,9 @@ def test_no_machine_is_in_more_buckets_than_the_bound() -> None:
         ("gpu=1,gpu.cc=7.5,gpu.memory=1GB", "gpu/1"),
         ("gpu=8,gpu.memory=80GB,gpu.model=H100", "gpu/model/h100"),
         ("gpu.model=h100|a100,gpu.memory=40GB", "gpu/memory/40GB"),
+        ("gpu.vendor=amd,gpu.memory=40GB", "gpu/vendor/amd"),
+        ("gpu.vendor=amd,gpu.model=mi300x", "gpu/model/mi300x"),
+        ("gpu.vendor=nvidia,gpu=2", "gpu/2"),
     ],
 )
 def test_the_bucket_asked_is_the_most_selective(text: str, bucket: str) -> None:

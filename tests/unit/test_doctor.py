@@ -9,6 +9,7 @@ import pytest
 from formation_p2p import __version__
 from formation_p2p.cli.doctor import machine, network
 from formation_p2p.cli.doctor.finding import Finding, Verdict
+from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.units import GIB, MIB
@@ -83,12 +84,13 @@ def test_control_groups_need_delegation_and_controllers() -> None:
 
 
 def test_cards_that_no_driver_drives_are_told_of() -> None:
-    told(machine.check_gpus({}, {}, ("no library",)), Verdict.OK, "none")
-    told(machine.check_gpus({"nvidia": 2}, {"h100": 2}, ()), Verdict.OK, "2 of h100")
+    h100, mi300x = Gpu("GPU-0", "nvidia", "h100", GIB, 90), Gpu("amd:GPU-0", "amd", "mi300x", GIB)
+    told(machine.check_gpus({}, (), ("no library",)), Verdict.OK, "none")
+    told(machine.check_gpus({"nvidia": 1}, (h100, mi300x), ()), Verdict.OK, "1 of amd mi300x")
     mismatch = "the NVIDIA driver does not answer: Driver/library version mismatch"
-    lost = machine.check_gpus({"nvidia": 2}, {"h100": 1}, (mismatch,))
-    told(lost, Verdict.WARNING, "2 by nvidia on the bus", "1 of h100", mismatch, "restart")
-    told(machine.check_gpus({"nvidia": 1}, {}, ()), Verdict.WARNING, "no driver is loaded")
+    lost = machine.check_gpus({"nvidia": 2}, (h100, mi300x), (mismatch,))
+    told(lost, Verdict.WARNING, "2 by nvidia on the bus", "1 of nvidia h100", mismatch, "restart")
+    told(machine.check_gpus({"nvidia": 1}, (), ()), Verdict.WARNING, "no driver is loaded")
 
 
 def test_pythons_and_uv_are_listed() -> None:

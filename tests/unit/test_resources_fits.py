@@ -31,6 +31,7 @@ def why_not(text: str, capability: Capability = BIG) -> Infeasible | None:
         "gpu=3",
         "gpu=2,gpu.model=h100",
         "gpu=3,gpu.model=H100|A100",
+        "gpu=3,gpu.vendor=NVIDIA",
         "gpu=2,gpu.memory=80GB,gpu.cc=9.0",
         "gpu=3,gpu.memory=40GB,gpu.share=0.5",
         "label.region=eu,label.rack=r1,driver=wasm",
@@ -49,6 +50,7 @@ def test_what_exactly_fills_the_machine_fits(text: str) -> None:
         ("network=1001", Infeasible("network", 1001, 1000)),
         ("gpu=4", Infeasible("gpu", 4, 3)),
         ("gpu.model=t4", Infeasible("gpu.model", "1 of t4", "1 of a100, 2 of h100")),
+        ("gpu=2,gpu.vendor=amd", Infeasible("gpu.vendor", "2 by amd", "nvidia")),
         ("gpu=3,gpu.model=h100", Infeasible("gpu.model", "3 of h100", "1 of a100, 2 of h100")),
         ("gpu.cc=10.0", Infeasible("gpu.cc", 100, 90)),
         ("gpu=3,gpu.cc=9.0", Infeasible("gpu.cc", 90, 80)),
@@ -187,6 +189,7 @@ def test_every_claimed_device_is_distinct_and_satisfies_the_needs(
         assert needs.gpu_memory_bytes <= claim.memory_bytes <= gpu.memory_bytes
         assert gpu.compute_capability >= needs.gpu_compute_capability
         assert not needs.gpu_models or gpu.model in needs.gpu_models
+        assert needs.gpu_vendor in ("", gpu.vendor)
 
 
 @given(world.needs, world.capabilities)
@@ -210,6 +213,10 @@ def test_the_order_of_devices_does_not_matter(needs: Requirements, capability: C
         (
             {"gpus": tuple(Gpu(f"G{n}", "nvidia", f"m{n}", 1) for n in range(MAX_GPU_MODELS + 1))},
             "gpu.model",
+        ),
+        (
+            {"gpus": tuple(Gpu(f"G{n}", f"v{n}", "m", 1) for n in range(MAX_GPU_MODELS + 1))},
+            "gpu.vendor",
         ),
         ({"arch": "X86"}, "arch"),
         ({"os": ""}, "os"),

@@ -31,6 +31,7 @@ anything = st.builds(
     gpu_memory_bytes=st.integers(0, MAX_BYTES),
     gpu_compute_capability=st.integers(0, 499),
     gpu_models=st.lists(_names, max_size=MAX_MODELS_ASKED).map(tuple),
+    gpu_vendor=st.just("") | _names,
     gpu_share_milli=st.integers(1, 1000),
     labels=st.dictionaries(_labels, _labels, max_size=MAX_LABELS).map(
         lambda held: tuple(held.items())
@@ -54,6 +55,8 @@ def written(needs: Requirements) -> str:
         items.append(f"gpu.cc>={format_compute_capability(needs.gpu_compute_capability)}")
     if needs.gpu_models:
         items.append(f"gpu.model={'|'.join(needs.gpu_models)}")
+    if needs.gpu_vendor:
+        items.append(f"gpu.vendor={needs.gpu_vendor}")
     if needs.gpu_share_milli != WHOLE_GPU_MILLI:
         items.append(f"gpu.share={format_milli(needs.gpu_share_milli)}")
     items += [f"label.{key}={value}" for key, value in needs.labels]
@@ -78,7 +81,8 @@ def refused_field(text: str) -> str:
 def test_every_field_is_read() -> None:
     text = (
         "cpu=1.5, memory>=8GiB, gpu=2, gpu.memory=24GiB, gpu.cc>=8.0, gpu.model=H100|a100,"
-        "gpu.share=0.5, storage=1GiB, network=100, label.region=eu, driver=process"
+        "gpu.vendor=NVIDIA, gpu.share=0.5, storage=1GiB, network=100, label.region=eu,"
+        "driver=process"
     )
     assert parse_requirements(text) == Requirements(
         cpu_milli=1500,
@@ -89,6 +93,7 @@ def test_every_field_is_read() -> None:
         gpu_memory_bytes=24 * GIB,
         gpu_compute_capability=80,
         gpu_models=("a100", "h100"),
+        gpu_vendor="nvidia",
         gpu_share_milli=500,
         labels=(("region", "eu"),),
         driver="process",
@@ -127,6 +132,7 @@ def test_needs_without_a_gpu_are_read_back_too(needs: Requirements) -> None:
         gpu_memory_bytes=0,
         gpu_compute_capability=0,
         gpu_models=(),
+        gpu_vendor="",
         gpu_share_milli=1000,
     )
     assert "gpu" not in written(replace(bare, labels=(), driver=""))
@@ -170,6 +176,10 @@ def test_the_longest_needs_fit_into_a_text() -> None:
         ("gpu.memory=many", "gpu.memory"),
         ("gpu.cc=80", "gpu.cc"),
         ("gpu.model=", "gpu.model"),
+        ("gpu.vendor=", "gpu.vendor"),
+        ("gpu.vendor=a md", "gpu.vendor"),
+        ("gpu.vendor>=amd", "gpu.vendor"),
+        ("gpu=0,gpu.vendor=amd", "gpu.vendor"),
         ("gpu.model=h100|", "gpu.model"),
         ("gpu.model=" + "|".join(f"m{place}" for place in range(17)), "gpu.model"),
         ("gpu.model>=h100", "gpu.model"),

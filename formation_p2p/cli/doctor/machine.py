@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB, MIB, format_bytes
 from formation_p2p.host.drivers.groups import CONTROLLERS
 from formation_p2p.host.environments.uv import INSTALL_UV
@@ -76,14 +78,14 @@ def check_cgroups(parent: Path | None, controllers: Collection[str]) -> Finding:
     return ok("cgroups", f"{parent} has {', '.join(CONTROLLERS)}")
 
 
-def check_gpus(
-    on_bus: Mapping[str, int], models: Mapping[str, int], notes: Sequence[str]
-) -> Finding:
-    """`on_bus` counts the cards that the kernel sees, by vendor; `models` those that answer."""
-    seen = ", ".join(f"{count} of {model}" for model, count in sorted(models.items()))
+def check_gpus(on_bus: Mapping[str, int], gpus: Sequence[Gpu], notes: Sequence[str]) -> Finding:
+    """`on_bus` counts the cards that the kernel sees, by vendor; `gpus` are those that answer."""
+    kinds = sorted(Counter(f"{gpu.vendor} {gpu.model}" for gpu in gpus).items())
+    seen = ", ".join(f"{count} of {kind}" for kind, count in kinds)
     cards = ", ".join(f"{count} by {vendor}" for vendor, count in sorted(on_bus.items()))
-    if sum(models.values()) >= sum(on_bus.values()):
-        return ok("gpu", seen or "this machine has none")
+    answer = Counter(gpu.vendor for gpu in gpus)
+    if all(answer[vendor] >= count for vendor, count in on_bus.items()):
+        return ok("gpu", seen or "this machine has none that tasks could use")
     why = "; ".join(notes) or "no driver is loaded"
     found = f"{cards} on the bus, {seen or 'none'} to be used: {why}"
     mend = "install the driver of that vendor, or restart where it was upgraded"

@@ -28,9 +28,10 @@ from formation_p2p.host.drivers.machine import interpreter_environment
 from formation_p2p.host.environments.uv import uv_program
 from formation_p2p.host.machine.command import printed_by
 from formation_p2p.host.machine.folders import folder_bytes
+from formation_p2p.host.machine.gpus import NVIDIA
+from formation_p2p.host.machine.hardware import gpus_of_machine
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.kernel_clock import read_clock
-from formation_p2p.host.machine.nvml import read_gpus
 from formation_p2p.host.machine.pythons import interpreters, own_name
 from formation_p2p.host.net.addresses import is_this_machine
 from formation_p2p.host.net.gate_probe import probe_gates
@@ -49,7 +50,7 @@ _DATABASES: Final[Mapping[str, Schema]] = {
 }
 # The PCI class of what shows or computes: display controllers, and processing accelerators.
 _PCI_CLASSES: Final = ("0x03", "0x12")
-_PCI_VENDORS: Final = {"0x10de": "nvidia"}
+_PCI_VENDORS: Final = {"0x10de": NVIDIA}
 
 
 def examine(home: Path) -> Iterator[Finding]:
@@ -130,12 +131,13 @@ def _cgroups() -> Finding:
 
 
 def _gpus() -> Finding:
-    readings, notes = read_gpus()
-    return machine.check_gpus(cards_on_bus(), Counter(x.gpu.model for x in readings), notes)
+    readings, notes = gpus_of_machine()
+    return machine.check_gpus(cards_on_bus(), [each.gpu for each in readings], notes)
 
 
 def cards_on_bus(root: Path = Path("/")) -> Mapping[str, int]:
-    """By vendor, those that drivers exist for here."""
+    """By vendor, those that all drivers should tell of: many machines have a small one by AMD or
+    Intel, which is left out for good reasons."""
     vendors: Counter[str] = Counter()
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         with suppress(OSError):

@@ -8,10 +8,10 @@ where the records are stored, so a bucket need not be exact, only small.
 
 Each name that a worker announces costs it a lookup and k messages twice in each lifetime of its
 profile. So levels are geometric and few, start where an ordinary machine ends (below that, `any`
-serves as well), and exist only for what requirements can ask: no bucket has a vendor, an
-architecture, a price. A large machine (128 cores, 1 TiB, 8 x H100) with two drivers and two
-labels is in 26, a laptop in 4; none can be in more than 24 and one for each of its GPU models,
-labels and drivers.
+serves as well), and exist only for what requirements can ask: no bucket has an architecture or a
+price, and none the vendor of nearly all GPUs. A large machine (128 cores, 1 TiB, 8 x H100) with two
+drivers and two labels is in 26, a laptop in 4; none can be in more than 24 and one for each of its
+GPU models and vendors, labels and drivers.
 
 GPU memory is in decimal gigabytes, just below the sizes that cards are sold in: one of 24 GB
 reports 25.7e9 bytes or 23.99 GiB, and would miss a level of 24 GiB.
@@ -46,6 +46,9 @@ _GPU_MEMORY: Final = tuple((f"gpu/memory/{size}GB", size * _GB) for size in (10,
 # The generations from Ampere on; what is older is told apart by its memory well enough.
 _GPU_CC: Final = tuple((f"gpu/cc/{cc}", cc) for cc in (80, 90, 100, 120))
 
+# Nearly all machines with a GPU have one by it, so that `gpu/1` serves as well.
+_USUAL_VENDOR: Final = "nvidia"
+
 _Levels = tuple[tuple[str, int], ...]
 
 
@@ -67,6 +70,7 @@ def buckets_of(
         *_reached(_GPU_MEMORY, max((gpu.memory_bytes for gpu in gpus), default=0)),
         *_reached(_GPU_CC, max((gpu.compute_capability for gpu in gpus), default=0)),
         *(f"gpu/model/{model}" for model in sorted({gpu.model for gpu in gpus})),
+        *(f"gpu/vendor/{x}" for x in sorted({gpu.vendor for gpu in gpus} - {_USUAL_VENDOR})),
     )
 
 
@@ -92,6 +96,8 @@ def _implied(needs: Requirements) -> Iterator[str]:
     # A choice of several models implies none of them.
     if len(needs.gpu_models) == 1:
         yield f"gpu/model/{needs.gpu_models[0]}"
+    if needs.gpu_vendor not in ("", _USUAL_VENDOR):
+        yield f"gpu/vendor/{needs.gpu_vendor}"
     yield from _highest_first(
         (_GPU_MEMORY, needs.gpu_memory_bytes),
         (_GPU_CC, needs.gpu_compute_capability),

@@ -60,13 +60,13 @@ def decode_requirements(raw: bytes) -> Requirements:
 
 
 def pack_requirements(needs: Requirements) -> list[object]:
-    *amounts, models, share, labels, driver, python, cloudpickle, environment = _needs(needs)
-    pairs = list(map(list, labels))
-    return [*amounts, list(models), share, pairs, driver, python, cloudpickle, environment]
+    *amounts, models, share, labels, driver, python, pickle, environment, vendor = _needs(needs)
+    pairs, of_call = list(map(list, labels)), (driver, python, pickle)
+    return [*amounts, list(models), share, pairs, *of_call, environment, vendor]
 
 
 def unpack_requirements(value: object) -> Requirements:
-    row = take_row(value, len(_REQUIREMENTS), "requirements", "are not a list of fourteen fields")
+    row = take_row(value, len(_REQUIREMENTS), "requirements", "are not a list of fifteen fields")
     needs = dict(zip(_REQUIREMENTS, row, strict=True))
     needs["gpu_models"] = tuple(take_list(needs["gpu_models"], "gpu.model", MAX_MODELS_ASKED))
     needs["labels"] = unpack_labels(needs["labels"])

@@ -32,7 +32,7 @@ AMOUNTS: Final = {
 }
 # Past any machine (16 is large; rack-scale NVLink systems show 72), small enough to list.
 MAX_GPUS: Final = 1024
-# Each model of a machine is a bucket it announces; four kinds of card in one box is rare.
+# Each model and vendor of a machine is a bucket that it announces; four kinds of card are rare.
 MAX_GPU_MODELS: Final = 4
 # Each label of a machine is a bucket it announces as well.
 MAX_LABELS: Final = 8

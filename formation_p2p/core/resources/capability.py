@@ -35,6 +35,9 @@ class Capability:
         if len({gpu.model for gpu in self.gpus}) > bounds.MAX_GPU_MODELS:
             most = f"more than {bounds.MAX_GPU_MODELS} models in one machine"
             raise InvalidInput("gpu.model", f"there are {most}; leave some out")
+        if len({gpu.vendor for gpu in self.gpus}) > bounds.MAX_GPU_MODELS:
+            most = f"more than {bounds.MAX_GPU_MODELS} vendors in one machine"
+            raise InvalidInput("gpu.vendor", f"there are {most}; leave some out")
         bounds.check_name("arch", self.arch)
         bounds.check_name("os", self.os)
         pythons: object = self.pythons

@@ -119,6 +119,11 @@ def _able_devices(needs: Requirements, capability: Capability) -> list[Gpu] | In
     able = list(capability.gpus)
     if len(able) < count:
         return Infeasible("gpu", count, len(able))
+    if needs.gpu_vendor:
+        able = [gpu for gpu in able if gpu.vendor == needs.gpu_vendor]
+        if len(able) < count:
+            has = ",".join(sorted({gpu.vendor for gpu in capability.gpus}))
+            return Infeasible("gpu.vendor", f"{count} by {needs.gpu_vendor}", has)
     if needs.gpu_models:
         able = [gpu for gpu in able if gpu.model in needs.gpu_models]
         if len(able) < count:

@@ -42,11 +42,12 @@ class Requirements:
 
     The GPU fields hold for each of `gpu_count` distinct devices. `gpu_share_milli` is the part
     of each device that is taken; below 1000 others may share it, and where `gpu_memory_bytes` is
-    0 the same part of its memory is taken. Any one of `gpu_models` will do. `network_mbps` is
-    in megabits (10**6) a second. `driver` runs the task, which sets it. `python` is the version
-    that a call is for, as in `cpython-3.11`, or `any`; `cloudpickle` is the major version that
-    wrote it. Empty and 0 are for tasks that are not calls. `environment` names what the task is
-    prepared with (core/resources/environment.py), which sets it.
+    0 the same part of its memory is taken. Any one of `gpu_models` will do; `gpu_vendor` is who
+    made them, such as `nvidia` or `amd`, and empty for any. `network_mbps` is in megabits (10**6) a
+    second. `driver` runs the task, which sets it. `python` is the version that a call is for, as in
+    `cpython-3.11`, or `any`; `cloudpickle` is the major version that wrote it. Empty and 0 are for
+    tasks that are not calls. `environment` names what the task is prepared with
+    (core/resources/environment.py), which sets it.
 
     Raises InvalidInput for a field out of its range, or for GPU fields without a GPU.
     """
@@ -65,6 +66,7 @@ class Requirements:
     python: str = ""
     cloudpickle: int = 0
     environment: str = ""
+    gpu_vendor: str = ""
 
     def __post_init__(self) -> None:
         # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.
@@ -86,6 +88,8 @@ class Requirements:
         object.__setattr__(self, "labels", bounds.sorted_labels(self.labels))
         if self.driver != "":
             bounds.check_name("driver", self.driver)
+        if self.gpu_vendor != "":
+            bounds.check_name("gpu.vendor", self.gpu_vendor)
         check_python(self.python)
         bounds.check_amount("cloudpickle", self.cloudpickle, 0, MAX_CLOUDPICKLE)
         check_prepared(self.environment)
@@ -93,6 +97,7 @@ class Requirements:
             ("gpu.memory", self.gpu_memory_bytes > 0),
             ("gpu.cc", self.gpu_compute_capability > 0),
             ("gpu.model", self.gpu_models != ()),
+            ("gpu.vendor", self.gpu_vendor != ""),
             ("gpu.share", self.gpu_share_milli < WHOLE_GPU_MILLI),
         ):
             if asked and self.gpu_count == 0:
@@ -137,6 +142,12 @@ def _parse_models(text: str) -> tuple[str, ...]:
     return models
 
 
+def _parse_vendor(text: str) -> str:
+    if text.strip() == "":
+        raise ValueError("is empty; name a maker, such as nvidia, amd or intel")
+    return text.strip().lower()
+
+
 def _parse_driver(text: str) -> str:
     if text == "":
         raise ValueError("is empty; name a driver, or leave the field out for any")
@@ -158,6 +169,7 @@ _AMOUNTS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
 _CHOICES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "gpu.share": ("gpu_share_milli", parse_milli),
     "gpu.model": ("gpu_models", _parse_models),
+    "gpu.vendor": ("gpu_vendor", _parse_vendor),
     "driver": ("driver", _parse_driver),
     "python": ("python", parse_python),
 }

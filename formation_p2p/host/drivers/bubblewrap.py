@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,6 +19,7 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.execution.limits import MAX_PROCESSES
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.machine.command import printed_by
+from formation_p2p.host.machine.gpus import AMD, INTEL, NVIDIA
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0
@@ -27,8 +28,13 @@ _HIDDEN: Final = ("/home", "/root", "/run")
 # Hidden too, but to be written to. They are held in memory, which the supervisor counts.
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _SHARED_MEMORY: Final = "/dev/shm"
-# What a GPU needs beside its libraries, which are on the root.
-_GPUS: Final = ("nvidia*", "dri", "kfd")
+# What the GPUs of a vendor need beside their libraries, which are on the root.
+_RENDER: Final = "dri/renderD*"
+_GPUS: Final[Mapping[str, tuple[str, ...]]] = {
+    NVIDIA: ("nvidia*", _RENDER),
+    AMD: ("kfd", _RENDER),
+    INTEL: (_RENDER,),
+}
 _PACKAGE: Final = Path(__file__).parents[2]
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
@@ -42,12 +48,12 @@ class NoSandbox(LocalError):
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
     """`home` is the node's home folder. `user` are the options for a user namespace, `devices` the
-    names of GPUs below /dev."""
+    names below /dev of the GPUs of each vendor."""
 
     program: str
     home: Path
     user: tuple[str, ...] = _USER[0]
-    devices: tuple[str, ...] = _GPUS
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _GPUS)
     shown: tuple[str, ...] = ()
     lent: tuple[Lent, ...] = ()
 
@@ -60,7 +66,7 @@ class Bubblewrap:
         for user in _USER:
             sandbox = cls(program, home, user, shown=shown)
             with tempfile.TemporaryDirectory() as folder:
-                inside = sandbox.command(Path(folder), network=False, gpus=False)
+                inside = sandbox.command(Path(folder), network=False, gpus=())
                 argv = (*inside, sys.executable, "-I", "-S", "-c", "import ctypes")
                 try:
                     printed_by(argv, _PROBE_S, environment)
@@ -79,17 +85,18 @@ class Bubblewrap:
         folder: Path,
         *,
         network: bool,
-        gpus: bool,
+        gpus: Iterable[str],
         shown: Iterable[Path] = (),
         writable: Iterable[Path] = (),
     ) -> tuple[str, ...]:
         """What goes in front of the supervisor's argv. `folder` and `writable` are what the task
-        may write to, `shown` are more folders that it may read, also in the node's home."""
+        may write to, `shown` are more folders that it may read, also in the node's home; `gpus` are
+        the vendors whose devices it sees."""
         hidden = _folders((*_HIDDEN, str(Path.home())))
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
         needed = _below((*hidden, *temporary), (*_needed(network), *self.shown))
-        kinds = self.devices if gpus else ()
+        kinds = sorted({kind for vendor in gpus for kind in self.devices[vendor]})
         devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),

@@ -53,9 +53,9 @@ class Execution:
     `shared` and `payload` are a stranger's: the driver alone reads them, in one place, and answers
     `Failed(INVALID)` where they do not parse. `shared` is what the task has in common with others.
     Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
-    `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU is what
-    CUDA_VISIBLE_DEVICES takes. `network` is whether the task asked for one,
-    `python` the version that its call is for (core/resources/python.py). `owner` has the lease.
+    `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU says whose it
+    is (host/machine/gpus.py). `network` is whether the task asked for one, `python` the version
+    that its call is for (core/resources/python.py). `owner` has the lease.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside

@@ -21,7 +21,9 @@ from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.process import ContainerSpec
 from formation_p2p.host.drivers.driver import Execution
+from formation_p2p.host.drivers.machine import device_environment
 from formation_p2p.host.machine.command import printed_by
+from formation_p2p.host.machine.gpus import AMD, NVIDIA, by_vendor
 
 _log = logging.getLogger(__name__)
 
@@ -124,12 +126,22 @@ class Engine:
         )
 
     def _devices(self, device_ids: tuple[str, ...]) -> tuple[str, ...]:
-        if not device_ids:
-            return ()
-        if self.client == "docker":
+        """NVIDIA's by its toolkit; others by their nodes, and the variables of their vendors."""
+        held = by_vendor(device_ids)
+        words: list[str] = []
+        if (own := held.get(NVIDIA)) and self.client == "docker":
             # Quoted: the option is a line of comma-separated values.
-            return ("--gpus", f'"device={",".join(device_ids)}"')
-        return tuple(word for each in device_ids for word in ("--device", f"nvidia.com/gpu={each}"))
+            words += ("--gpus", f'"device={",".join(own)}"')
+        elif own:
+            words += (word for each in own for word in ("--device", f"nvidia.com/gpu={each}"))
+        if AMD in held:
+            words += ("--device", "/dev/kfd")
+        if held.keys() - {NVIDIA}:
+            words += ("--device", "/dev/dri")
+            variables = device_environment(device_ids).items()
+            given = (f"{name}={value}" for name, value in variables if value)
+            words += (word for each in given for word in ("--env", each))
+        return tuple(words)
 
     async def state(self, name: str) -> State | None:
         """None where the container does not exist, or the engine does not say."""

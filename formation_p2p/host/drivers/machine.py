@@ -16,12 +16,12 @@ from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.machine.gpus import AMD, INTEL, NVIDIA, VISIBLE, by_vendor
 from formation_p2p.host.machine.home_path import default_path
 from formation_p2p.host.machine.pythons import Interpreter, interpreters
 
 _log = logging.getLogger(__name__)
 
-DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # `auto` is a sandbox where there is one; `required` is none of the drivers without.
@@ -125,8 +125,22 @@ def base_environment(home: Path) -> dict[str, str]:
 
 
 def device_environment(device_ids: tuple[str, ...]) -> dict[str, str]:
-    """The GPUs that a task sees: empty hides them all, where unset would show them all."""
-    return {DEVICES: ",".join(device_ids)}
+    """The GPUs that a task sees: empty hides them all, where unset would show them all. HIP counts
+    those that ROCm shows, and would heed CUDA's variable; Level Zero shows all where its own is
+    empty, so that only the sandbox hides those."""
+    held = by_vendor(device_ids)
+    variables = {VISIBLE[x]: ",".join(held.get(x, ())) for x in (NVIDIA, AMD)}
+    if AMD in held:
+        variables["HIP_VISIBLE_DEVICES"] = ",".join(map(str, range(len(held[AMD]))))
+    if INTEL in held:
+        variables[VISIBLE[INTEL]] = ",".join(held[INTEL])
+        variables["ZE_ENABLE_PCI_ID_DEVICE_ORDER"] = "1"
+    return variables
+
+
+def vendors_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Whose GPUs a task with these variables sees."""
+    return tuple(vendor for vendor, name in VISIBLE.items() if environment.get(name))
 
 
 def interpreter_environment() -> dict[str, str]:

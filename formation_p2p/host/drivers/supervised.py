@@ -53,10 +53,10 @@ from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.machine import (
-    DEVICES,
     Machine,
     base_environment,
     interpreter_environment,
+    vendors_of,
 )
 from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, STOP
 
@@ -144,11 +144,10 @@ class Supervised:
                     fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
                 around: tuple[str, ...] = ()
                 if machine.sandbox is not None:
-                    gpus = launch.environment.get(DEVICES, "") != ""
                     around = machine.sandbox.command(
                         launch.own,
                         network=launch.limits.network,
-                        gpus=gpus,
+                        gpus=vendors_of(launch.environment),
                         shown=launch.shown,
                         writable=launch.writable,
                     )

@@ -13,6 +13,7 @@ import platform
 import re
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +25,11 @@ from formation_p2p.core.resources.bounds import MAX_NETWORK_MBPS
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, Limits, limited
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.host.machine.apple import read_apple
 from formation_p2p.host.machine.cgroup import CgroupLimits, read_cgroup
-from formation_p2p.host.machine.nvml import GpuReading, read_gpus
+from formation_p2p.host.machine.drm import read_amd, read_intel
+from formation_p2p.host.machine.gpus import Found, GpuReading, read_all
+from formation_p2p.host.machine.nvml import read_gpus
 
 LEAST_MEMORY_KEPT_BYTES: Final = 256 * MIB
 MOST_MEMORY_KEPT_BYTES: Final = 4 * GIB
@@ -57,13 +61,13 @@ def probe(
 ) -> Hardware:
     """Measures the machine; `scratch` is the folder that tasks will write to.
 
-    Blocks (see `read_gpus`). Raises InvalidInput for a limit that the hardware does not have,
+    Blocks (see `Read` in gpus.py). Raises InvalidInput for a limit that the hardware does not have,
     and for a scratch folder that is not there.
     """
     cgroup = read_cgroup(proc, root)
     # A person who offers no GPU also has a way past a driver that hangs.
     no_gpus = limits is not None and limits.gpu_count == 0
-    gpus, gpu_notes = ((), ()) if no_gpus else read_gpus(nvml)
+    gpus, gpu_notes = ((), ()) if no_gpus else gpus_of_machine(nvml, root)
     hardware = Capability(
         # The cores that it may be scheduled on (cpusets included), or its quota if less.
         cpu_milli=_least(len(os.sched_getaffinity(0)) * 1000, cgroup.cpu_milli),
@@ -94,6 +98,12 @@ def probe(
         ),
         (*cgroup.notes, *gpu_notes),
     )
+
+
+def gpus_of_machine(nvml: Any = pynvml, root: Path = Path("/")) -> Found:
+    """Of all vendors, with notes on what is left out. Blocks; never raises."""
+    own = (partial(read_gpus, nvml), partial(read_amd, root), partial(read_intel, root))
+    return read_all((*own, read_apple))
 
 
 def network_mbps(interfaces: Path = Path("/sys/class/net")) -> int:
