@@ -61,6 +61,7 @@ _COMMANDS: Final = {
     "submit": _Command("submit"),
     "resume": _Command("resume"),
     "jobs": _Command("resume", "List the jobs of a state."),
+    "status": _Command("status", "Show what this machine is, and until when."),
     "top": _Command("top", "Show jobs, leases and workers, live."),
     "logs": _Command("top", "Show the events and the output of jobs."),
     "story": _Command("story", "Show the way of one task."),

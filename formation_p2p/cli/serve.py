@@ -16,6 +16,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.resources.bounds import refuse_host_label
@@ -226,6 +227,8 @@ def worker(
                 log.line(f"  goes by the name {node.name}")
                 for address in node.addresses:
                     log.line(f"  listens at {address}")
+                if (network := place.network()) is not None:
+                    log.line(f"  may {in_words(network.rights)}")
                 log.line(f"  offers {offer_in_words(can, sorted(makers), labelled, asked)}")
                 if limited := str(given):
                     log.line(f"  gives of its cores, at most: {limited}")

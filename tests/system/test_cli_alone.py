@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_version_is_told_either_way(tmp_path: Path) -> None:
         ["workers"],
         ["explain"],
         ["network", "show"],
+        ["status"],
         ["network", "invite"],
     ],
 )
@@ -162,6 +164,31 @@ def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) ->
     assert formation(guest, "network", "join", tmp_path / "join.txt")[0] == 0
     other = json.loads(formation(guest, "network", "show", "--json")[1])
     assert (other["gates"], other["has_root_key"]) == ([gate], False)
+
+
+def test_what_a_machine_is_and_which_grants_are_renewed_can_be_seen(tmp_path: Path) -> None:
+    home, guest = tmp_path / "home", tmp_path / "guest"
+    formation(home, "network", "create")
+    shown = formation(home, "status")[1]
+    assert "submit and work for ever" in shown
+    assert "none runs from here" in shown
+    _, join, said = formation(home, "network", "invite")
+    assert "renewed where the network's creator is online" in said
+    (tmp_path / "join.txt").write_text(join)
+    assert formation(guest, "network", "join", tmp_path / "join.txt")[0] == 0
+    seen = json.loads(formation(guest, "status", "--json")[1])
+    assert seen["nodes"] == []
+    assert seen["renewed_until_unix_s"] > seen["expires_unix_s"]
+    ends = ("network", "invite", "--json", "--expires", "2h")
+    assert json.loads(formation(home, *ends)[1])["renewed_until_unix_s"] is None
+    until_unix_s = json.loads(formation(home, *ends, "--renew", "1d")[1])["renewed_until_unix_s"]
+    assert 86_000 < until_unix_s - time.time() <= 86_400
+    code, _, err = formation(home, "network", "withdraw", "anna")
+    assert (code, "32 hexadecimal digits" in err) == (2, True)
+    assert formation(home, "network", "withdraw", seen["peer_id"])[0] == 0
+    assert (home / "withdrawn").read_text() == f"{seen['peer_id']}\n"
+    code, _, err = formation(guest, "network", "withdraw", seen["peer_id"])
+    assert (code, "withdraw where it was created" in err) == (2, True)
 
 
 def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Path) -> None:

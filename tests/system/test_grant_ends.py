@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import GrantEnded, Node, ProcessSpec, TaskRetried, Unauthorized
+from formation_p2p.cli.status import status
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
@@ -32,7 +33,7 @@ async def renewed_after(node: Node, seconds: float) -> None:
 
 
 async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate_home = Home(tmp_path / "gate")
     gate_home.create_network()
@@ -63,6 +64,10 @@ async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
             await sees(bob, 1)
             assert (await bob.run(["true"])).exit_code == 0
             await until(lambda: ends(home) > first.rights.expires_unix_s)
+            await asyncio.to_thread(status, home.path, False)
+            shown = capsys.readouterr().out
+            assert f"node     {alice.peer_id}" in shown
+            assert ": worker" in shown
             gate_home.withdraw(alice.peer_id)
             with pytest.raises(Unauthorized, match="was withdrawn"):
                 await renewed_after(alice, 3.0)

@@ -41,6 +41,7 @@ def status_in_json(status: Status) -> Json:
         "held": [_lease_in_json(lease) for lease in status.held],
         "granted": [_lease_in_json(lease) for lease in status.granted],
         "free": None if status.free is None else asdict(status.free),
+        "grant_expires_unix_s": status.grant_expires_unix_s,
     }
 
 

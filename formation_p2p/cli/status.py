@@ -1,0 +1,96 @@
+"""`formation status`: what this machine is in its network, and until when."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.cli import flags
+from formation_p2p.cli.rights import in_json, in_words
+from formation_p2p.cli.words import Json, date, printable, put
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.host.machine.home import Home
+
+STATUS_EPILOG: Final = """
+\b
+Examples:
+  formation status
+  formation status --json | jq '.nodes[].grant_expires_unix_s'
+"""
+
+
+def status(
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Show what this machine is in its network: its id, what its grant allows and until when, and
+    the nodes that run from this home."""
+    place = Home(home)
+    network = place.network()
+    if network is None:
+        raise LocalError(
+            f"{place.path} is in no network; create one with `formation network create`, or join "
+            "one with `formation network join -`"
+        )
+    nodes = _running(place.path)
+    if as_json:
+        what = {"network_id": network.network_id.hex(), "home": str(place.path)}
+        put(
+            {**what, "peer_id": place.identity().peer_id, **in_json(network.rights), "nodes": nodes}
+        )
+        return
+    print(f"network  {network.network_id.hex()[:12]}, from {place.path}")
+    print(f"peer id  {place.identity().peer_id}")
+    print(f"may      {in_words(network.rights)}{_over(network.rights.expires_unix_s)}")
+    if not nodes:
+        print("nodes    none runs from here")
+    for node in nodes:
+        print("\n".join(_in_words(node)))
+
+
+def _running(home: Path) -> list[Json]:
+    """What the nodes that run from a home tell of themselves."""
+    from formation_p2p.cli.node_socket import answer, sockets_of
+
+    try:
+        sockets = sockets_of(home)
+    except LocalError:
+        return []
+    found = (answer(path, {"ask": "status"}) for path in sockets)
+    return [node for node in found if node]
+
+
+def _in_words(node: Json) -> list[str]:
+    role = "worker" if node["free"] is not None else "takes no work"
+    up_s = max(time.time() - node["since_unix_s"], 0.0)
+    end = node["grant_expires_unix_s"]
+    until = "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{_over(end)}"
+    lines = [
+        f"node     {printable(node['peer_id'])}, process {node['pid']}: {role}",
+        f"  grant    {until}",
+        f"  peers    {node['peers']}",
+        f"  up       {_span(up_s)}, version {printable(node['version'])}",
+    ]
+    return [*lines, *(f"  listens  {printable(address)}" for address in node["listens"])]
+
+
+def _over(expires_unix_s: int) -> str:
+    """What a person has to do about an end that has come, or comes soon."""
+    left_s = expires_unix_s - time.time()
+    if left_s <= 0:
+        return ": it has ended; ask for an invite, and run `formation network join -`"
+    return f" (in {_span(left_s)})" if expires_unix_s != MAX_EXPIRY_UNIX_S else ""
+
+
+def _span(seconds: float) -> str:
+    """In the largest unit of which there are two.
+
+    >>> _span(49 * 3600)
+    '2 d'
+    """
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{int(seconds // unit_s)} {unit}"
+    return f"{int(seconds)} s"
