@@ -30,6 +30,7 @@ from formation_p2p.core.dispatch.job_events import TaskRetried as TaskRetried
 from formation_p2p.core.dispatch.job_events import TaskSucceeded as TaskSucceeded
 from formation_p2p.core.dispatch.job_events import TaskUnplaceable as TaskUnplaceable
 from formation_p2p.core.dispatch.job_events import WorkerLost as WorkerLost
+from formation_p2p.core.errors import AmbiguousPeer as AmbiguousPeer
 from formation_p2p.core.errors import FormationError as FormationError
 from formation_p2p.core.errors import InvalidInput as InvalidInput
 from formation_p2p.core.errors import LocalError as LocalError

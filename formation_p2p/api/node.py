@@ -25,7 +25,7 @@ from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.discovered import Discovery
@@ -51,6 +51,7 @@ from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.machine.hardware import Hardware
+from formation_p2p.host.names import peer_meant
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
 
@@ -358,16 +359,19 @@ class Node(DataNode):
         should.
 
         It weighs as much as half of all that is remembered of a peer. Raises InvalidInput for a
-        result without a worker, and for a malformed peer id.
+        result without a worker, and for what is neither a peer id nor the name of one that is
+        known; AmbiguousPeer where several have the name.
         """
         self._lifecycle.check_loop()
         accused = worker.worker if isinstance(worker, TaskResult) else worker
         if accused is None:
             raise InvalidInput("worker", "no worker brought this result; there is none to blame")
         try:
-            peer_id = parse_peer_id(accused)
-        except (ValueError, TypeError) as error:
-            raise InvalidInput("worker", str(error)) from error
+            peer_id = peer_meant(accused, field="worker")
+        except (TypeError, AttributeError) as error:
+            raise InvalidInput("worker", f"{accused!r} is not a text") from error
+        if peer_id is None:
+            raise InvalidInput("worker", f"{accused!r} is neither a peer id nor a name known here")
         self._services.call(
             lambda shell: shell.peer.reputation.note(peer_id, Experience.WRONG, moment())
         )

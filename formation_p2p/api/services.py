@@ -47,6 +47,7 @@ from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.members import SeenMembers
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
 from formation_p2p.host.storage.trust import TrustFile
@@ -118,6 +119,7 @@ class NodeServices:
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
             members = SeenMembers(config.home.path, claimed.network)
+            learn_names(config.home.path)
             members.met(MemberMet(own, self._name, claimed.network.grant, cause="itself"))
             renews = config.parameters.renews
             grants = GrantWatch(config.home, claimed.index, claimed.network, issues=renews)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,6 +191,15 @@ def home_of(home: Path | None, join: str | None, name: str | None = None) -> Hom
 def folder_of(home: Path | None, join: str | None) -> Path:
     """As `home_of`: where it is, without looking into it unless there is an invite."""
     return home_path(home) if join is None else home_of(home, join).path
+
+
+def learn_peers(home: Path, kwargs: Mapping[str, object] | None = None) -> None:
+    """The names of peers that the nodes of a home have met: before options are read, where these
+    have hints, which may name peers."""
+    if kwargs is None or kwargs.get("hints"):
+        from formation_p2p.host.storage.member_file import learn_names
+
+        learn_names(home)
 
 
 def require(home: Path, right: Right, *, driver: str | None = None, priority: int = 0) -> None:

@@ -115,8 +115,9 @@ def explain(
     every node. Nothing is run and no worker is asked: this is decided by what workers announced and
     what this node knows.
     """
-    options = options_of(kwargs)
     place = flags.folder_of(home, join)
+    flags.learn_peers(place, kwargs)
+    options = options_of(kwargs)
     code = None if script is None else code_of(script)
 
     async def show(_: Interrupt) -> int:

@@ -66,6 +66,7 @@ _COMMANDS: Final = {
     "logs": _Command("top", "Show the events and the output of jobs."),
     "story": _Command("story", "Show the way of one task."),
     "workers": _Command("look", "Show the workers of the network."),
+    "members": _Command("members", "Show who is in the network."),
     "explain": _Command("look", "Show which workers could run a task, and why."),
     "profile": _Command("look", "Show what this machine offers."),
     "trust": _Command("trust", "Show which peers this machine trusts."),

@@ -17,7 +17,6 @@ from formation_p2p.cli.logs import logged
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.core.trust.grants import (
     MAX_PRIORITY,
     Right,
@@ -30,6 +29,8 @@ from formation_p2p.core.trust.quota import GRANT_DIGITS, Quota
 from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.names import peer_meant
+from formation_p2p.host.storage.member_file import learn_names
 
 # As `formation members` shows it.
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
@@ -140,7 +141,7 @@ def invite(
     org: str = ORG,
     federation: str = FEDERATION,
     peer: str | None = option(
-        "--peer", "ID", "Only the node with this peer id can use the invite."
+        "--peer", "PEER", "Only the node with this peer id, or of this name, can use the invite."
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -168,14 +169,17 @@ def invite(
         flags.parsed("priority-weight", weight, parse_milli) or 0,
         life,
     )
-    try:
-        peer_id = None if peer is None else parse_peer_id(peer)
-    except ValueError as error:
-        raise InvalidInput("peer", f"{error}; copy it from `formation network show`") from None
+    peer_id = None
+    if peer is not None:
+        learn_names(Home(home).path)
+        peer_id = peer_meant(peer)
+        if peer_id is None:
+            problem = f"{peer!r} is neither a peer id nor a member known here"
+            raise InvalidInput("peer", f"{problem}; copy its id from `formation network show`")
     join = Home(home).invite(rights, peer_id)
     gates = parse_invite(join).gates
     if as_json:
-        put({"join": join, "gates": list(gates), "peer_id": peer, **in_json(rights)})
+        put({"join": join, "gates": list(gates), "peer_id": peer_id, **in_json(rights)})
     else:
         print(join)
     holder = "its holder" if peer is None else "that peer only"
@@ -277,7 +281,7 @@ def _life(expires: str | None, renew: str | None) -> Life:
 @logged
 def withdraw(
     name: str = argument(
-        "PEER|INVITATION", "A peer id, or an invitation's 32 digits.", default=...
+        "PEER|INVITATION", "A peer id or a name, or an invitation's 32 digits.", default=...
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -288,11 +292,14 @@ def withdraw(
     invitation. Works where the network was created.
     """
     if _INVITATION.fullmatch(name) is None:
-        try:
-            parse_peer_id(name)
-        except ValueError as error:
-            problem = f"{error}; write a peer id, or an invitation's 32 hexadecimal digits"
-            raise InvalidInput("withdraw", problem) from None
+        learn_names(Home(home).path)
+        meant = peer_meant(name, field="withdraw")
+        if meant is None:
+            hint = "write a peer id, or an invitation's 32 hexadecimal digits"
+            raise InvalidInput(
+                "withdraw", f"no member known here is {name!r}; {hint} (`formation members --json`)"
+            )
+        name = meant
     Home(home).withdraw(name)
     if as_json:
         put({"withdrawn": name})

@@ -97,6 +97,7 @@ def run(
         raise InvalidInput("env", f"{packages[0]} and {packages[1]} are two; name one file")
     if packages:
         kwargs["env"] = packages[0]
+    flags.learn_peers(flags.folder_of(home, None), kwargs)
     of_script: TaskOptions | None = None
     kind = Kind(wasm, fuel, image)
     place_of_script = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None

@@ -104,6 +104,7 @@ def submit(
     job's policy, or another with room. A task whose worker dies is placed again. Ends with a table
     of the results; with --json, each event is a line of JSON.
     """
+    flags.learn_peers(flags.folder_of(home, None))
     file = read_job_file(job_file)
     options = options_of(kwargs, file.options)
     flags.refuse_local(options.scope)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
-from formation_p2p.cli.words import date, put, say
+from formation_p2p.cli.words import ago, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.units import format_milli
 from formation_p2p.core.workload.hints import MIN_PEER_CHARS
 from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.home import Home
-from formation_p2p.host.names import named
+from formation_p2p.host.names import is_name, named, peer_meant
 from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.trust import Verdict, leave_note, peek
 
@@ -45,7 +44,8 @@ class _Known:
 
 def trust(
     peer: str | None = flags.argument(
-        "PEER", "Show all that makes up the score of this one: a peer id, or the end of one."
+        "PEER",
+        "Show all that makes up the score of this one: a peer id, the end of one, or a name.",
     ),
     wrong: bool = option("--wrong", "", "Report a false result of PEER.", default=False),
     forget: bool = option("--forget", "", "Reset PEER to a stranger.", default=False),
@@ -103,24 +103,17 @@ def _check_meant(text: str, known: list[_Known]) -> None:
     if not known:
         problem = "no node has run from here yet that could be told; name its home with --home"
         raise InvalidInput("peer", problem)
-    if len(text.removeprefix("…")) < MIN_PEER_CHARS:
+    if not is_name(text) and len(text.removeprefix("…")) < MIN_PEER_CHARS:
         least = f"the last {MIN_PEER_CHARS} characters of its id"
         raise InvalidInput("peer", f"{text!r} may be another; write {least} at the least")
 
 
 def _meant(text: str, known: list[_Known]) -> PeerId:
-    """Raises InvalidInput for what is neither a peer id nor the end of one that is known."""
-    try:
-        return parse_peer_id(text)
-    except ValueError:
-        pass
-    end = text.removeprefix("…")
-    everyone = {row.peer_id for each in known for row in _rows(each) if end}
-    ending = sorted(peer_id for peer_id in everyone if peer_id.endswith(end))
-    if len(ending) == 1:
-        return ending[0]
-    if ending:
-        raise InvalidInput("peer", f"{len(ending)} peers have an id that ends so; write more of it")
+    """Raises InvalidInput for what is neither a peer id nor the end of one that is known, nor the
+    name of one."""
+    meant = peer_meant(text, {row.peer_id for each in known for row in _rows(each)})
+    if meant is not None:
+        return meant
     raise InvalidInput("peer", f"{text!r} is not a known peer; see `formation trust`")
 
 
@@ -163,7 +156,7 @@ def _show_all(known: list[_Known]) -> None:
         "lost": lambda each: str(each[1].lost),
         "wrong": lambda each: str(each[1].wrong),
         "told of by": lambda each: str(len(each[1].heard) or "-"),
-        "last seen": lambda each: _ago(each[1].seen_unix_s),
+        "last seen": lambda each: ago(each[1].seen_unix_s),
     }
     if len(known) == 1:
         del columns["node"]
@@ -201,16 +194,4 @@ def _in_words(row: Standing) -> str:
         return "none"
     counts = {"good": row.successes, "errors": row.errors, "lost": row.lost, "wrong": row.wrong}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    return f"{said} in all, the last {_ago(row.seen_unix_s)}"
-
-
-def _ago(unix_s: int | None) -> str:
-    if unix_s is None:
-        return "-"
-    past_s = int(time.time()) - unix_s
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if past_s >= 100 * 86_400:
-            return date(unix_s)
-        if past_s >= 2 * length_s:
-            return f"{past_s // length_s} {unit} ago"
-    return "just now"
+    return f"{said} in all, the last {ago(row.seen_unix_s)}"

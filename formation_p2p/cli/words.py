@@ -64,3 +64,16 @@ def date(unix_s: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
     except (OverflowError, OSError, ValueError):
         return "never"
+
+
+def ago(unix_s: int | None) -> str:
+    """`5 min ago`; `-` for never."""
+    if unix_s is None:
+        return "-"
+    past_s = int(time.time()) - unix_s
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if past_s >= 100 * 86_400:
+            return date(unix_s)
+        if past_s >= 2 * length_s:
+            return f"{past_s // length_s} {unit} ago"
+    return "just now"

@@ -9,7 +9,7 @@ A refusal is not an error: a peer that refuses has behaved well. `Refusal`s trav
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -28,6 +28,16 @@ class InvalidInput(LocalError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class AmbiguousPeer(InvalidInput):
+    """Several peers go by the name, or have the end of an id, that a person gave: `candidates`."""
+
+    def __init__(self, field: str, text: str, candidates: Sequence[str]) -> None:
+        listed = ", ".join(candidates[:8]) + (" and more" if len(candidates) > 8 else "")
+        problem = f"{text!r} may be any of {len(candidates)} peers: {listed}"
+        super().__init__(field, f"{problem}; write the id of the one that is meant")
+        self.candidates = tuple(candidates)
 
 
 class NodeClosed(LocalError):

@@ -6,9 +6,11 @@ the same peer to all of them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from formation_p2p.core.identity import PeerId, shown_peer
+from formation_p2p.core.errors import AmbiguousPeer
+from formation_p2p.core.identity import PeerId, parse_peer_id, shown_peer
 
 # As many as a node knows members of (host/storage/members.py), and some more for other networks.
 MAX_NAMES: Final = 4096
@@ -30,7 +32,39 @@ def name_of(peer_id: str) -> str | None:
     return _names.get(peer_id)
 
 
+def is_name(text: str) -> bool:
+    """Whether a peer that is known goes by it."""
+    return text in _names.values()
+
+
 def named(peer_id: str) -> str:
     """`anna-desktop …Zk3nVq7w`: of every peer that a person reads of. Others may have the same
     name; the end of the id tells them apart."""
     return shown_peer(peer_id, _names.get(peer_id))
+
+
+def peer_meant(
+    text: str, known: Collection[str] | None = None, field: str = "peer"
+) -> PeerId | None:
+    """The peer that a person means: by its id, the end of it, its name, or both as they are shown.
+
+    It is one of those `known`, by default all that have a name; a whole id may be any. None where
+    there is no such peer. Raises AmbiguousPeer where there are several.
+    """
+    try:
+        return parse_peer_id(text)
+    except ValueError:
+        pass
+    name, _, end = text.rpartition(" ")
+    is_end = end.startswith(("…", "..."))
+    end = end.removeprefix("…").removeprefix("...")
+    among = list(_names) if known is None else known
+    found = {
+        peer_id
+        for peer_id in among
+        if (name_of(peer_id) == text and not is_end)
+        or (end and peer_id.endswith(end) and name in ("", name_of(peer_id)))
+    }
+    if len(found) > 1:
+        raise AmbiguousPeer(field, text, sorted(found))
+    return PeerId(found.pop()) if found else None

@@ -10,15 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.cli.members import members
+from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.peer.effects import MemberMet
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.grants import Right, Rights, issue
+from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import name_of
-from formation_p2p.host.storage.member_file import FILE, Member, learn_names, read_members
+from formation_p2p.host.storage.member_file import (
+    FILE,
+    Member,
+    learn_names,
+    read_members,
+    write_members,
+)
 from formation_p2p.host.storage.members import SeenMembers
 
-ROOT, ALICE, CAROL = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(3))
+ROOT, ALICE, CAROL, DAVE = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(4))
 GRANT = issue(ROOT, Rights(int(time.time()) + 3600))
 NETWORK = Network(ROOT.public_key, (), GRANT)
 
@@ -122,3 +131,75 @@ def test_commands_learn_the_names_from_the_file(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(json.dumps({"network": "00", "members": [row]}))
     learn_names(tmp_path)
     assert name_of(ALICE.peer_id) == "summer-house"
+
+
+# -- formation members ----------------------------------------------------------------------
+
+
+def a_home(tmp_path: Path) -> tuple[Home, Network]:
+    home = Home(tmp_path / "home")
+    return home, home.create_network()
+
+
+def granted(home: Home, member: Identity, *may: Right, for_s: float = 3600) -> bytes:
+    rights = Rights(int(time.time() + for_s), frozenset(may))
+    return parse_invite(home.invite(rights)).bound_to(member.peer_id).grant
+
+
+def test_members_are_shown_for_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, network = a_home(tmp_path)
+    now = int(time.time())
+    rows = [
+        Member(ALICE.peer_id, "kitchen", granted(home, ALICE, Right.WORK), now - 7300),
+        Member(ROOT.peer_id, "liar", granted(home, ALICE, Right.WORK), now),  # not its own
+        Member(DAVE.peer_id, "stranger", GRANT, now),  # of another network
+        Member(CAROL.peer_id, "kitchen", granted(home, CAROL, Right.SUBMIT, for_s=-9), now),
+    ]
+    write_members(home.path, network.network_id, rows)
+    members(home.path, True)
+    shown = capsys.readouterr()
+    carol, alice = json.loads(shown.out)["members"]
+    assert f"…{DAVE.peer_id[-8:]} in {home.path / FILE} is left out" in shown.err
+    assert [each["peer_id"] for each in (carol, alice)] == [CAROL.peer_id, ALICE.peer_id]
+    assert [each["name"] for each in (carol, alice)] == ["kitchen"] * 2
+    assert [each["same_name"] for each in (carol, alice)] == [1, 1]
+    assert [each["may"] for each in (carol, alice)] == [["submit"], ["work"]]
+    assert [each["expired"] for each in (carol, alice)] == [True, False]
+    assert carol["invitation"] != alice["invitation"]
+    home.withdraw(ALICE.peer_id)
+    members(home.path, False)
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.lower().split()[:2] == ["member", "may"]
+    assert f"kitchen …{CAROL.peer_id[-8:]}" in lines[0]
+    assert "its grant has ended, 1 other has the same name" in lines[0]
+    assert "2 h ago" in lines[1]
+    assert "not renewed, 1 other" in lines[1]
+    assert alice["invitation"][:8] in lines[1]
+
+
+def test_a_node_is_a_member_of_its_own_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, network = a_home(tmp_path)
+    table = SeenMembers(home.path, network)
+    table.met(met(home.identity().peer_id, "kitchen", network.grant))
+    table.write()
+    (home.path / "identity-0.lock").touch()
+    members(home.path, False)
+    line = capsys.readouterr().out.splitlines()[1]
+    assert "submit and work" in line
+    assert "for ever" in line
+    assert line.rstrip().endswith("this machine")
+
+
+def test_where_no_member_was_met_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(LocalError, match="is in no network"):
+        members(tmp_path / "nowhere", False)
+    members(a_home(tmp_path)[0].path, False)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "has met a member yet" in shown.err

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from formation_p2p.core.errors import AmbiguousPeer, InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.host.names import MAX_NAMES, learn_name, name_of, named
+from formation_p2p.host.names import MAX_NAMES, learn_name, name_of, named, peer_meant
 from formation_p2p.host.observe.status_json import learn_from, with_names
+from formation_p2p.host.policies import options_of
 
 # Of these tests alone: names are kept for the whole process.
 ALICE, CAROL, DAVE = (Identity.from_seed(bytes([200 + n]) * 32).peer_id for n in range(3))
@@ -36,6 +40,55 @@ def test_json_has_the_name_beside_the_id_where_it_is_known() -> None:
 def test_a_name_is_learnt_from_json() -> None:
     learn_from({"worker": DAVE, "worker_name": "garage", "owner": CAROL})
     assert name_of(DAVE) == "garage"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ALICE,
+        ALICE[-8:],
+        f"…{ALICE[-8:]}",
+        f"...{ALICE[-8:]}",
+        "conservatory",
+        f"conservatory …{ALICE[-8:]}",
+    ],
+)
+def test_a_peer_is_meant_by_its_id_its_end_or_its_name(text: str) -> None:
+    learn_name(ALICE, "conservatory")
+    learn_name(CAROL, "attic")
+    assert peer_meant(text) == ALICE
+
+
+def test_what_may_be_several_peers_is_an_error_that_lists_them() -> None:
+    for peer_id in (ALICE, CAROL):
+        learn_name(peer_id, "pantry")
+    with pytest.raises(AmbiguousPeer, match="'pantry' may be any of 2 peers: ") as raised:
+        peer_meant("pantry")
+    assert raised.value.candidates == tuple(sorted((ALICE, CAROL)))
+    assert all(each in str(raised.value) for each in (ALICE, CAROL, "write the id"))
+    assert peer_meant(f"pantry …{CAROL[-8:]}") == CAROL
+    assert peer_meant("pantry", {ALICE, DAVE}) == ALICE
+    many = AmbiguousPeer("peer", "x", [str(n) for n in range(9)])
+    assert "7 and more; write" in str(many)
+
+
+@pytest.mark.parametrize("text", ["", "…", "scullery", f"scullery …{ALICE[-8:]}", "…pantry"])
+def test_a_peer_that_is_not_known_is_none(text: str) -> None:
+    learn_name(ALICE, "pantry")
+    assert peer_meant(text) is None
+
+
+def test_hints_name_peers() -> None:
+    learn_name(ALICE, "pantry")
+    learn_name(CAROL, "attic")
+    hints = options_of({"hints": ["require prefer=pantry", "avoid=attic"]}).hints
+    assert (hints.prefer, hints.avoid, hints.required) == ((ALICE,), (CAROL,), {"prefer"})
+    assert options_of({"hints": f"prefer={ALICE[-8:]}"}).hints.prefer == (ALICE[-8:],)
+    with pytest.raises(InvalidInput, match="prefer: 'cave' is"):
+        options_of({"hints": "prefer=cave"})
+    learn_name(CAROL, "pantry")
+    with pytest.raises(AmbiguousPeer, match="prefer: 'pantry' may be any of 2 peers"):
+        options_of({"hints": "prefer=pantry"})
 
 
 def test_there_is_a_bound_for_names() -> None:

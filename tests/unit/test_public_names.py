@@ -10,6 +10,7 @@ import pytest
 import formation_p2p
 
 PUBLIC = """
+AmbiguousPeer
 Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent ContainerSpec
 Decision Denied Discovery Distrusted Driver Env EnvironmentSettings Execution Experience Failed
 FailureKind Faulty FormationError GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints

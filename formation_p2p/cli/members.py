@@ -1,0 +1,153 @@
+"""`formation members`: who is in the network, as far as the nodes of this home have met them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from formation_p2p.cli import flags
+from formation_p2p.cli.words import Json, ago, date, put, say
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.trust.grants import GrantTerms, read_grant
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.network import Network
+from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
+from formation_p2p.host.names import learn_name, named
+from formation_p2p.host.storage.member_file import FILE, Member, read_members
+
+MEMBERS_EPILOG: Final = """
+\b
+Examples:
+  formation members
+  formation members --json | jq -r '.members[] | select(.expired) | .peer_id'
+
+A gate meets the workers whose profiles it stores, a worker those who ask it for a lease, and a
+submitter the workers that it finds: to see most members, run this where a gate or a worker runs.
+The invitation is what all grants that were made of one invite have in common: `formation usage`
+shows the same digits, and --json has all of them. Needs no network; what a running node meets is
+here within two seconds.
+"""
+# Of an invitation's hexadecimal digits, as `formation usage` shows them.
+_GRANT_DIGITS: Final = 8
+
+
+class _Seen(NamedTuple):
+    """A member, what its grant says, how many others have the same name, and whether its grant is
+    not renewed any more, as far as that is decided here."""
+
+    member: Member
+    terms: GrantTerms
+    namesakes: int
+    is_own: bool
+    is_withdrawn: bool
+
+    @property
+    def has_expired(self) -> bool:
+        return self.terms.rights.expires_unix_s <= time.time()
+
+
+def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
+    """Show the members of the network that this machine has met: what they may do, until when,
+    when they were last seen, and by which invitation they came.
+
+    A name proves nothing, and others may have the same, which is noted: the end of the peer id,
+    which stands beside it, tells members apart.
+    """
+    place = Home(home)
+    network = place.network()
+    if network is None:
+        problem = f"{place.path} is in no network; create one, or join one with an invite"
+        raise LocalError(f"{problem}: formation network join -")
+    found = _seen(place, network)
+    if as_json:
+        put({"network_id": network.network_id.hex(), "members": [_document(x) for x in found]})
+    elif found:
+        _show(found)
+    else:
+        say(f"formation: no node of {place.path} has met a member yet; start one, such as a worker")
+
+
+def _seen(home: Home, network: Network) -> list[_Seen]:
+    """Those with a grant of the network that names its holder; the one seen last comes first."""
+    read: list[tuple[Member, GrantTerms]] = []
+    for member in read_members(home.path, network.network_id):
+        try:
+            terms = read_grant(member.grant, network.root_public_key)
+        except InvalidInput as error:
+            say(f"formation: {named(member.peer_id)} in {home.path / FILE} is left out: {error}")
+            continue
+        if terms.bound_to == member.peer_id:
+            learn_name(member.peer_id, member.name)
+            read.append((member, terms))
+    names = Counter(member.name for member, _ in read if member.name)
+    own = _own(home)
+    issuer = home.issuer()
+    withdrawn = frozenset[str]() if issuer is None else issuer[1]
+    return [
+        _Seen(
+            member,
+            terms,
+            max(names[member.name] - 1, 0),
+            member.peer_id in own,
+            not withdrawn.isdisjoint((member.peer_id, terms.invitation)),
+        )
+        for member, terms in reversed(read)
+    ]
+
+
+def _own(home: Home) -> frozenset[PeerId]:
+    """The nodes of this home, as far as they have run."""
+    there = (n for n in range(MAX_IDENTITIES) if (home.path / f"identity-{n}.lock").exists())
+    return frozenset(home.identity(number).peer_id for number in there)
+
+
+def _show(found: list[_Seen]) -> None:
+    from formation_p2p.cli.tables import Columns, console, table_of
+
+    columns: Columns[_Seen] = {
+        "member": lambda each: named(each.member.peer_id),
+        "may": lambda each: " and ".join(sorted(each.terms.rights.may)) or "nothing",
+        "until": lambda each: _until(each.terms.rights.expires_unix_s),
+        "last seen": lambda each: ago(each.member.seen_unix_s),
+        "invitation": lambda each: each.terms.invitation[:_GRANT_DIGITS],
+        "note": _note,
+    }
+    console().print(table_of(columns, found))
+
+
+def _until(unix_s: int) -> str:
+    return "for ever" if unix_s == MAX_EXPIRY_UNIX_S else date(unix_s)
+
+
+def _note(each: _Seen) -> str:
+    others = "1 other has" if each.namesakes == 1 else f"{each.namesakes} others have"
+    notes = (
+        "this machine" if each.is_own else "",
+        "its grant has ended" if each.has_expired else "",
+        "not renewed" if each.is_withdrawn else "",
+        f"{others} the same name" if each.namesakes else "",
+    )
+    return ", ".join(filter(None, notes))
+
+
+def _document(each: _Seen) -> Json:
+    rights = each.terms.rights
+    return {
+        "peer_id": each.member.peer_id,
+        "name": each.member.name or None,
+        "same_name": each.namesakes,
+        "own": each.is_own,
+        "may": sorted(rights.may),
+        "drivers": None if rights.drivers is None else sorted(rights.drivers),
+        "max_priority": rights.max_priority,
+        "place": asdict(rights.place),
+        "expires_unix_s": rights.expires_unix_s,
+        "expired": each.has_expired,
+        "withdrawn": each.is_withdrawn,
+        "seen_unix_s": each.member.seen_unix_s,
+        "invitation": each.terms.invitation,
+    }
