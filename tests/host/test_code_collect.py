@@ -229,6 +229,21 @@ def by_value():
     assert imported_in(code, "p") == {"json.decoder", "os", "os.path", "p", "p.near", "csv"}
 
 
+def test_a_module_that_is_named_as_a_text_is_found(root: Path) -> None:
+    source = """
+def table():
+    from importlib.resources import files
+    other = import_module(".near") or importlib.import_module("far.away")
+    return files("shop").joinpath("table.csv") or print("later")
+"""
+    (code,) = (x for x in compile(source, "x", "exec").co_consts if hasattr(x, "co_code"))
+    found = {"importlib.resources", "importlib.resources.files", "far.away", "shop"}
+    assert imported_in(code, "") == found
+    make(root, "shop/__init__.py", "shop/table.csv")
+    make(root, "reads.py", text=source)
+    assert names(of("reads")) == ["reads.py", "shop/__init__.py", "shop/table.csv"]
+
+
 @pytest.mark.parametrize(
     ("module", "package", "level", "name"),
     [

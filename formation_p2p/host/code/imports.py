@@ -17,10 +17,11 @@ _MAX_FUNCTIONS: Final = 1024
 _MENTIONED: Final = re.compile(
     rb"\bfrom[ \t]+(\.*)([\w\x80-\xff]*)[\w.]*[ \t]+import\b"
     rb"|\bimport[ \t]+([\w\x80-\xff][^\n#;]*)"
-    rb"|(?:import_module|__import__)\(\s*['\"]([\w\x80-\xff]+)"
+    rb"|(?:import_module|__import__|files)\(\s*['\"]([\w\x80-\xff]+)"
 )
 _NAME: Final = re.compile(rb"(?:^|,)\s*([\w\x80-\xff]+)")
-_BY_NAME: Final = frozenset({"import_module", "__import__"})
+# Functions that take a module by its name; `files` is that of importlib.resources.
+_BY_NAME: Final = frozenset({"import_module", "__import__", "files"})
 
 
 def mentioned_in(path: Path) -> frozenset[str]:
@@ -81,15 +82,19 @@ def _read(path: Path, package: str, mtime_ns: int, size_bytes: int) -> frozenset
 def imported_in(code: CodeType, package: str) -> frozenset[str]:
     """As `imported_by`, for a function that travels by value."""
     names: set[str] = set()
-    level, base = 0, ""
+    level, base, by_name = 0, "", False
     for step in dis.get_instructions(code):
         if step.opname == "IMPORT_NAME":
             base = absolute(step.argval, package, level)
             names.add(base)
         elif step.opname == "IMPORT_FROM" and base:
             names.add(f"{base}.{step.argval}")
-        elif type(step.argval) is int and step.opname.startswith("LOAD_"):
-            level = step.argval  # the last number before an import is how many dots it has
+        elif step.opname.startswith("LOAD_"):
+            if type(step.argval) is int:
+                level = step.argval  # the last number before an import is how many dots it has
+            elif by_name and step.opname == "LOAD_CONST" and type(step.argval) is str:
+                names.add("" if step.argval.startswith(".") else step.argval)
+            by_name = type(step.argval) is str and step.argval in _BY_NAME
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= imported_in(constant, package)
