@@ -219,13 +219,13 @@ def test_packing_beats_chance_and_knowing_the_future_is_not_needed() -> None:
     assert packed > mean_allocation("packed", oracle=True) - 2
 
 
-def test_tasks_for_one_model_find_room_as_with_all_machines_seen() -> None:
-    """Tasks without a model would take what is scarce, and these would find none."""
+def test_tasks_for_one_model_find_more_room_than_with_all_machines_seen() -> None:
+    """Else tasks without a model take what is scarce: as much is placed as by FGD, and no more."""
     packed, fgd = (
         sum(run(CHOOSY, Plan(policy, seed)).allocation_pct[100] for seed in range(2)) / 2
         for policy in ("packed", "fgd")
     )
-    assert packed > fgd - 0.5
+    assert packed > fgd + 1.5
 
 
 def test_json_has_one_entry_a_policy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
