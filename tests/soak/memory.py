@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import psutil
 from simulations.node_process import NodeProcess
 
 EVERY_S: Final = 0.25
-# A node has settled so long after its start: it has joined, and has done some of each kind of work.
+# A node has settled so long after it was up: it has done some of each kind of work.
 SETTLED_S: Final = 15.0
 
 
@@ -23,7 +24,7 @@ class Incarnation:
     """Of a node: the most that it had before it settled and since, in bytes."""
 
     name: str
-    began_s: float
+    up_s: float = math.inf
     settled: int = 0
     since: int = 0
 
@@ -35,9 +36,16 @@ class Incarnation:
 class Scales(threading.Thread):
     """Weighs processes until it is stopped. All of them are settling until the storm."""
 
-    def __init__(self, nodes: Sequence[NodeProcess], settled_s: float = SETTLED_S) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NodeProcess],
+        up: Sequence[str] = ("ready", "goes on"),
+        settled_s: float = SETTLED_S,
+    ) -> None:
+        """`up` are the events by which nodes say that they are."""
         super().__init__(daemon=True)
         self._nodes = nodes
+        self._up = up
         self._settled_s = settled_s
         self._over = threading.Event()
         self._stormy = threading.Event()
@@ -56,12 +64,14 @@ class Scales(threading.Thread):
             for node in self._nodes:
                 if node.process is not None:
                     with suppress(psutil.Error):
-                        self._weigh(node.name, psutil.Process(node.process.pid))
+                        self._weigh(node, psutil.Process(node.process.pid))
 
-    def _weigh(self, name: str, process: psutil.Process) -> None:
+    def _weigh(self, node: NodeProcess, process: psutil.Process) -> None:
         rss, now_s = process.memory_info().rss, time.monotonic()
-        each = self.incarnations.setdefault(process.pid, Incarnation(name, now_s))
-        if self._stormy.is_set() and now_s - each.began_s > self._settled_s:
+        each = self.incarnations.setdefault(process.pid, Incarnation(node.name))
+        if each.up_s == math.inf and any(node.said(event) for event in self._up):
+            each.up_s = now_s
+        if self._stormy.is_set() and now_s - each.up_s > self._settled_s:
             each.since = max(each.since, rss)
         else:
             each.settled = max(each.settled, rss)

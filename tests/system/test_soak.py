@@ -4,6 +4,7 @@ what they count."""
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def test_a_process_that_grows_in_the_storm_is_seen(tmp_path: Path) -> None:
     signal = tmp_path / "grow"
     grows = (
         "import pathlib, sys, time\n"
+        'print(\'{"event": "ready"}\', flush=True)\n'
         "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\n"
         "kept = b'x' * 50_000_000\n"
         "time.sleep(60)\n"
@@ -116,7 +118,7 @@ def test_a_process_that_grows_in_the_storm_is_seen(tmp_path: Path) -> None:
     scales = Scales([node], settled_s=0.0)
     try:
         scales.start()
-        wait_until(lambda: scales.incarnations)
+        wait_until(lambda: any(each.up_s < math.inf for each in scales.incarnations.values()))
         scales.storm()
         signal.touch()
         wait_until(lambda: scales.growth()["node"] > 40_000_000)
