@@ -590,6 +590,23 @@ def test_whatever_a_peer_says_of_itself(message: bytes, believed: tuple[str, ...
     run(story)
 
 
+def test_a_server_of_the_dht_that_dials_and_asks_for_nothing_is_met() -> None:
+    """Ours push what they are; others wait until they are asked, and may never send a request."""
+
+    async def story() -> None:
+        async with besieged() as victim:
+            hand = await mallory.muxed(victim)
+            said = Identify(
+                listen_addrs=[Multiaddr("/ip4/192.0.2.1/tcp/4001").to_bytes()],
+                protocols=[KAD_PROTOCOL],
+            )
+            await hand.identify(encode_frame(said.SerializeToString()))
+            await until(lambda: victim.met)
+            assert victim.met == [Contact(hand.peer_id, ("/ip4/192.0.2.1/tcp/4001",))]
+
+    run(story)
+
+
 def test_a_peer_may_tell_of_new_addresses_and_not_by_nonsense() -> None:
     async def story() -> None:
         alice, bob = node(), node()

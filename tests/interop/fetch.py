@@ -80,6 +80,7 @@ def js() -> tuple[Path, Path]:
             into.mkdir()
             for name in ("package.json", "package-lock.json"):
                 shutil.copy(JS_SOURCE / name, into)
+            shutil.copytree(JS_SOURCE / "aegir", into / "aegir")
             _run(
                 [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
                 cwd=into,

@@ -9,8 +9,7 @@ Every call blocks, and has a deadline; a daemon serves one call at a time, so fo
 take several threads, each with a `Daemon.another()`. The daemons listen on the loopback
 interface alone and know nobody before they are told.
 
-On its unix socket each message is a protobuf with its length before it, as a varint (`p2pd.proto`
-in the wheel that the binary comes from).
+What is said on its unix socket is in `daemon_messages.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,22 @@ from typing import Final
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
-from formation_p2p.core.records.addresses import address_bytes, read_addresses
 from tests.interop import fetch
+from tests.interop.daemon_messages import (
+    Dht,
+    Fields,
+    Part,
+    Request,
+    addresses_in,
+    contact_in,
+    fields_of,
+    integer,
+    octets,
+    one_bytes,
+    one_integer,
+    peer_info,
+    varint,
+)
 
 START_S: Final = 20.0
 CALL_S: Final = 15.0
@@ -37,16 +50,6 @@ END_S: Final = 5.0
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 
 FLAGS: Final = ("-dhtServer", "-q", "-relay=0", "-relayService=0", "-relayDiscovery=0")
-
-# Request.Type
-_IDENTIFY, _CONNECT, _DHT, _LIST_PEERS, _DISCONNECT = 0, 1, 4, 5, 7
-# DHTRequest.Type
-_FIND_PEER, _FIND_PROVIDERS, _CLOSEST = 0, 2, 3
-_GET_VALUE, _PUT_VALUE, _PROVIDE = 5, 7, 8
-# DHTResponse.Type
-_BEGIN, _VALUE, _END = 0, 1, 2
-
-Fields = dict[int, list[bytes | int]]
 
 
 class DaemonError(Exception):
@@ -59,9 +62,9 @@ class Daemon:
     def __init__(self, control: Path) -> None:
         self._control = control
         self._socket: socket.socket | None = None
-        identify = _fields(_one_bytes(self._call(_IDENTIFY), 4))
-        self.peer_id: PeerId = peer_id_from_bytes(_one_bytes(identify, 1))
-        self.addresses: tuple[str, ...] = _addresses(identify, 2)
+        identify = fields_of(one_bytes(self._call(Request.IDENTIFY), 4))
+        self.peer_id: PeerId = peer_id_from_bytes(one_bytes(identify, 1))
+        self.addresses: tuple[str, ...] = addresses_in(identify, 2)
 
     @property
     def contact(self) -> Contact:
@@ -72,50 +75,49 @@ class Daemon:
         return Daemon(self._control)
 
     def connect(self, peer_id: PeerId, addresses: Sequence[str], timeout_s: float = CALL_S) -> None:
-        request = _bytes(1, peer_id_to_bytes(peer_id))
-        request += b"".join(_bytes(2, address_bytes(address)) for address in addresses)
-        request += _integer(3, max(1, round(timeout_s)))
-        self._call(_CONNECT, _bytes(2, request), timeout_s)
+        request = peer_info(Contact(peer_id, tuple(addresses)))
+        request += integer(3, max(1, round(timeout_s)))
+        self._call(Request.CONNECT, octets(2, request), timeout_s)
 
     def disconnect(self, peer_id: PeerId) -> None:
-        self._call(_DISCONNECT, _bytes(7, _bytes(1, peer_id_to_bytes(peer_id))))
+        self._call(Request.DISCONNECT, octets(7, octets(1, peer_id_to_bytes(peer_id))))
 
     def connected(self) -> tuple[Contact, ...]:
         """Whom it is connected to."""
-        response = self._call(_LIST_PEERS)
-        return tuple(_contact(peer) for peer in response.get(6, []))
+        response = self._call(Request.LIST_PEERS)
+        return tuple(contact_in(peer) for peer in response.get(6, []))
 
     def find_peer(self, peer_id: PeerId, timeout_s: float = CALL_S) -> Contact:
         """Where a peer is, by asking the DHT if need be."""
-        wanted = _bytes(2, peer_id_to_bytes(peer_id))
-        return _contact(_one_bytes(self._dht(_FIND_PEER, wanted, timeout_s), 2))
+        wanted = octets(2, peer_id_to_bytes(peer_id))
+        return contact_in(one_bytes(self._dht(Dht.FIND_PEER, wanted, timeout_s), 2))
 
     def get_closest_peers(self, name: bytes, timeout_s: float = CALL_S) -> tuple[PeerId, ...]:
         """The peers whose keys are nearest to the name's SHA-256, by a lookup."""
         return tuple(
-            peer_id_from_bytes(_one_bytes(each, 3))
-            for each in self._dht_stream(_CLOSEST, _bytes(4, name), timeout_s)
+            peer_id_from_bytes(one_bytes(each, 3))
+            for each in self._dht_stream(Dht.CLOSEST, octets(4, name), timeout_s)
         )
 
     def provide(self, cid: bytes, timeout_s: float = CALL_S) -> None:
         """Returns when the nearest peers were told. `cid` as `cid_of` makes it."""
-        self._dht(_PROVIDE, _bytes(3, cid), timeout_s)
+        self._dht(Dht.PROVIDE, octets(3, cid), timeout_s)
 
     def find_providers(
         self, cid: bytes, count: int = 20, timeout_s: float = CALL_S
     ) -> tuple[Contact, ...]:
         """At most `count`; it looks no further once it has that many."""
-        request = _bytes(3, cid) + _integer(6, count)
+        request = octets(3, cid) + integer(6, count)
         return tuple(
-            _contact(_one_bytes(each, 2))
-            for each in self._dht_stream(_FIND_PROVIDERS, request, timeout_s)
+            contact_in(one_bytes(each, 2))
+            for each in self._dht_stream(Dht.FIND_PROVIDERS, request, timeout_s)
         )
 
     def put_value(self, name: bytes, value: bytes, timeout_s: float = CALL_S) -> None:
-        self._dht(_PUT_VALUE, _bytes(4, name) + _bytes(5, value), timeout_s)
+        self._dht(Dht.PUT_VALUE, octets(4, name) + octets(5, value), timeout_s)
 
     def get_value(self, name: bytes, timeout_s: float = CALL_S) -> bytes:
-        return _one_bytes(self._dht(_GET_VALUE, _bytes(4, name), timeout_s), 3)
+        return one_bytes(self._dht(Dht.GET_VALUE, octets(4, name), timeout_s), 3)
 
     def close(self) -> None:
         """This client alone; the daemon goes on."""
@@ -126,35 +128,35 @@ class Daemon:
     # -- the control protocol ----------------------------------------------------------------
 
     def _dht(self, kind: int, fields: bytes, timeout_s: float) -> Fields:
-        response = self._call(_DHT, _dht_request(kind, fields, timeout_s), timeout_s)
-        return _fields(_one_bytes(response, 5)) if 5 in response else {}
+        response = self._call(Request.DHT, _dht_request(kind, fields, timeout_s), timeout_s)
+        return fields_of(one_bytes(response, 5)) if 5 in response else {}
 
     def _dht_stream(self, kind: int, fields: bytes, timeout_s: float) -> list[Fields]:
         ends_at = time.monotonic() + timeout_s
         first = self._dht(kind, fields, timeout_s)
-        assert _integer_of(first, 1) == _BEGIN
+        assert one_integer(first, 1) == Part.BEGIN
         answers = []
-        while _integer_of(answer := _fields(self._read(ends_at)), 1) != _END:
-            assert _integer_of(answer, 1) == _VALUE
+        while one_integer(answer := fields_of(self._read(ends_at)), 1) != Part.END:
+            assert one_integer(answer, 1) == Part.VALUE
             answers.append(answer)
         return answers
 
     def _call(self, kind: int, fields: bytes = b"", timeout_s: float = CALL_S) -> Fields:
         ends_at = time.monotonic() + timeout_s
-        request = _integer(1, kind) + fields
+        request = integer(1, kind) + fields
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX)
             self._socket.settimeout(timeout_s)
             self._socket.connect(str(self._control))
         self._socket.settimeout(timeout_s)
         try:
-            self._socket.sendall(_varint(len(request)) + request)
+            self._socket.sendall(varint(len(request)) + request)
         except OSError:
             self.close()
             raise
-        response = _fields(self._read(ends_at))
-        if _integer_of(response, 1) != 0:
-            raise DaemonError(_one_bytes(_fields(_one_bytes(response, 2)), 1).decode())
+        response = fields_of(self._read(ends_at))
+        if one_integer(response, 1) != 0:
+            raise DaemonError(one_bytes(fields_of(one_bytes(response, 2)), 1).decode())
         return response
 
     def _read(self, ends_at: float) -> bytes:
@@ -243,75 +245,5 @@ def cid_of(multihash: bytes) -> bytes:
     return b"\x01\x55" + multihash
 
 
-# -- protobuf, as far as it is needed here -------------------------------------------------------
-
-
 def _dht_request(kind: int, fields: bytes, timeout_s: float) -> bytes:
-    return _bytes(5, _integer(1, kind) + fields + _integer(7, max(1, round(timeout_s))))
-
-
-def _varint(number: int) -> bytes:
-    low = b""
-    while number > 0x7F:
-        low += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return low + bytes([number])
-
-
-def _integer(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
-
-
-def _fields(message: bytes) -> Fields:
-    """All fields, of which the daemon has varints and bytes alone, in order."""
-    fields: Fields = {}
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        number, shift = 0, 0
-        while True:
-            byte = message[at]
-            at += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return number
-
-    while at < len(message):
-        tag = varint()
-        number = varint()
-        value: bytes | int = number
-        if tag & 7 == 2:
-            value = message[at : at + number]
-            at += number
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
-
-
-def _one_bytes(fields: Fields, field: int) -> bytes:
-    [value] = fields[field]
-    assert isinstance(value, bytes)
-    return value
-
-
-def _integer_of(fields: Fields, field: int) -> int:
-    [value] = fields[field]
-    assert isinstance(value, int)
-    return value
-
-
-def _addresses(fields: Fields, field: int) -> tuple[str, ...]:
-    """Without a trailing `/p2p/…`, as Contact has them."""
-    raws = [raw for raw in fields.get(field, []) if isinstance(raw, bytes)]
-    return tuple(text.partition("/p2p/")[0] for text in read_addresses(raws))
-
-
-def _contact(peer: bytes | int) -> Contact:
-    assert isinstance(peer, bytes)
-    fields = _fields(peer)
-    return Contact(peer_id_from_bytes(_one_bytes(fields, 1)), _addresses(fields, 2))
+    return octets(5, integer(1, kind) + fields + integer(7, max(1, round(timeout_s))))

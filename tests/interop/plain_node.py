@@ -10,7 +10,8 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import trio
@@ -62,23 +63,30 @@ class Texts:
 class PlainNode:
     """What the shell is to the peer, this is to a bare Kademlia."""
 
-    def __init__(self) -> None:
+    def __init__(self, listen: Sequence[str] = (LOOPBACK,)) -> None:
         self._identity = Identity.from_seed(os.urandom(32))
         self._records = PlainRecords({b"pk": PublicKeys(), b"text": Texts()})
         rng = random.Random(random.SystemRandom().getrandbits(128))
         self._dht: Kademlia[Found] = Kademlia(self._identity.peer_id, self._records, rng)
-        self._stack = Stack(self._identity, [LOOPBACK], kad_protocol=KAD_PROTOCOL)
+        self._stack = Stack(self._identity, listen, kad_protocol=KAD_PROTOCOL)
         self._ask_ids = itertools.count(1)
         self._answers: dict[int, Answer] = {}
         self._results: dict[OperationId, Searched[Found] | Published] = {}
         self._changed = trio.Condition()
         self._nursery: trio.Nursery | None = None
 
-    async def run(self) -> None:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self._stack.run, self)
             nursery.start_soon(self._keep_time)
+            yield
+            await self._stack.close()
+            nursery.cancel_scope.cancel()
+
+    async def run(self) -> None:
+        async with self.running():
             commands = {
                 "connect": self._connect,
                 "closest": self._closest,
@@ -90,8 +98,6 @@ class PlainNode:
             }
             hello = {"peer": self._identity.peer_id, "addresses": self._stack.announced}
             await obey(commands, hello)
-            await self._stack.close()
-            nursery.cancel_scope.cancel()
 
     # -- commands ----------------------------------------------------------------------------
 
@@ -105,16 +111,13 @@ class PlainNode:
             raise FormationError(f"{gate} does not answer")
 
     async def _closest(self, asked: dict[str, Any]) -> list[PeerId]:
-        peer_id = parse_peer_id(asked["peer"])
-        found = await self._searched(
-            self._dht.search(
-                kad.FindNode(peer_id_to_bytes(peer_id)),
-                moment(),
-                "test",
-                width=self._dht.parameters.k,
-            )
-        )
-        return [contact.peer_id for contact in found.closest]
+        found = await self._closest_to(peer_id_to_bytes(parse_peer_id(asked["peer"])))
+        return [contact.peer_id for contact in found]
+
+    async def _closest_to(self, name: bytes) -> tuple[Contact, ...]:
+        width = self._dht.parameters.k
+        search = self._dht.search(kad.FindNode(name), moment(), "test", width=width)
+        return tuple((await self._searched(search)).closest)
 
     async def _provide(self, asked: dict[str, Any]) -> list[PeerId]:
         provider = kad.Provider(Contact(self._identity.peer_id, self._stack.announced))
@@ -132,12 +135,8 @@ class PlainNode:
                 for each in asked["only"]
             )
         else:
-            found = await self._searched(
-                self._dht.search(
-                    kad.FindNode(write.name), moment(), "test", width=self._dht.parameters.k
-                )
-            )
-            to = self._dht.nearest(write.name, found.closest, self._dht.parameters.k)
+            found = await self._closest_to(write.name)
+            to = self._dht.nearest(write.name, found, self._dht.parameters.k)
         writes = [(each, write) for each in to]
         result = await self._result(self._dht.operations.deliver(writes, moment(), "test"))
         assert isinstance(result, Published)

@@ -45,14 +45,18 @@ BOUNDS: Final = {
 }
 
 
-def story(minutes: float, seed: int, told: Callable[[str], None]) -> dict[str, object]:
+def story(
+    minutes: float, seed: int, told: Callable[[str], None], kept: Path | None = None
+) -> dict[str, object]:
+    """Homes and output are in the folder `kept`, or in one that is deleted."""
     began_s = time.monotonic()
     with ExitStack() as held:
-        folder = Path(
+        folder = kept or Path(
             held.enter_context(
                 tempfile.TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
             )
         )
+        folder.mkdir(parents=True, exist_ok=True)
         network = SoakNetwork(folder, seed)
         held.callback(network.end)
         network.start()
@@ -128,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.json:
             print(f"{time.monotonic() - began_s:7.2f} {what}", flush=True)
 
-    figures = story(arguments.minutes, arguments.seed, told)
+    figures = story(arguments.minutes, arguments.seed, told, arguments.keep)
     if arguments.json:
         print(json.dumps(figures))
     else:
@@ -147,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--minutes", type=positive, default=5.0, help="the storm's length")
     parser.add_argument("--seed", type=count(0, 2**31), default=1, help="draws kills and attacks")
+    parser.add_argument("--keep", type=Path, help="leave the homes and what all print here")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
 

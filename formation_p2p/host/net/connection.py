@@ -58,6 +58,7 @@ class Connection:
         self._introduced = not inbound
         self._opened_at = trio.current_time()
         self.on_other_version: Callable[[Connection, int], None] = lambda connection, version: None
+        self.on_introduced: Callable[[Connection], None] = lambda connection: None
 
     @property
     def is_closed(self) -> bool:
@@ -165,6 +166,10 @@ class Connection:
                 stream = await self.open(net_identify.PROTOCOL)
                 self.identified(await net_identify.read_message(stream))
                 await stream.close()
+                # Ours push what they are when they dial; others wait until they are asked.
+                if not self._introduced:
+                    self._introduced = True
+                    self.on_introduced(self)
         except (RemoteError, IOException, trio.TooSlowError) as error:
             log.debug("%s does not identify itself: %r", self.peer, error)
         finally:

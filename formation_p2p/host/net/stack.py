@@ -172,6 +172,7 @@ class Stack:
             on_measured=lambda peer, rtt_us: self._tell(Measured(peer, rtt_us)),
             on_disconnected=lambda peer: self._tell(Disconnected(peer)),
             on_other_version=self._refuse_version,
+            on_introduced=self._pushed,
         )
         dial = self.swarm.dialler.dial
         self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)

@@ -57,6 +57,7 @@ class Swarm:
     on_measured: Callable[[PeerId, int], None]
     on_disconnected: Callable[[PeerId], None]
     on_other_version: Callable[[Connection, int], None]
+    on_introduced: Callable[[Connection], None]
 
     def __post_init__(self) -> None:
         self.handshakes: Counter[str] = Counter()
@@ -111,6 +112,7 @@ class Swarm:
         siblings.append(connection)
         connection.muxer.measured = partial(self.on_measured, connection.peer)
         connection.on_other_version = self.on_other_version
+        connection.on_introduced = self.on_introduced
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
 
