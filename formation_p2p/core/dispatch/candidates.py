@@ -28,7 +28,6 @@ from formation_p2p.core.refusals import (
     Unwanted,
 )
 from formation_p2p.core.resources.environment import packages_of
-from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.hints import NO_HINTS
 
 _T = TypeVar("_T")
@@ -64,18 +63,13 @@ class Candidates:
         self._looked_around = 0
 
     def learn(self, ranked: tuple[Ranked, ...], rejected: Refusals) -> bool:
-        """Add what discovery found and placement decided. What a worker denied stands; what this
-        node held against its grant does not, since it may have a new one.
+        """Add what discovery found and placement decided. A denial stands until `renewed`.
         Returns whether there are more workers now than before."""
         before = set(self.pool)
         for each in ranked:
             peer_id = each.profile.peer_id
             self.back_off.found(peer_id, each.profile.sequence)
-            match self._rejected.get(peer_id):
-                case Denied(right):
-                    denied = right != Right.WORK
-                case _:
-                    denied = False
+            denied = isinstance(self._rejected.get(peer_id), Denied)
             if not denied and self.back_off.fault(peer_id) not in EXCLUDED:
                 self._note(self.pool, peer_id, each.profile)
                 self._rejected.pop(peer_id, None)

@@ -85,7 +85,7 @@ class Renewal:
         self.tried = 0
         self.failed = ""
         self._own = own
-        self._network = network
+        self.network = network
         self._rng = rng
         self._known = known
         self._automatic = automatic
@@ -101,7 +101,7 @@ class Renewal:
 
     def granted(self, network: Network, now: Moment) -> None:
         """This is the node's grant from now on."""
-        self._network, self._wait_s, self._asked = network, FIRST_WAIT_S, None
+        self.network, self._wait_s, self._asked = network, FIRST_WAIT_S, None
         life = network.rights.life if self._automatic else None
         self._due_unix_s = float("inf")
         expires_unix_s = network.rights.expires_unix_s
@@ -114,7 +114,7 @@ class Renewal:
         """Ask one peer after the other."""
         first = [] if self._issuer is None else [self._issuer]
         known = islice(self._known(), MAX_ASKED)
-        ordered = {x.peer_id: x for x in (*first, *self._network.contacts(), *known)}
+        ordered = {x.peer_id: x for x in (*first, *self.network.contacts(), *known)}
         ordered.pop(self._own, None)
         self._order = list(ordered.values())[:MAX_ASKED]
         self._why = "no peer is known that could; see that a gate runs"
@@ -144,7 +144,7 @@ class Renewal:
             case GrantRefused(refusal):
                 return [*self._refused(_in_words(refusal), now)]
             case GrantIssued(grant):
-                network = taken(self._network, grant, self._own)
+                network = taken(self.network, grant, self._own)
                 if isinstance(network, str):
                     return [*self._refused(f"it sent a grant that is refused: {network}", now)]
                 self._issuer, self._asked, self._order = sender, None, []
@@ -165,12 +165,12 @@ class Renewal:
             return [RenewalFailed(self._why, cause="all were asked")]
         self._asked = self._order.pop(0)
         self._due_s = now.mono_s + ANSWER_S
-        return [Send(self._asked, AskGrant(self._network.grant), cause="the grant ends")]
+        return [Send(self._asked, AskGrant(self.network.grant), cause="the grant ends")]
 
     def _end(self, failed: str, now: Moment) -> None:
         """A try has ended. The next one, if the new grant is not in place by then, is later."""
         self.tried, self.failed = self.tried + 1, failed
-        left_s = self._network.rights.expires_unix_s - now.unix_s
+        left_s = self.network.rights.expires_unix_s - now.unix_s
         if not self._automatic or left_s <= 0 or self._due_unix_s == float("inf"):
             self._due_s = self._due_unix_s = float("inf")
             return
