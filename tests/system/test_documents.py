@@ -275,7 +275,7 @@ def _check_formation(words: list[str]) -> None:
         words = words[: words.index("--")]
     taken = {option for each in command.params for option in each.opts + each.secondary_opts}
     for word in words:
-        if word.startswith("-"):
+        if word.startswith("-") and word != "-":  # which is the standard input
             assert word in taken, f"formation {command.name} takes no {word}"
 
 
