@@ -77,7 +77,9 @@ class SoakNetwork:
 
     def attack(self) -> None:
         workers = ",".join(self.addresses[worker.name] for worker in self.workers)
-        argv = (self.addresses["gate"], workers, self.invite, str(self.seed))
+        # One of their own: workers limit what lapses by invitation, and so all who share it.
+        invite = Home(self.folder / "gate").invite(Rights(int(time.time()) + GRANT_S))
+        argv = (self.addresses["gate"], workers, invite, str(self.seed))
         self.attackers = self._started("attackers", "-m", "tests.soak.attackers", *argv)
         until_said(self.attackers, "goes on", START_S)
 
