@@ -112,6 +112,12 @@ class _Formation(CommandGroup):
         super().__init__(**attributes)
         self.commands = _Commands()
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Not by `get`, which takes a KeyError of what is imported for a command that is not there.
+        if cmd_name not in self.commands:
+            return None
+        return self.commands[cmd_name]
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
