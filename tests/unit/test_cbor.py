@@ -101,10 +101,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("raw", "why"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_trick_is_refused_at_once(raw: bytes, why: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ValueError, match=why):
         decode(raw)
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1
 
 
 CONTENT = b"\0"
@@ -148,10 +148,10 @@ def short_lists(count: int) -> bytes:
 
 def test_what_costs_more_than_its_bytes_is_not_made() -> None:
     """These lists would take a gigabyte, and four seconds."""
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(ValueError, match="more than 131072 items"):
         decode(short_lists(8_000_000))
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_as_many_items_as_are_allowed_are_read_and_not_one_more() -> None:
