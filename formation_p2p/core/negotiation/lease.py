@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -69,6 +69,10 @@ class Lease:
     def renewed(self, owner: Contact, expires_s: float) -> None:
         """`owner` may be at other addresses, in a later incarnation."""
         self.owner, self.expires_s = owner, expires_s
+
+    def moved_to(self, grant: bytes) -> None:
+        """Its owner has another grant."""
+        self.request = replace(self.request, grant=grant)
 
     @property
     def gpu_milli(self) -> int:

@@ -277,11 +277,12 @@ class Lessee:
     ) -> HeldLease:
         """Its worker has the time for any answer to say that it is held."""
         expires_s = now.mono_s + self._parameters.answer_s
-        lease = HeldLease(
-            lease_id, lessor, key, state, expires_s, fence, device_ids, asked_s=now.mono_s
-        )
         # On what an earlier incarnation asked is not known.
-        lease.grant = b"" if state is HeldState.ADOPTED else self.grant
+        grant = b"" if state is HeldState.ADOPTED else self.grant
+        asked_s = now.mono_s
+        lease = HeldLease(
+            lease_id, lessor, key, state, expires_s, fence, device_ids, asked_s=asked_s, grant=grant
+        )
         self.held[lease.key] = lease
         return lease
 

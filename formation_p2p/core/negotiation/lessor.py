@@ -134,7 +134,7 @@ class Lessor:
         if message.grant and self._admission.moved(
             lease.lease_id, message.grant, sender.peer_id, lease.needs, lease.request.priority, now
         ):
-            lease.request = replace(lease.request, grant=message.grant)
+            lease.moved_to(message.grant)
         if taken := self._taken_back(lease, now):
             event, why = taken
             ended = work.LeaseEnded(lease.lease_id, why)
