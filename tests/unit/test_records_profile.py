@@ -31,6 +31,7 @@ from formation_p2p.core.records.profile import (
     open_profile,
     seal_profile,
 )
+from formation_p2p.core.resources.bounds import refuse_host_label
 from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, idle
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB
@@ -389,3 +390,6 @@ def test_a_profile_names_a_bounded_number_of_environments() -> None:
 def test_the_name_of_a_worker_is_its_label_host() -> None:
     assert PROFILE.name == ""
     assert replace(PROFILE, labels=(("host", "anna-desktop"),)).name == "anna-desktop"
+    refuse_host_label({"site": "lab"})
+    with pytest.raises(InvalidInput, match="set it with --name"):
+        refuse_host_label({"host": "anna-desktop"})
