@@ -65,6 +65,8 @@ def waits_in_words(waits: JobWaits) -> str:
             return "no peer answers: the gates are down, or this machine is offline; trying again"
         case Awaited.WORKERS:
             return "no worker is in sight that could run it; looking again"
+        case Awaited.GRANT:
+            return "this machine's grant has ended; waiting for a new one: formation network join -"
 
 
 _AGAIN: Final = {
@@ -72,6 +74,7 @@ _AGAIN: Final = {
     RetryReason.NOT_BEGUN: "trying again",
     RetryReason.MAY_HAVE_RUN: "it may have run, in part or to its end; running it again",
     RetryReason.RESULT_LOST: "it ran to its end; running it again",
+    RetryReason.DENIED: "it may have run; it runs again once a grant allows it",
 }
 
 

@@ -162,7 +162,8 @@ def _what(event: Json) -> str:
             return f"done in {ran_ms / 1000:.1f} s on {named(worker)}"
         case {"event": "retried", "worker": worker, "why": why, "lost": lost, "reason": reason}:
             how = "lost" if lost else "failed"
-            return f"{how} on {named(worker)}: {why} ({reason}); trying again"
+            again = "" if reason == "denied" else "; trying again"
+            return f"{how} on {named(worker)}: {why} ({reason}){again}"
         case {"event": "failed", "attempts": [*_, {"worker": worker, "why": why}]}:
             return f"failed on {named(worker)}: {why}"
         case {"event": "unplaceable", "refusals": refusals}:

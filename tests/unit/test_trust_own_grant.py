@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskRetried, TaskSucceeded, TaskUnplaceable
+from formation_p2p.cli.outcomes import retried_in_words, waits_in_words
+from formation_p2p.core.dispatch.job_events import (
+    Awaited,
+    JobWaits,
+    RetryReason,
+    TaskGaveUp,
+    TaskRetried,
+    TaskSucceeded,
+    TaskUnplaceable,
+)
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.messages import LeaseEnded, RequestRefused
 from formation_p2p.core.peer.events import Renewed
@@ -16,7 +25,8 @@ from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken, OwnGrant
-from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.outcome import FailureKind, Succeeded
+from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.node import Clock, SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
@@ -251,6 +261,49 @@ def test_a_job_whose_submitters_grant_ends_is_told_so() -> None:
     ((_, refusal),) = unplaceable.reasons
     assert isinstance(refusal, Denied)
     assert refusal.why.startswith("the grant expired")
+    (retried,) = only(bob.reported, TaskRetried)
+    assert retried.reason is RetryReason.DENIED
+    assert not retried.counts
+    assert "the grant expired" in retried_in_words(retried)
+    assert not only(bob.reported, JobWaits)
+
+
+@pytest.mark.parametrize("behind_s", [0, 20])
+def test_a_job_that_is_kept_waits_for_a_new_grant_whosever_clock_is_ahead(behind_s: int) -> None:
+    world = World(7, lambda running: (25.0, Succeeded(b"")))
+    world.clock_of = lambda name: Clock(unix_off_s=-behind_s if name == "bob" else 0.0)
+    world.add("gate")
+    world.add("alice", serve=world.machine(cpu=1))
+    world.add("carol", serve=world.machine(cpu=1))
+    bob = world.add("bob", rights=lasting(30))
+    bob.disk = Disk(world, lambda: 0.001)
+    world.elapse(10)
+    given = job(2)
+    bob.disk.submit(given)
+    bob.submit(given)
+    world.elapse(300)
+    assert {each.reason for each in only(bob.reported, TaskRetried)} == {RetryReason.DENIED}
+    (waits,) = only(bob.reported, JobWaits)
+    assert waits.awaited is Awaited.GRANT
+    assert "waiting for a new one" in waits_in_words(waits)
+    assert not ends(bob)
+    renew(world, bob, lasting(10_000))
+    world.elapse(30)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 2
+
+
+def test_a_job_that_is_kept_waits_for_a_new_grant_up_to_its_deadline() -> None:
+    world = town(bob_s=30)
+    bob = world.nodes["bob"]
+    bob.disk = Disk(world, lambda: 0.001)
+    given = job(1, deadline_s=100.0)
+    bob.disk.submit(given)
+    bob.submit(given)
+    world.elapse(99)
+    assert not ends(bob)
+    world.elapse(2)
+    (gave_up,) = only(ends(bob).values(), TaskGaveUp)
+    assert gave_up.kind is FailureKind.DEADLINE
 
 
 def test_what_was_denied_on_the_old_grant_is_asked_for_on_the_new_one() -> None:

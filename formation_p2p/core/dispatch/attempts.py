@@ -193,11 +193,13 @@ class Attempts:
                 reason=RetryReason.RESULT_LOST,
             ):
                 again.append(run)
+        denied = isinstance(event.refusal, Denied)
+        reason = RetryReason.DENIED if denied else RetryReason.MAY_HAVE_RUN
         for attempt_id, run in runs:
             active.remove(attempt_id, now)
             counts = (attempt_id, run) == blamed
             if run.state is TaskState.DISPATCHED and self._jobs.lost(
-                run, attempt_id, active.worker, why, counts=counts
+                run, attempt_id, active.worker, why, counts=counts, reason=reason
             ):
                 again.append(run)
         for run in reversed(again):

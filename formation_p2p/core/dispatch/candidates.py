@@ -103,6 +103,10 @@ class Candidates:
             self._note(self._rejected, worker, refusal)
             self._update()
 
+    @property
+    def any_denied(self) -> bool:
+        return any(isinstance(why, Denied) for _, why in self.reasons())
+
     def renewed(self) -> None:
         """This node has a new grant: what was denied on the old one counts no more."""
         self._rejected = {p: x for p, x in self._rejected.items() if not isinstance(x, Denied)}

@@ -88,6 +88,7 @@ class RetryReason(StrEnum):
     NOT_BEGUN = "not begun"  # it ended before the task's own code ran
     MAY_HAVE_RUN = "may have run"  # its worker was lost: it ran not at all, in part, or to its end
     RESULT_LOST = "result lost"  # it ran to its end, and its result did not arrive
+    DENIED = "denied"  # its worker ended it, since the grant no longer allows it: it may have run
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +165,14 @@ class WorkerLost:
 class Awaited(StrEnum):
     PEERS = "peers"  # none answers: this machine is offline, or the gates are down
     WORKERS = "workers"  # peers answer, and no worker is in sight that could run the tasks
+    GRANT = "grant"  # this node's has ended: told of jobs that a state keeps, the others end
 
 
 @dataclass(frozen=True, slots=True)
 class JobWaits:
-    """No worker is in sight for tasks of the job, and discovery goes on looking: for some seconds,
-    or where a state keeps the job, up to its deadline. Told once, and again where something else is
-    `awaited`, or workers were in sight meanwhile."""
+    """No worker is in sight for tasks of the job, or this node's grant has ended, and discovery
+    looks again: for some seconds, or where a state keeps the job, up to its deadline. Told once,
+    and again where something else is `awaited`, or workers were in sight meanwhile."""
 
     awaited: Awaited
 

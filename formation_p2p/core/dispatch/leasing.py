@@ -22,6 +22,7 @@ from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
 from formation_p2p.core.refusals import Refusal
 
 # Workers named of one search, of each kind: what a person reads, where a search names hundreds.
@@ -66,6 +67,7 @@ class Leasing:
         self._outbox = outbox
         self._note = note
         self._parameters = parameters
+        self.grant_until_unix_s = float("inf")  # this node's
 
     # -- more of them ---------------------------------------------------------------------------
 
@@ -106,20 +108,28 @@ class Leasing:
             looks = parameters.looks_for_any
         return acquisition.fruitless >= looks
 
-    def outlasts(self, group: TaskGroup) -> bool:
-        """Whether durable jobs wait on where others are given up: while no worker is in sight, and
-        for some minutes where those that are cannot, and another that may is away."""
-        if group.awaited is Awaited.PEERS or group.candidates.all_absent:
+    def outlasts(self, group: TaskGroup, now: Moment) -> bool:
+        """Whether durable jobs wait on where others are given up: while no worker is in sight or
+        this node's grant is over, and for some minutes where those that are in sight cannot, and
+        another that may is away."""
+        awaited = self._awaited(group, now)
+        if awaited in (Awaited.PEERS, Awaited.GRANT) or group.candidates.all_absent:
             return True
         is_away = group.acquisition.fruitless < self._parameters.looks_for_away
         return is_away and group.candidates.any_absent
 
-    def to_tell(self, group: TaskGroup) -> list[tuple[JobRun, Awaited]]:
+    def to_tell(self, group: TaskGroup, now: Moment) -> list[tuple[JobRun, Awaited]]:
         """A search has ended: the jobs that are told what their tasks wait for."""
-        awaited = group.awaited if group.is_stranded else None
+        awaited = self._awaited(group, now) if group.is_stranded else None
         if awaited is not None and group.acquisition.fruitless < self._parameters.looks:
             return []  # the next look may find what this one did not
         return group.to_tell(awaited)
+
+    def _awaited(self, group: TaskGroup, now: Moment) -> Awaited | None:
+        """What may yet bring a worker. A worker's clock may be ahead of this one."""
+        ends_unix_s = self.grant_until_unix_s - MAX_CLOCK_SKEW_S
+        is_over = now.unix_s >= ends_unix_s and group.candidates.any_denied
+        return Awaited.GRANT if is_over else group.awaited
 
     def _has_aged(self, group: TaskGroup, now: Moment) -> bool:
         """Whether what is free decides, and what is known of that was announced some time ago."""

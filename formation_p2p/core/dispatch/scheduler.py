@@ -213,7 +213,7 @@ class Scheduler:
             dropped = dict(decision.rejected)
             profiles = (each for each in found.profiles if each.peer_id in dropped)
             self._decider.bar(group, head, profiles, now)
-        for told in self._leasing.to_tell(group):
+        for told in self._leasing.to_tell(group, now):
             self._jobs.waits(*told)
         self._pump(group, now, "discovery ended")
         return self._outbox.take()
@@ -305,6 +305,12 @@ class Scheduler:
         for each in dict.fromkeys([group, *touched]):
             self._pump(each, now, cause)
 
+    def licensed(self, until_unix_s: float, now: Moment) -> None:
+        """This node has a grant, or a new one, until then."""
+        self._leasing.grant_until_unix_s = until_unix_s
+        for group in self.groups.values():
+            group.renewed(now)
+
     def heard(self, worker: PeerId) -> None:
         """A message outside the work protocol came from a peer: it lives."""
         for group in self.groups.values():
@@ -390,7 +396,7 @@ class Scheduler:
                 self._leasing.release(other, cause)
                 self._forget_idle(other)
         if self._leasing.is_hopeless(group):
-            self._attempts.give_up(group, durable=not self._leasing.outlasts(group))
+            self._attempts.give_up(group, durable=not self._leasing.outlasts(group, now))
         head = group.queues.first()
         return 0 if head is None else self._leasing.seek(group, head, now, cause)
 

@@ -59,6 +59,10 @@ class Acquisition:
         """Where there were more workers, there may be more yet."""
         self.searched_s = float("-inf")
 
+    def begin_again(self) -> None:
+        """What searches did not bring counts no more."""
+        self.searched_s, self.fruitless = float("-inf"), 0
+
     def round_began(self, asked: RoundId) -> None:
         self.round = asked
 
@@ -101,6 +105,12 @@ class TaskGroup:
         """It is being looked at."""
         self.wake_s = float("inf")
 
+    def renewed(self, now: Moment) -> None:
+        """This node has a new grant."""
+        self.candidates.renewed()
+        self.acquisition.begin_again()
+        self.wake_by(now.mono_s)
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits, runs, or is being negotiated."""
@@ -123,7 +133,8 @@ class TaskGroup:
         """The jobs that are now told that their tasks wait for this, and were not told so last."""
         before = self.told
         self.told = {} if awaited is None else dict.fromkeys(self.queues.jobs(), awaited)
-        return [(job, what) for job, what in self.told.items() if before.get(job) is not what]
+        new = ((job, what) for job, what in self.told.items() if before.get(job) is not what)
+        return [(job, what) for job, what in new if job.durable or what is not Awaited.GRANT]
 
     def employs(self, active: ActiveLease, now: Moment) -> bool:
         """Whether a lease gets more to do: its worker answers, is admitted, and is not failing."""

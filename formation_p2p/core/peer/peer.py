@@ -209,6 +209,7 @@ class Peer:
                 self._own = Contact(self._identity.peer_id, addresses)
                 self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
+                self.scheduler.licensed(self.grant.expires_unix_s, now)
                 if not self.grant.is_foreign:
                     self.renewal.granted(self.network, now)
                 return self._granted(self.grant.look(now), now)
@@ -320,9 +321,9 @@ class Peer:
         self._circles.moved(network)
         self.renewal.granted(network, now)
         self._finder.labels = self._context.labels
-        for group in self.scheduler.groups.values():
-            group.candidates.renewed()
-        return self._granted(self.grant.taken(network, now), now)
+        told = self.grant.taken(network, now)
+        self.scheduler.licensed(self.grant.expires_unix_s, now)
+        return self._granted(told, now)
 
     def _granted(self, told: Sequence[GrantEffect], now: Moment) -> list[PeerEffect]:
         """After a look at the grant."""
