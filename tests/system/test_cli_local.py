@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,10 @@ import psutil
 import pytest
 
 from formation_p2p.cli.local.frames import VERSION, socket_of
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.unix_socket import reachable
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
@@ -35,11 +39,21 @@ outputs = ["out.txt"]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The worker runs from one home; the other one only submits."""
+    """A gate runs from the first home, a worker that has nothing renewed from the second; the other
+    one only submits."""
 
+    first: Path
     home: Path
     other: Path
     worker: Program
+
+    def joined(self, home: Path, left_s: int) -> int:
+        """A home joins on a grant that is renewed for an hour each time, and ends so soon. Returns
+        when."""
+        until_unix_s = int(time.time()) + left_s
+        rights = Rights(until_unix_s, life=Life(3600, MAX_EXPIRY_UNIX_S))
+        Home(home).join(parse_invite(Home(self.first).invite(rights)))
+        return until_unix_s
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +66,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         invite = formation(first, "network", "invite").out
         for each in (home, other):
             assert formation(each, "network", "join", "-", stdin=invite).code == 0
-        with started(home, "worker", "--json", "--cpu", "2", *LOOPBACK) as worker:
+        options = ("--cpu", "2", "--no-renew", *LOOPBACK)
+        with started(home, "worker", "--json", *options) as worker:
             worker.line_with("ready")
             _wait_for(socket_of(home))
-            yield World(home, other, worker)
+            yield World(first, home, other, worker)
 
 
 def test_a_command_runs_through_the_node_that_is_there(world: World, tmp_path: Path) -> None:
@@ -123,6 +138,29 @@ def test_a_command_and_a_node_of_two_versions_part_by_name(world: World) -> None
         done = formation(world.other, "run", "--", "echo", "hi")
     assert (done.code, done.out) == (0, b"hi\n")
     assert "is of another version; joining by itself" in done.err
+
+
+def test_a_grant_is_renewed_when_a_person_asks_or_by_itself(world: World) -> None:
+    until_unix_s = world.joined(world.home, 600)  # less than a third of its life is left
+
+    def taken_up() -> bool:
+        (node,) = json.loads(formation(world.home, "status", "--json").out)["nodes"]
+        ends: int = node["grant_expires_unix_s"]
+        return ends == until_unix_s
+
+    _until(taken_up, every_s=0.5)
+    # One that has its grant renewed does so while the worker, which was told not to, leaves it be.
+    until_unix_s_there = world.joined(world.other, 600)
+    with started(world.other, "agent", "--json") as agent:
+        agent.line_with("ready")
+        _until(lambda: _ends(world.other) > until_unix_s_there)
+    assert _ends(world.home) == until_unix_s
+    assert taken_up()
+    renewed = formation(world.home, "network", "renew", "--json")
+    assert json.loads(renewed.out)["expires_unix_s"] == _ends(world.home) > until_unix_s + 2900
+    early = formation(world.home, "network", "renew")
+    assert early.code != 0
+    assert "half of the grant's life is left" in early.err
 
 
 def test_clients_that_mean_harm_do_none(world: World) -> None:
@@ -194,8 +232,18 @@ def _connected(home: Path) -> socket.socket:
     return client
 
 
+def _ends(home: Path) -> int:
+    network = Home(home).network()
+    assert network is not None
+    return network.rights.expires_unix_s
+
+
 def _wait_for(path: Path) -> None:
-    until_s = time.monotonic() + 10
-    while not path.exists():
+    _until(path.exists)
+
+
+def _until(is_so: Callable[[], bool], every_s: float = 0.05) -> None:
+    until_s = time.monotonic() + 20
+    while not is_so():
         assert time.monotonic() < until_s
-        time.sleep(0.05)
+        time.sleep(every_s)
