@@ -12,6 +12,8 @@ from formation_p2p.cli.words import Json, date, printable, put
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.names import named
+from formation_p2p.host.storage.member_file import learn_names
 
 STATUS_EPILOG: Final = """
 \b
@@ -34,14 +36,15 @@ def status(
             f"{place.path} is in no network; create one with `formation network create`, or join "
             "one with `formation network join -`"
         )
+    learn_names(place.path)
     nodes = _running(place.path)
     if as_json:
         what = {"network_id": network.network_id.hex(), "home": str(place.path)}
-        put(
-            {**what, "peer_id": place.identity().peer_id, **in_json(network.rights), "nodes": nodes}
-        )
+        who = {"peer_id": place.identity().peer_id, "name": place.name()}
+        put({**what, **who, **in_json(network.rights), "nodes": nodes})
         return
     print(f"network  {network.network_id.hex()[:12]}, from {place.path}")
+    print(f"name     {place.name()}")
     print(f"peer id  {place.identity().peer_id}")
     print(f"may      {in_words(network.rights)}{_over(network.rights.expires_unix_s)}")
     if not nodes:
@@ -68,7 +71,7 @@ def _in_words(node: Json) -> list[str]:
     end = node["grant_expires_unix_s"]
     until = "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{_over(end)}"
     lines = [
-        f"node     {printable(node['peer_id'])}, process {node['pid']}: {role}",
+        f"node     {printable(named(node['peer_id']))}, process {node['pid']}: {role}",
         f"  grant    {until}",
         f"  peers    {node['peers']}",
         f"  up       {_span(up_s)}, version {printable(node['version'])}",

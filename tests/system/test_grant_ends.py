@@ -66,7 +66,7 @@ async def test_a_worker_whose_grant_has_ended_works_again_with_a_new_one(
             await until(lambda: ends(home) > first.rights.expires_unix_s)
             await asyncio.to_thread(status, home.path, False)
             shown = capsys.readouterr().out
-            assert f"node     {alice.peer_id}" in shown
+            assert f"node     {alice.name} …{alice.peer_id[-8:]}" in shown
             assert ": worker" in shown
             gate_home.withdraw(alice.peer_id)
             with pytest.raises(Unauthorized, match="was withdrawn"):
