@@ -32,7 +32,7 @@ shows the same digits, and --json has all of them. Needs no network; what a runn
 here within two seconds.
 """
 # Of an invitation's hexadecimal digits, as `formation usage` shows them.
-_GRANT_DIGITS: Final = 8
+SHOWN_DIGITS: Final = 8
 
 
 class _Seen(NamedTuple):
@@ -69,6 +69,14 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
         _show(found)
     else:
         say(f"formation: no node of {place.path} has met a member yet; start one, such as a worker")
+
+
+def invitations(home: Home, begin: str) -> list[str]:
+    """Those by which members came that were met here, of all that begin so."""
+    network = home.network()
+    found = () if network is None else _seen(home, network)
+    known = {each.terms.invitation for each in found}
+    return sorted(each for each in known if each.startswith(begin))
 
 
 def _seen(home: Home, network: Network) -> list[_Seen]:
@@ -113,7 +121,7 @@ def _show(found: list[_Seen]) -> None:
         "may": lambda each: " and ".join(sorted(each.terms.rights.may)) or "nothing",
         "until": lambda each: _until(each.terms.rights.expires_unix_s),
         "last seen": lambda each: ago(each.member.seen_unix_s),
-        "invitation": lambda each: each.terms.invitation[:_GRANT_DIGITS],
+        "invitation": lambda each: each.terms.invitation[:SHOWN_DIGITS],
         "note": _note,
     }
     console().print(table_of(columns, found))

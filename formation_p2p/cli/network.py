@@ -14,6 +14,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.command import CommandGroup
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.logs import logged
+from formation_p2p.cli.members import SHOWN_DIGITS, invitations
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -32,8 +33,9 @@ from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import peer_meant
 from formation_p2p.host.storage.member_file import learn_names
 
-# As `formation members` shows it.
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
+# As `formation members` shows one, or more of it.
+_BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
 _RIGHTS: Final = click.Choice([str(each) for each in Right])
 
 app: Final = CommandGroup(
@@ -281,7 +283,7 @@ def _life(expires: str | None, renew: str | None) -> Life:
 @logged
 def withdraw(
     name: str = argument(
-        "PEER|INVITATION", "A peer id or a name, or an invitation's 32 digits.", default=...
+        "PEER|INVITATION", "As `formation members` shows it, or in full.", default=...
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -291,20 +293,13 @@ def withdraw(
     What was given before is valid until its end: at most the 30 days, or --expires, of the
     invitation. Works where the network was created.
     """
-    if _INVITATION.fullmatch(name) is None:
-        learn_names(Home(home).path)
-        meant = peer_meant(name, field="withdraw")
-        if meant is None:
-            hint = "write a peer id, or an invitation's 32 hexadecimal digits"
-            raise InvalidInput(
-                "withdraw", f"no member known here is {name!r}; {hint} (`formation members --json`)"
-            )
-        name = meant
-    Home(home).withdraw(name)
+    place = Home(home)
+    meant = _withdrawable(place, name)
+    place.withdraw(meant)
     if as_json:
-        put({"withdrawn": name})
+        put({"withdrawn": meant})
     else:
-        print(f"no grant of {name} is renewed any more")
+        print(f"no grant of {meant} is renewed any more")
 
 
 @app.command()
@@ -331,6 +326,25 @@ def renew(
         put({"expires_unix_s": until_unix_s})
     else:
         print(f"the grant is renewed until {date(until_unix_s)}")
+
+
+def _withdrawable(home: Home, text: str) -> str:
+    """The peer, or the invitation, that a person means. Raises InvalidInput unless it is one."""
+    if _INVITATION.fullmatch(text):
+        return text
+    found = invitations(home, text) if _BEGIN.fullmatch(text) else []
+    learn_names(home.path)
+    if (peer_id := peer_meant(text, field="withdraw")) is not None:
+        found.append(peer_id)
+    if not found:
+        hint = "write a peer id, or an invitation's 32 hexadecimal digits"
+        problem = f"no member known here is {text!r}; {hint} (`formation members --json`)"
+        raise InvalidInput("withdraw", problem)
+    if len(found) > 1:
+        listed = ", ".join(found[:8]) + (" and more" if len(found) > 8 else "")
+        problem = f"{text!r} may be any of {len(found)}: {listed}; write the one that is meant"
+        raise InvalidInput("withdraw", problem)
+    return found[0]
 
 
 def _document(home: Home, network: Network) -> Json:

@@ -16,6 +16,11 @@ from click.testing import CliRunner
 
 from formation_p2p import __version__
 from formation_p2p.cli.main import app
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.grants import Rights, read_grant
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.member_file import Member, write_members
 
 
 @pytest.fixture(autouse=True)
@@ -172,6 +177,7 @@ def test_what_a_machine_is_and_which_grants_are_renewed_can_be_seen(tmp_path: Pa
     shown = formation(home, "status")[1]
     assert "submit and work for ever" in shown
     assert "none runs from here" in shown
+    assert f"name     {Home(home).name()}" in shown
     _, join, said = formation(home, "network", "invite")
     assert "renewed where the network's creator is online" in said
     (tmp_path / "join.txt").write_text(join)
@@ -189,6 +195,28 @@ def test_what_a_machine_is_and_which_grants_are_renewed_can_be_seen(tmp_path: Pa
     assert (home / "withdrawn").read_text() == f"{seen['peer_id']}\n"
     code, _, err = formation(guest, "network", "withdraw", seen["peer_id"])
     assert (code, "withdraw where it was created" in err) == (2, True)
+
+
+def test_an_invitation_is_withdrawn_by_the_digits_that_members_shows(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    network = home.create_network()
+    anna, ben, carl = (Identity.from_seed(bytes([60 + n]) * 32).peer_id for n in range(3))
+    rights = Rights(int(time.time()) + 3600)
+    invited, other = (parse_invite(home.invite(rights)) for _ in range(2))
+    invitation = read_grant(invited.grant, network.root_public_key).invitation
+    begin = invitation[:8]
+    rows = [Member(each, "", invited.bound_to(each).grant, 1) for each in (anna, ben)]
+    write_members(home.path, network.network_id, rows)
+    assert begin in formation(tmp_path, "members")[1]
+    rows.append(Member(carl, begin, other.bound_to(carl).grant, 1))
+    write_members(home.path, network.network_id, rows)
+    code, _, err = formation(tmp_path, "network", "withdraw", begin)
+    assert (code, f"may be any of 2: {invitation}, {carl}" in err) == (2, True)
+    out = formation(tmp_path, "network", "withdraw", invitation[:12])[1]
+    assert out == f"no grant of {invitation} is renewed any more\n"
+    assert (tmp_path / "withdrawn").read_text() == f"{invitation}\n"
+    code, _, err = formation(tmp_path, "network", "withdraw", "0" * 8)
+    assert (code, "no member known here" in err) == (2, True)
 
 
 def test_an_invitation_says_how_much_of_each_worker_it_is_good_for(tmp_path: Path) -> None:
