@@ -20,6 +20,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.round import RoundId
+from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
@@ -95,6 +96,12 @@ class Leasing:
             self._search(group, head, now, cause)
         group.wake_by(group.candidates.next_askable_s())
         return 0
+
+    def searched(self, group: TaskGroup, decision: Decision, now: Moment) -> None:
+        """For the story of its tasks."""
+        best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
+        count, others = len(decision.ranked), decision.rejected[:NAMED]
+        self._note(SearchEnded(group.key, best, count, others), now)
 
     def is_hopeless(self, group: TaskGroup) -> bool:
         """Whether discovery has found no worker, time and again."""

@@ -20,7 +20,7 @@ from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.fetch import FetchEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
-from formation_p2p.core.dispatch.leasing import NAMED, Leasing, Note, SearchEnded
+from formation_p2p.core.dispatch.leasing import Leasing, Note
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
@@ -65,7 +65,6 @@ class Scheduler:
         note: Note,
         parameters: DispatchParameters = DISPATCH_DEFAULTS,
     ) -> None:
-        self._note = note
         self._lessee = lessee
         self._parameters = parameters
         self._outbox = Outbox()
@@ -158,8 +157,7 @@ class Scheduler:
             self._jobs.stop_blocked(job)
         for group in list(self.groups.values()):
             leases = list(group.leases.values())
-            running = [run for active in leases for run in active.runs]
-            for run in (*group.queues.drain(), *running):
+            for run in (*group.queues.drain(), *(run for active in leases for run in active.runs)):
                 self._jobs.cancelled(run)
             for active in leases:
                 self._leasing.ended(group, active)
@@ -204,9 +202,7 @@ class Scheduler:
             decision = self._decider.decide(
                 group.key, head.task.task_id, head.key, found.profiles, now
             )
-            best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
-            count, others = len(decision.ranked), decision.rejected[:NAMED]
-            self._note(SearchEnded(group.key, best, count, others), now)
+            self._leasing.searched(group, decision, now)
             if group.candidates.learn(decision.ranked, decision.rejected):
                 group.acquisition.found_more()
             # A worker that was dropped just now is reviewed no more, and may have a lease of ours.
@@ -345,10 +341,9 @@ class Scheduler:
 
     def _group(self, key: SchedulingKey) -> TaskGroup:
         """The group of tasks with this key, from now on."""
-        group = self.groups.get(key)
-        if group is None:
-            group = self.groups[key] = TaskGroup(key, self._parameters)
-        return group
+        if key not in self.groups:
+            self.groups[key] = TaskGroup(key, self._parameters)
+        return self.groups[key]
 
     def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
         """Have tasks wait for workers. Returns their groups."""
