@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs import files, holders
+from formation_p2p.host.blobs import store as blob_store
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.holders import FORGOTTEN_S
 from formation_p2p.host.blobs.store import BlobStore
@@ -86,6 +88,28 @@ def test_content_may_be_held_before_it_comes(tmp_path: Path) -> None:
         store.adopt(file.fileno(), made, 0.0)
     with pytest.raises(NoRoom, match="in use"):
         store.add(content(2), "b")
+
+
+def test_what_a_task_has_made_is_kept_for_a_while_after_each_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(blob_store, "time", SimpleNamespace(monotonic=lambda: now_s))
+    store = opened(tmp_path / "blobs")
+    data = content(3)
+    made = _file(tmp_path, data)
+    with made.open("rb") as file:
+        blob = store.adopt(file.fileno(), made, 60.0)
+    for now_s in (50.0, 100.0, 150.0):  # noqa: B007  # the store reads it
+        with pytest.raises(NoRoom, match="in use"):
+            store.add(content(2), "other")
+        assert read(store, blob) == data
+    now_s = 209.0
+    with pytest.raises(NoRoom, match="in use"):
+        store.add(content(2), "other")
+    now_s = 211.0
+    store.add(content(2), "other")
+    assert not store.holds(blob.cid)
 
 
 def test_durable_holders_survive_a_restart_and_others_do_not(tmp_path: Path) -> None:

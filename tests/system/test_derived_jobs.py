@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from formation_p2p import (
     JobHandle,
     Limits,
@@ -25,6 +27,9 @@ from formation_p2p import (
 from formation_p2p.cli.job_file import read_job_file
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Cid
+from formation_p2p.host.blobs import files, stage_outputs
+from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.storage.memory_samples import MemorySamples
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, small_network
@@ -247,3 +252,35 @@ async def test_files_go_from_stage_to_stage_and_come_home(tmp_path: Path) -> Non
         assert int(brought.files["size"]) == 6_000_000
         await bob.get(brought.outputs["all"], tmp_path / "all")
     assert (tmp_path / "all").read_bytes() == (b"a\n" * 1_500_000 + b"b\n" * 1_500_000)
+
+
+@pytest.mark.parametrize("workers", ["another", "itself"])
+async def test_a_worker_is_asked_for_files_until_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """And so keeps them: a stage may take longer than files are kept otherwise."""
+    monkeypatch.setattr(stage_outputs, "EVERY_S", 0.1)
+    asked: list[Cid] = []
+    content = BlobStore.content
+
+    def noted(store: BlobStore, cid: Cid) -> files.Content | None:
+        asked.append(cid)
+        return content(store, cid)
+
+    monkeypatch.setattr(BlobStore, "content", noted)
+    part = Stage(ProcessSpec(("sh", "-c", "echo part > part.txt")), needs=SMALL)
+    slow = Stage(
+        ProcessSpec(("sh", "-c", "sleep 2; cat part.txt")),
+        inputs={"part.txt": part.output("part.txt")},
+        needs=SMALL,
+    )
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as made:
+        submitter = made.alice if workers == "itself" else made.bob
+        _, read = await (await submitter.submit(derive({"part": part, "slow": slow})))
+        assert read.status == "succeeded", read
+        assert len(asked) > 3
+        assert len(set(asked)) == 1
+        await asyncio.sleep(0.5)  # one that was under way
+        asked.clear()
+        await asyncio.sleep(0.5)
+        assert not asked

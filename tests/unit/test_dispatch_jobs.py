@@ -77,7 +77,7 @@ def test_a_task_follows_the_table_and_nothing_else(state: TaskState, event: str)
     owner = JobRun(job())
     run = TaskRun(owner.job.tasks[0], owner, owner.job.tasks[0].key, state)
     if state in ENDED:
-        owner.count(state)
+        owner.count(run.task, state)
     to = TRANSITIONS.get(state, {}).get(event)
     assert run.move(event) == (to is not None)
     assert run.state == (to or state)

@@ -38,6 +38,7 @@ from tests.support.stories import (
     job,
     name_of,
     only,
+    peer_of,
     town,
 )
 
@@ -128,6 +129,48 @@ def test_one_that_reads_from_several_runs_where_most_of_it_is() -> None:
     where = {attempt.partition("#")[0]: worker for attempt, worker in town.ran}
     assert where["job/0"] != where["job/1"] == where["job/2"]
     assert sorted(town.read["job/2#1"]) == ["in-0", "in-1"]
+
+
+def needed(town: Town) -> list[str]:
+    """Which tasks' files are to be kept now, and by whom."""
+    of = {digest_of(attempt.encode()): attempt for attempt, _ in town.ran}
+    return sorted(
+        f"{of[blob.cid.digest]} {name_of(town.world, worker)}"
+        for run in peer_of(town.bob).scheduler.jobs()
+        for worker, blob in run.outputs.needed()
+    )
+
+
+def test_a_file_is_needed_until_the_last_that_reads_it_has_ended() -> None:
+    town = Town(alice=1)
+    town.bob.submit(reading({1: [0], 2: [0, 1]}, 4))
+    told = []
+    while not only(town.bob.reported, JobEnded):
+        told.append((len(only(town.bob.reported, TaskSucceeded)), needed(town)))
+        town.world.elapse(0.1)
+    by_ended = dict(told)
+    assert by_ended[0] == []
+    first = min(number for number, kept in told if kept)
+    assert by_ended[first] == ["job/0#1 alice"]
+    assert ["job/0#1 alice", "job/1#1 alice"] in by_ended.values()
+    assert needed(town) == []
+
+
+def test_a_file_is_needed_again_by_what_is_made_again() -> None:
+    town = Town(once("in-1", "job/2"), alice=1)
+    town.bob.submit(reading({1: [0], 2: [1]}, 3))
+    while not only(town.bob.reported, TaskReopened):
+        town.world.elapse(0.1)
+    assert town.told(TaskReopened) == ["1"]
+    assert needed(town) == ["job/0#1 alice"]
+    town.world.elapse(10)
+    assert town.bob.reported[-1] == JobEnded(3, 0, 0, 0)
+
+
+def test_a_file_is_not_needed_by_what_ended_in_another_life() -> None:
+    town = Town(alice=1)
+    lived_again(town, 2.5, {1: [0], 2: [1]}, 3, then_s=0.3)
+    assert needed(town) == ["job/1#1 alice"]
 
 
 def test_a_job_that_reads_what_it_does_not_wait_for_is_none() -> None:
@@ -282,7 +325,7 @@ def test_cancelling_ends_what_is_made_again_too() -> None:
 # -- another incarnation --------------------------------------------------------------------
 
 
-def lived_again(town: Town, after_s: float, reads: Reads, count: int) -> Disk:
+def lived_again(town: Town, after_s: float, reads: Reads, count: int, then_s: float = 30) -> Disk:
     disk = town.bob.disk = Disk(town.world, lambda: 0.001)
     given = reading(reads, count)
     assert disk.submit(given)
@@ -291,7 +334,7 @@ def lived_again(town: Town, after_s: float, reads: Reads, count: int) -> Disk:
     town.world.kill(town.bob)
     disk.crash(written=True)
     town.world.restart(town.bob, Resume(*disk.saved()))
-    town.world.elapse(30)
+    town.world.elapse(then_s)
     return disk
 
 

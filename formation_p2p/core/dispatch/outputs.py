@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,9 +35,11 @@ class Outputs:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._names: dict[str, set[str]] = {}
+        self._reads: Counter[str] = Counter()  # of each, by tasks that have not ended
         for task in tasks:
             for each in task.inputs_from:
                 self._names.setdefault(each.task_id, set()).add(each.output)
+            self.reader_ended(task, -1)
         self._made: dict[str, _Made] = {}
         self._never: set[str] = set()
 
@@ -69,6 +71,17 @@ class Outputs:
             blob = inputs[each.name] = made.blobs[each.output]
             kept[made.worker] += blob.size_bytes
         return inputs, kept.most_common(1)[0][0]
+
+    def reader_ended(self, task: Task, more: int = 1) -> None:
+        """It reads its files no more; with -1, it is to read them."""
+        for each in task.inputs_from:
+            self._reads[each.task_id] -= more
+
+    def needed(self) -> Iterator[tuple[PeerId, Blob]]:
+        """The files that tasks are yet to read, or read now, and the workers that keep them."""
+        for task_id, made in self._made.items():
+            if self._reads[task_id]:
+                yield from ((made.worker, blob) for blob in made.blobs.values())
 
     def never(self, task: Task) -> str | None:
         """The task that will not make a file that this one reads, if there is one."""

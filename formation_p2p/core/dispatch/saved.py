@@ -64,7 +64,7 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
         state = known.ended or TaskState.WAITING
         run = TaskRun(task, job, task.key, state, known.attempts, known.tried)
         if known.ended is not None:
-            job.count(known.ended)
+            job.count(task, known.ended)
             if known.worker is not None:
                 job.outputs.made(run, known.worker, known.outputs)
             if known.ended is not TaskState.SUCCEEDED:

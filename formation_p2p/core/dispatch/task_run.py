@@ -91,10 +91,10 @@ class TaskRun:
         if state is None:
             return False
         if self.state in ENDED:
-            self.job.count(self.state, -1)
+            self.job.count(self.task, self.state, -1)
         self.state = state
         if state in ENDED:
-            self.job.count(state)
+            self.job.count(self.task, state)
         return True
 
     @property
@@ -253,5 +253,6 @@ class JobRun:
         self.move("deadline")
         return True
 
-    def count(self, ended: TaskState, more: int = 1) -> None:
+    def count(self, task: Task, ended: TaskState, more: int = 1) -> None:
         self.ended[ended] += more
+        self.outputs.reader_ended(task, more)

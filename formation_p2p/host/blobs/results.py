@@ -26,7 +26,8 @@ from formation_p2p.host.blobs.memory import PrivateBlobs
 if TYPE_CHECKING:
     from formation_p2p.host.drivers.driver import Execution
 
-# What an owner does not fetch is kept no longer; a file that a task has made, this long at least.
+# What an owner does not fetch is kept no longer; a file that a task has made, for so long at least
+# after each use (stage_outputs.py).
 KEPT_S: Final = 3600.0
 # Larger than their callers allow, of one owner and of all: the oldest give way to a new one.
 MAX_UNALLOWED_BYTES: Final = 4 * GIB

@@ -56,11 +56,12 @@ Changed = Callable[[tuple[Cid, ...], tuple[Cid, ...]], None]
 
 @dataclass(slots=True)
 class _Entry:
-    """Of the cache. `size_bytes` counts in full from the first chunk on."""
+    """Of the cache. `size_bytes` counts in full from the first chunk on; `keep_s`: see `adopt`."""
 
     size_bytes: int
     whole: bool
     pins: int = 0
+    keep_s: float = 0.0
     kept_until_s: float = 0.0
 
 
@@ -209,11 +210,9 @@ class BlobStore:
             return self._holders.durable
 
     def adopt(self, file: int, path: Path, keep_s: float) -> Blob:
-        """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least.
-
-        `path` is where it lies, on the disk of the cache, not written any more. Raises
-        LocalError, NoRoom.
-        """
+        """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least after
+        each use. `path` is where it lies, on the disk of the cache, not written any more. Raises
+        LocalError, NoRoom."""
         with local_errors(path):
             # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
             self._check_fits(os.fstat(file).st_size)
@@ -230,8 +229,8 @@ class BlobStore:
                     self._folder.path(blob.cid, "part").unlink(missing_ok=True)
                     entry = _Entry(blob.size_bytes, whole=True)
                 self._cached[blob.cid] = entry
+                entry.keep_s = max(entry.keep_s, keep_s)
                 self._used(blob.cid)
-                entry.kept_until_s = max(entry.kept_until_s, time.monotonic() + keep_s)
                 self._changed((blob.cid,), ())
         return blob
 
@@ -345,6 +344,8 @@ class BlobStore:
             if cid in known:
                 known.move_to_end(cid)
         if self.holds(cid):
+            entry = self._cached[cid]
+            entry.kept_until_s = time.monotonic() + entry.keep_s
             with suppress(OSError):  # the order in which they go does not matter
                 os.utime(self._folder.path(cid))
 
