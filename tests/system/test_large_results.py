@@ -143,14 +143,17 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwor
 
 
 @contextmanager
-def paused_fetch() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """The first fetch of a large result sets one event, and goes on with the other one."""
+def paused_fetch(count: int = 1) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """The first fetches of large results, so many, set one event, and go on with the other one."""
     fetch = PrivateExchange.result
     fetching, goes_on = threading.Event(), threading.Event()
+    left = iter(range(count - 1, -1, -1))
 
     async def result(self: PrivateExchange, blob: PrivateBlob) -> Any:
-        if not fetching.is_set():
+        others = next(left, None)
+        if others == 0:
             fetching.set()
+        if others is not None:
             await trio.to_thread.run_sync(goes_on.wait)
         return await fetch(self, blob)
 
@@ -176,33 +179,34 @@ async def test_a_worker_that_goes_before_its_result_is_fetched(tmp_path: Path) -
     assert value["array"][0] == 5
 
 
-@pytest.mark.parametrize("shares_memory", [True, False])
-async def test_a_worker_that_is_killed_before_its_result_is_fetched(
-    tmp_path: Path, shares_memory: bool
-) -> None:
-    """Once by the memory of the machine, once over the network."""
+async def test_a_worker_that_is_killed_before_its_results_are_fetched(tmp_path: Path) -> None:
+    """One by the memory of the machine, one over the network."""
     async with gate_at(tmp_path) as invitation, asyncio.timeout(DEADLINE_S):
         invite = invitation()
         (tmp_path / "invite").write_text(invite)
-        joining = OpenNode.join(invite, home=tmp_path / "bob", listen=())
-        config = replace(joining.config, shares_memory=shares_memory)
-        offers = ("--join", str(tmp_path / "invite"), "--cpu", "1", "--listen", LISTEN[0])
-        with paused_fetch() as (fetching, gone):
+        joining = OpenNode.join(invite, home=tmp_path / "far", listen=())
+        config = replace(joining.config, shares_memory=False)
+        offers = ("--join", str(tmp_path / "invite"), "--cpu", "2", "--listen", LISTEN[0])
+        with paused_fetch(2) as (fetching, gone):
             async with (
-                OpenNode(config) as bob,
+                OpenNode.join(invite, home=tmp_path / "near", listen=()) as near,
+                OpenNode(config) as far,
                 OpenNode.join(invite, home=tmp_path / "carol", listen=LISTEN) as carol,
             ):
                 with started(tmp_path / "alice", "worker", *offers) as alice:
-                    await sees(bob, 1)
-                    mapped = asyncio.create_task(bob.map(filled, [5], needs=NEEDS))
+                    await asyncio.gather(sees(near, 1), sees(far, 1))
+                    mapped = [
+                        asyncio.create_task(owner.map(filled, [number], needs=NEEDS))
+                        for number, owner in ((5, near), (6, far))
+                    ]
                     await asyncio.to_thread(fetching.wait)
                     await carol.worker(limits=MACHINE)
-                    await sees(bob, 2)
+                    await asyncio.gather(sees(near, 2), sees(far, 2))
                     alice.process.kill()
                     await asyncio.to_thread(alice.process.wait)
                 gone.set()
-                (value,) = await mapped
-    assert value["array"][0] == 5
+                (by_memory,), (over_network,) = await asyncio.gather(*mapped)
+    assert (by_memory["array"][0], over_network["array"][0]) == (5, 6)
 
 
 async def test_large_results_of_a_job_survive_their_submitter(tmp_path: Path) -> None:
