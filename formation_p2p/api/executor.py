@@ -9,17 +9,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.feeder import Call, Feeder
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.parallelism import how_many_fit
+from formation_p2p.api.reference import Reference
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.placement.task_options import TaskOptions
 
 T = TypeVar("T")
+A = TypeVar("A")
 P = ParamSpec("P")
 
 
@@ -55,10 +57,24 @@ class NodeExecutor(Executor):
         self._dropped = weakref.finalize(self, self._feeder.shut, cancel=False)
         self._dropped.atexit = False
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    @overload
+    def submit(
+        self,
+        fn: Callable[Concatenate[A, P], T],
+        reference: Reference[A],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Future[T]: ...
+
+    @overload
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]: ...
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Have `fn(*args, **kwargs)` run somewhere. They are pickled soon after, not at once: do
-        not change what you pass. Raises RuntimeError after the shutdown, and NodeClosed in a
-        process that was forked from the node's."""
+        not change what you pass. A reference goes anywhere; type checkers know it as the first
+        argument. Raises RuntimeError after the shutdown, and NodeClosed in a process that was
+        forked from the node's."""
         self._check()
         if self._printer is not None:
             self._printer.below_here()

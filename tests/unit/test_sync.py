@@ -62,6 +62,9 @@ def test_every_signature_is_the_same(kind: type, sync: type, name: str) -> None:
 
 
 TYPED = """
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from formation_p2p import Hardware, Reference, SyncJob, SyncNode, TaskResult, ProcessSpec
     from formation_p2p.core.workload.blob import Blob
 
@@ -81,6 +84,13 @@ TYPED = """
         node.run(["true"], inputs={"e": e}, outputs=["f"], attempts=2)
         jobs: tuple[SyncJob, ...] = node.jobs()
         node.job("x").cancel()
+        with node.executor() as executor:
+            h: Future[float] = executor.submit(half, 1)
+            i: Future[float] = executor.submit(half, f)
+            j: Future[int] = executor.submit(sum, node.put([1]))
+            k: Future[str] = executor.submit(lambda row, n: row[n], node.put(["a"]), 0)
+            half_of: Callable[[int], float] = lambda n: n / 2
+            m: list[float] = node.map(half_of, [f])
 """
 REFUSED = """
     from formation_p2p import ProcessSpec, SyncNode
@@ -95,6 +105,8 @@ REFUSED = """
         node.submit(ProcessSpec(("true",)), atempts=2)
         node.run(["true"], timeout_s="5m")
         node.executor(learn=False)
+        node.executor().submit(half, "a")
+        node.executor().submit(half, node.put("a"))
         await node.submit(ProcessSpec(("true",)))
 """
 
