@@ -56,9 +56,10 @@ demo: $(INSTALLED)
 
 test: lint test-pure test-whole
 
-# On every core: hardly anything in it looks at a clock. What takes longest comes first.
+# On every core: hardly anything in it looks at a clock, so that it may run beside what does, on what
+# that leaves of the processor. What takes longest comes first.
 test-pure: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest tests/simulations tests/unit -n auto \
+	nice -n 19 $(BIN)/python -m pytest tests/simulations tests/unit -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 # Three at a time: they wait more than they compute, and some look at a clock. What takes longest
