@@ -65,6 +65,11 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
         self._flow = flow
         self._ordered = ordered
 
+    def __repr__(self) -> str:
+        return (
+            "<calls of map: `await` them for the list, or `async for` one result after the other>"
+        )
+
     def __aiter__(self) -> AsyncIterator[R]:
         return self._in_order() if self._ordered else self._as_they_come()
 

@@ -36,6 +36,11 @@ def divide(by: int) -> float:
     return 1 / by
 
 
+async def test_what_is_not_awaited_says_so(bob: Node) -> None:
+    """As a prompt or a notebook shows it, where nothing runs yet."""
+    assert "`await` them" in repr(bob.map(str, [1]))
+
+
 async def test_results_come_in_the_order_of_the_items(bob: Node) -> None:
     naps = [0.6, 0.0, 0.3, 0.0]
     async with asyncio.timeout(DEADLINE_S):
