@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation.messages import Offer, PlacementRequest, RequestRefused
 from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Rights, bind, issue
+from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import NEEDS, job, only
@@ -22,6 +27,7 @@ TASK_S = 0.1
 # An honest job with a squatter in the network.
 TARGET_S = 3.0
 ALL = replace(NEEDS, cpu_milli=2000)
+HALF = replace(NEEDS, cpu_milli=1000)
 EVERY_S = 0.1
 
 
@@ -35,21 +41,31 @@ class Mute(Peer):
 
 
 class Town:
-    """Two workers, bob, who is honest, and squatters with an invitation of their own."""
+    """Two workers, bob, who is honest, and squatters with an invitation of their own, or with that
+    of bob."""
 
-    def __init__(self, squatters: int, priority: int = 0) -> None:
+    def __init__(self, squatters: int, priority: int = 0, *, shared: bool = False) -> None:
         self.world = World(7, lambda running: (TASK_S, Succeeded(b"")))
+        self.invitation = issue(self.world.root, Rights(int(EPOCH_UNIX_S) + 10**7))
         self.world.add("gate")
-        self.workers = [
-            self.world.add(name, serve=self.world.machine(cpu=2)) for name in ("alice", "carol")
-        ]
+        self.machine = self.world.machine(cpu=2)
+        self.workers = [self.world.add(name, serve=self.machine) for name in ("alice", "carol")]
+        self.dave = self.world.add("dave")
+        if shared:
+            self.world.peer = self.invited
         self.bob = self.world.add("bob")
         self.world.peer = Mute
         self.squatters = [self.world.add(f"mallory {n}") for n in range(squatters)]
         self.priority = priority
-        self.invitation = issue(self.world.root, Rights(int(EPOCH_UNIX_S) + 10**7))
         self.asked = 0
         self.world.elapse(20)  # so that all know each other
+
+    def invited(
+        self, identity: Identity, network: Network, rng: random.Random, **options: Any
+    ) -> Peer:
+        root = network.root_public_key
+        grant = bind(self.invitation, root, identity.peer_id)
+        return Peer(identity, Network(root, (), grant), rng, **options)
 
     def squat(self) -> None:
         """One of them after the other asks every worker for all that it has."""
@@ -62,20 +78,34 @@ class Town:
         self.world.deliver(worker, Received(who.contact, request))
         self.world.after(EVERY_S / len(self.workers), self.squat)
 
-    def took_s(self, number: int) -> float:
-        """A job of bob's, of as many whole machines as there are."""
+    def keep_busy(self, number: int = 0) -> None:
+        """Dave, of another invitation, has all cores at work, and now and then none."""
+        self.dave.submit(job(12, job_id=f"dave's {number}", needs=HALF))
+        self.world.after(12 * TASK_S, self.keep_busy, number + 1)
+
+    def restart(self, number: int) -> None:
+        """A worker, which knows no more who committed to what."""
+        worker = self.workers[number % len(self.workers)]
+        self.world.kill(worker)
+        self.world.restart(worker, self.machine)
+
+    def took_s(self, number: int, needs: Requirements = ALL) -> float:
+        """A job of bob's, of two tasks: as a rule of as many whole machines as there are."""
         began_s, done = self.world.now_s, len(only(self.bob.reported, TaskSucceeded))
-        self.bob.submit(job(2, job_id=f"job {number}", needs=ALL))
+        self.bob.submit(job(2, job_id=f"job {number}", needs=needs))
         while len(only(self.bob.reported, TaskSucceeded)) < done + 2:
             self.world.elapse(0.1)
             assert self.world.now_s < began_s + 60
         return self.world.now_s - began_s
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("priority", [0, 9])
 @pytest.mark.parametrize("squatters", [1, 12])
-def test_an_honest_job_takes_three_seconds_at_most(squatters: int, priority: int) -> None:
-    town = Town(squatters, priority)
+def test_an_honest_job_takes_three_seconds_at_most(
+    squatters: int, priority: int, shared: bool
+) -> None:
+    town = Town(squatters, priority, shared=shared)
     town.squat()
     # The first one finds both machines taken a moment before it came.
     took_s = [town.took_s(0)]
@@ -83,6 +113,28 @@ def test_an_honest_job_takes_three_seconds_at_most(squatters: int, priority: int
         town.world.elapse(4.3)
         took_s.append(town.took_s(number))
     assert max(took_s) <= TARGET_S
+
+
+def took_beside_others_s(squatters: int) -> list[float]:
+    """Jobs of bob's, who shares the squatters' invitation, while the others are busy and one
+    worker after the other has just restarted."""
+    town = Town(max(squatters, 1), shared=True)
+    if squatters:
+        town.squat()
+    town.keep_busy()
+    took_s = []
+    for number in range(12):
+        town.restart(number)
+        town.world.elapse(1.7)
+        took_s.append(town.took_s(number, HALF))
+    return took_s
+
+
+@pytest.mark.parametrize("squatters", [1, 12])
+def test_who_shares_their_invitation_waits_no_longer_than_without_them(squatters: int) -> None:
+    quiet_s, took_s = took_beside_others_s(0), took_beside_others_s(squatters)
+    assert max(took_s) <= max(quiet_s) + TARGET_S
+    assert sum(took_s) / len(took_s) <= sum(quiet_s) / len(quiet_s) + 1.0
 
 
 @pytest.mark.at_length
