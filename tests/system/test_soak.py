@@ -22,6 +22,7 @@ from tests.soak import __main__ as soak
 from tests.soak.account import Account
 from tests.soak.jobs import TASKS, Drawn
 from tests.soak.memory import Scales
+from tests.soak.network import SoakNetwork
 from tests.support.waiting import wait_until
 
 MINUTES = 0.5
@@ -98,6 +99,27 @@ def test_the_state_is_compared_with_what_was_submitted(
     account.read_state(tmp_path / "s.db")
     counts = {"right": account.right, "wrong": account.wrong, "lost": account.lost}
     assert {name for name, jobs in counts.items() if jobs} == {found}
+
+
+def test_a_worker_is_not_killed_before_another_takes_tasks(tmp_path: Path) -> None:
+    network = SoakNetwork(tmp_path, 1)
+    up = 'import time; print(\'{"event": "ready"}\', flush=True); time.sleep(60)'
+    for number, code in enumerate((up, "import time; time.sleep(60)")):
+        output = tmp_path / f"worker{number}.out"
+        worker = NodeProcess(f"worker{number}", [sys.executable, "-c", code], output)
+        network.workers.append(worker)
+        network.started.append(worker)
+        worker.start()
+    serving, starting = network.workers
+    try:
+        wait_until(lambda: serving.said("ready"))
+        assert not network.may_die(serving)
+        assert network.may_die(starting)
+        assert network.may_die(NodeProcess("gate", [], tmp_path / "gate.out"))
+        serving.kill()
+        assert not network.may_die(starting)
+    finally:
+        network.end()
 
 
 def test_a_process_that_grows_in_the_storm_is_seen(tmp_path: Path) -> None:
