@@ -68,7 +68,11 @@ class Leasing:
         self._outbox = outbox
         self._note = note
         self._parameters = parameters
-        self.grant_until_unix_s = float("inf")  # this node's
+        self._grant_until_unix_s = float("inf")  # this node's
+
+    def licensed(self, until_unix_s: float) -> None:
+        """This node has a grant until then."""
+        self._grant_until_unix_s = until_unix_s
 
     # -- more of them ---------------------------------------------------------------------------
 
@@ -134,7 +138,7 @@ class Leasing:
 
     def _awaited(self, group: TaskGroup, now: Moment) -> Awaited | None:
         """What may yet bring a worker. A worker's clock may be ahead of this one."""
-        ends_unix_s = self.grant_until_unix_s - MAX_CLOCK_SKEW_S
+        ends_unix_s = self._grant_until_unix_s - MAX_CLOCK_SKEW_S
         is_over = now.unix_s >= ends_unix_s and group.candidates.any_denied
         return Awaited.GRANT if is_over else group.awaited
 

@@ -303,7 +303,7 @@ class Scheduler:
 
     def licensed(self, until_unix_s: float, now: Moment) -> None:
         """This node has a grant, or a new one, until then."""
-        self._leasing.grant_until_unix_s = until_unix_s
+        self._leasing.licensed(until_unix_s)
         for group in self.groups.values():
             group.renewed(now)
 
