@@ -123,6 +123,7 @@ class Runtime:
         from formation_p2p.host.blobs.exchange import Exchange
         from formation_p2p.host.blobs.private import PrivateExchange
         from formation_p2p.host.blobs.remote import RemoteBlobs
+        from formation_p2p.host.blobs.stage_outputs import keep_outputs
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
@@ -137,6 +138,7 @@ class Runtime:
         shell = Shell(config, stack, exchange, self._notify)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
+            shell.do(keep_outputs, stack, exchange, shell.peer.scheduler.jobs)
             self._bound, self.addresses = stack.addresses, stack.announced
             with self._lock:
                 self._token, self._shell = trio.lowlevel.current_trio_token(), shell

@@ -46,7 +46,6 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.host import grant_log
-from formation_p2p.host.blobs.stage_outputs import keep_outputs
 from formation_p2p.host.clock import moment
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
@@ -133,7 +132,6 @@ class Shell:
                 nursery.start_soon(remembered.keep, self.peer.dht.table)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
-            nursery.start_soon(keep_outputs, self._stack, self.exchange, self.peer.scheduler.jobs)
             if self.exchange.private is not None:
                 nursery.start_soon(self.exchange.private.serve)
             task_status.started()
