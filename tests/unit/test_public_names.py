@@ -43,5 +43,5 @@ def test_they_are_listed_where_a_prompt_looks_for_them() -> None:
 
 def test_importing_the_package_does_not_import_the_network_stack() -> None:
     """py-libp2p takes a second and 70 MB; only a node that joins pays for it."""
-    program = "import formation_p2p, sys; sys.exit('libp2p' in sys.modules)"
+    program = "import formation_p2p, sys; formation_p2p.Node; sys.exit('libp2p' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
