@@ -125,6 +125,7 @@ def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
         "LANG": "C.UTF-8",
         "MINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        "ROCR_VISIBLE_DEVICES": "",
     }
     program = "import os; print(open(f'/proc/{os.getppid()}/environ').read())"
     above = succeeded(run(tmp_path, *PYTHON, program))

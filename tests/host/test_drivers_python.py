@@ -223,6 +223,7 @@ def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
             "TMPDIR": home,
             "LANG": "C.UTF-8",
             "CUDA_VISIBLE_DEVICES": "GPU-a",
+            "ROCR_VISIBLE_DEVICES": "",
         }
         # The socket of the calls, two copies of the outputs, and the folder being listed.
         assert len(descriptors) == 8

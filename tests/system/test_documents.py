@@ -460,10 +460,11 @@ def test_every_toml_file_is_a_job_file_or_names_an_extension(tmp_path: Path) -> 
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`text` is a picture, a formula or what a program prints; there is one YAML file, for
-    Prometheus, which nothing here reads."""
+    """`text` is a picture, a formula or what a program prints; `sh` is for people who set a machine
+    up, as its administrators; there is one YAML file, for Prometheus, which nothing here reads."""
     for shown in blocks():
-        assert shown.language in ("console", "python", "toml", "yaml", "text"), shown
+        assert shown.language in ("console", "python", "toml", "yaml", "text", "sh"), shown
+        assert shown.language != "sh" or shown.document == "docs/deploy.md"
         if shown.language == "yaml":
             assert shown.document == "docs/metrics.md"
             assert 'targets: ["127.0.0.1:9464"]' in shown.text

@@ -84,6 +84,11 @@ def test_its_owner_is_warned_a_week_a_day_and_an_hour_ahead(
     assert warned_at(OwnGrant(network(lasts_s, life_s)), lasts_s) == pytest.approx(hours)
 
 
+def test_one_that_does_not_say_its_life_is_measured_by_what_is_left_at_first() -> None:
+    assert warned_at(OwnGrant(network(HOUR_S)), HOUR_S) == []
+    assert warned_at(OwnGrant(network(2 * DAY_S)), 2 * DAY_S) == pytest.approx([24, 1])
+
+
 def test_one_that_is_warned_late_is_warned_once() -> None:
     grant = OwnGrant(network(5 * HOUR_S, 30 * DAY_S))
     (ends_soon,) = grant.look(at(0))

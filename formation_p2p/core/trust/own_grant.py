@@ -56,7 +56,8 @@ class OwnGrant:
     def __init__(self, network: Network) -> None:
         self.is_over = self.is_foreign = False
         self._due_s = float("inf")
-        self._warn_s: tuple[int, ...] = ()  # warnings still to come
+        # Warnings still to come; None until the first look.
+        self._warn_s: tuple[int, ...] | None = None
         self._read(network)
 
     def next_timeout(self) -> float:
@@ -77,6 +78,10 @@ class OwnGrant:
         """What its owner is to be told by now."""
         left_s = self.expires_unix_s - now.unix_s
         was_over, self.is_over = self.is_over, left_s <= 0
+        if self._warn_s is None:
+            # Of one that does not say how long it is for, what is left. Half of it goes unremarked.
+            life_s = left_s if self._life_s is None else self._life_s
+            self._warn_s = tuple(warn_s for warn_s in WARN_S if 2 * warn_s <= life_s)
         ahead = (left_s - warn_s for warn_s in (*self._warn_s, 0) if warn_s < left_s)
         wait_s = min((*ahead, LOOK_EVERY_S))
         never = self.expires_unix_s == MAX_EXPIRY_UNIX_S
@@ -95,8 +100,9 @@ class OwnGrant:
             rights = network.rights
         except InvalidInput:  # what a grant that is none here is worth, others say
             self.expires_unix_s, self._may_work, self.is_foreign = MAX_EXPIRY_UNIX_S, True, True
+            self._life_s = None
             return
         self.expires_unix_s = rights.expires_unix_s
         self._may_work = Right.WORK in rights.may
-        life_s = MAX_EXPIRY_UNIX_S if rights.life is None else rights.life.life_s
-        self._warn_s = tuple(warn_s for warn_s in WARN_S if warn_s < life_s)
+        self._life_s = None if rights.life is None else rights.life.life_s
+        self._warn_s = None
