@@ -9,11 +9,8 @@ A gate dials those that it remembers when it starts, so that they learn that it 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +24,7 @@ from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.addresses import MAX_ADDRESS_CHARS, dialable
+from formation_p2p.host.storage.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +88,7 @@ class RememberedPeers:
             for contact, at in list(known.values())[-MAX_PEERS:]
         ]
         try:
-            self._write(json.dumps({"network": self._network, "peers": rows}))
+            write_whole(self._path, json.dumps({"network": self._network, "peers": rows}))
         except OSError as error:
             # It costs a node nothing now, and tomorrow's may have to wait for a gate.
             log.warning("%s could not be written: %s", self._path, error.strerror or error)
@@ -111,18 +109,6 @@ class RememberedPeers:
             log.info("%s is begun anew, since it cannot be read: %r", self._path, error)
             return []
         return [row for row in rows if 0 <= now_unix_s - row[1] <= MAX_AGE_S]
-
-    def _write(self, text: str) -> None:
-        """Whole or not at all, also where another process writes it at the same moment."""
-        handle, name = tempfile.mkstemp(prefix=f".{FILE}-", dir=self._path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(text + "\n")
-            Path(name).replace(self._path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(name).unlink()
-            raise
 
 
 def _row(peer: Any, addresses: Any, unix_s: Any) -> tuple[Contact, float]:

@@ -8,11 +8,8 @@ a node needs.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,6 +18,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.host.names import learn_name
+from formation_p2p.host.storage.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -73,15 +71,7 @@ def write_members(home: Path, network_id: bytes, members: Iterable[Member]) -> N
         for each in members
     ]
     text = json.dumps({"network": network_id.hex(), "members": rows})
-    handle, name = tempfile.mkstemp(prefix=f".{FILE}-", dir=home)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-        Path(name).replace(home / FILE)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
+    write_whole(home / FILE, text)
 
 
 def _row(peer: Any, name: Any, grant: Any, unix_s: Any) -> Member:
