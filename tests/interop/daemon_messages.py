@@ -11,6 +11,7 @@ from enum import IntEnum
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.records.addresses import address_bytes, read_addresses
+from tests.support.protobuf import octets
 
 Fields = dict[int, list[bytes | int]]
 
@@ -40,22 +41,6 @@ class Part(IntEnum):
     BEGIN = 0
     VALUE = 1
     END = 2
-
-
-def varint(number: int) -> bytes:
-    low = b""
-    while number > 0x7F:
-        low += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return low + bytes([number])
-
-
-def integer(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def octets(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
 
 
 def fields_of(message: bytes) -> Fields:

@@ -31,16 +31,14 @@ from tests.interop.daemon_messages import (
     Request,
     contact_in,
     fields_of,
-    integer,
-    octets,
     one_bytes,
     one_integer,
     peer_info,
-    varint,
 )
 from tests.interop.lines import obey
 from tests.interop.plain_node import KAD_PROTOCOL, LOOPBACK, PlainNode
 from tests.interop.plain_records import ValueRecord
+from tests.support.protobuf import integer, octets, varint
 
 CHUNK_BYTES: Final = 65_536
 

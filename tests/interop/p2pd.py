@@ -36,13 +36,11 @@ from tests.interop.daemon_messages import (
     addresses_in,
     contact_in,
     fields_of,
-    integer,
-    octets,
     one_bytes,
     one_integer,
     peer_info,
-    varint,
 )
+from tests.support.protobuf import integer, octets, varint
 
 START_S: Final = 20.0
 CALL_S: Final = 15.0

@@ -44,6 +44,7 @@ from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
 from tests.support import dht_world as world
+from tests.support.protobuf import integer, octets
 
 ALICE, BOB = world.contact("alice"), world.contact("bob")
 TYPES = {
@@ -56,22 +57,6 @@ TYPES = {
 }
 
 
-def varint(number: int) -> bytes:
-    low = b""
-    while number > 0x7F:
-        low += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return low + bytes([number])
-
-
-def integer(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def length(field: int, value: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
 def kind(name: str) -> bytes:
     """The type, field 1. As everywhere in proto3, a zero is left out."""
     return integer(1, TYPES[name]) if TYPES[name] else b""
@@ -82,18 +67,18 @@ def peer(contact: Contact, *more: bytes) -> bytes:
     [address] = contact.addresses
     _, _, host, _, port = address.split("/")
     raw = b"\x04" + bytes(map(int, host.split("."))) + b"\x06" + int(port).to_bytes(2, "big")
-    return length(1, peer_id_to_bytes(contact.peer_id)) + length(2, raw) + b"".join(more)
+    return octets(1, peer_id_to_bytes(contact.peer_id)) + octets(2, raw) + b"".join(more)
 
 
 def name_field(name: bytes) -> bytes:
-    return length(2, name)
+    return octets(2, name)
 
 
 RECORD, CLOSER, PROVIDER, QUERY, PROFILE = 3, 8, 9, 100, 100
 MORE, ACKNOWLEDGED, SHARDS = 101, 102, 103
 TARGET = Key(7)
 COUNT = ShardCount(members=33, settled=9, shallower=2, deeper=300, depth=4, beyond=5)
-COUNT_ON_THE_WIRE = length(
+COUNT_ON_THE_WIRE = octets(
     SHARDS,
     b"".join(integer(n, value) for n, value in enumerate((33, 300, 2, 4, 9, 5), start=1)),
 )
@@ -108,25 +93,25 @@ REQUESTS: list[tuple[Request, bytes]] = [
         GetProviders(b"name", ProviderQuery(TARGET, b"cbor", 5)),
         kind("GET_PROVIDERS")
         + name_field(b"name")
-        + length(QUERY, length(1, key_to_bytes(TARGET)) + length(2, b"cbor") + integer(3, 5)),
+        + octets(QUERY, octets(1, key_to_bytes(TARGET)) + octets(2, b"cbor") + integer(3, 5)),
     ),
     (
         AddProvider(b"name", Provider(ALICE, b"signed")),
         kind("ADD_PROVIDER")
         + name_field(b"name")
-        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed"))),
     ),
     (
         ANNOUNCED,
         kind("ADD_PROVIDER")
         + name_field(b"name")
-        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed")))
-        + length(MORE, b"other")
+        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed")))
+        + octets(MORE, b"other")
         + integer(ACKNOWLEDGED, 1),
     ),
     (
         PutValue(b"name", b"signed"),
-        name_field(b"name") + length(RECORD, length(1, b"name") + length(2, b"signed")),
+        name_field(b"name") + octets(RECORD, octets(1, b"name") + octets(2, b"signed")),
     ),
 ]
 
@@ -135,14 +120,14 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
     (
         FindNode(b"name"),
         Nodes((ALICE, BOB)),
-        kind("FIND_NODE") + length(CLOSER, peer(ALICE)) + length(CLOSER, peer(BOB)),
+        kind("FIND_NODE") + octets(CLOSER, peer(ALICE)) + octets(CLOSER, peer(BOB)),
     ),
     (
         GetProviders(b"name"),
         Providers((Provider(ALICE, b"signed"),), (BOB,)),
         kind("GET_PROVIDERS")
-        + length(CLOSER, peer(BOB))
-        + length(PROVIDER, peer(ALICE, length(PROFILE, b"signed"))),
+        + octets(CLOSER, peer(BOB))
+        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed"))),
     ),
     (
         GetProviders(b"name"),
@@ -152,18 +137,18 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
     (
         ANNOUNCED,
         Added((COUNT, ShardCount()), (BOB,)),
-        kind("ADD_PROVIDER") + length(CLOSER, peer(BOB)) + COUNT_ON_THE_WIRE + length(SHARDS, b""),
+        kind("ADD_PROVIDER") + octets(CLOSER, peer(BOB)) + COUNT_ON_THE_WIRE + octets(SHARDS, b""),
     ),
     (
         GetValue(b"name"),
         Value(b"signed", (BOB,)),
-        kind("GET_VALUE") + length(RECORD, length(2, b"signed")) + length(CLOSER, peer(BOB)),
+        kind("GET_VALUE") + octets(RECORD, octets(2, b"signed")) + octets(CLOSER, peer(BOB)),
     ),
     (GetValue(b"name"), Value(None, ()), kind("GET_VALUE")),
     (
         PutValue(b"name", b"signed"),
         Stored(b"name", b"signed"),
-        name_field(b"name") + length(RECORD, length(1, b"name") + length(2, b"signed")),
+        name_field(b"name") + octets(RECORD, octets(1, b"name") + octets(2, b"signed")),
     ),
 ]
 
@@ -218,10 +203,10 @@ def test_requests_of_js_libp2p_are_understood(raw: str, request_: Request) -> No
 
 def test_fields_that_we_do_not_know_are_skipped() -> None:
     # py-libp2p sends a sender's record as field 11, and a peer's signed one as its field 4.
-    with_more = peer(BOB, integer(3, 1), length(4, b"signed"))
-    reply = kind("FIND_NODE") + length(CLOSER, with_more) + length(11, b"record")
+    with_more = peer(BOB, integer(3, 1), octets(4, b"signed"))
+    reply = kind("FIND_NODE") + octets(CLOSER, with_more) + octets(11, b"record")
     assert parse_reply(reply, FindNode(b"name")) == Nodes((BOB,))
-    assert parse_request(integer(1, 5) + length(666, b"news") + integer(15, 3)) == Ping()
+    assert parse_request(integer(1, 5) + octets(666, b"news") + integer(15, 3)) == Ping()
 
 
 def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
@@ -231,14 +216,14 @@ def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
 
 
 def test_what_others_send_lacks_what_we_add_and_is_good_without_it() -> None:
-    add = kind("ADD_PROVIDER") + name_field(b"name") + length(PROVIDER, peer(ALICE))
+    add = kind("ADD_PROVIDER") + name_field(b"name") + octets(PROVIDER, peer(ALICE))
     assert parse_request(add) == AddProvider(b"name", Provider(ALICE), (), acknowledged=False)
-    reply = kind("GET_PROVIDERS") + length(PROVIDER, peer(ALICE))
+    reply = kind("GET_PROVIDERS") + octets(PROVIDER, peer(ALICE))
     assert parse_reply(reply, GetProviders(b"name")) == Providers((Provider(ALICE),), (), None)
 
 
 def test_a_reply_with_several_counts_to_a_question_for_one_is_read_as_the_first() -> None:
-    raw = kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE + length(SHARDS, integer(1, 1))
+    raw = kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE + octets(SHARDS, integer(1, 1))
     assert parse_reply(raw, GetProviders(b"name")) == Providers((), (), COUNT)
 
 
@@ -250,7 +235,7 @@ def test_an_acknowledgement_has_one_count_for_each_name(counts: int) -> None:
 
 
 def test_no_shard_is_said_to_be_deeper_than_any_may_be() -> None:
-    raw = kind("GET_PROVIDERS") + length(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
+    raw = kind("GET_PROVIDERS") + octets(SHARDS, integer(2, 1) + integer(4, (1 << 32) - 1))
     reported = parse_reply(raw, GetProviders(b"name"))
     assert reported == Providers((), (), ShardCount(deeper=1, depth=MAX_DEPTH))
 
@@ -269,53 +254,53 @@ def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
     ("raw", "problem"),
     [
         (b"\xff", "not a DHT message"),
-        (length(RECORD, length(5, b"\xff")), "not a DHT message"),  # timeReceived is text
+        (octets(RECORD, octets(5, b"\xff")), "not a DHT message"),  # timeReceived is text
         (kind("FIND_NODE"), "a key of 0 bytes"),
         (kind("FIND_NODE") + name_field(bytes(MAX_NAME_BYTES + 1)), "a key of 129 bytes"),
         (integer(1, 6) + name_field(b"name"), "type 6"),
         (integer(1, (1 << 64) - 1) + name_field(b"name"), "type -1"),
         (kind("ADD_PROVIDER") + name_field(b"name"), "0 providers"),
         (
-            kind("ADD_PROVIDER") + name_field(b"name") + 2 * length(PROVIDER, peer(ALICE)),
+            kind("ADD_PROVIDER") + name_field(b"name") + 2 * octets(PROVIDER, peer(ALICE)),
             "2 providers",
         ),
         (
-            kind("ADD_PROVIDER") + name_field(b"name") + length(PROVIDER, length(1, b"no id")),
+            kind("ADD_PROVIDER") + name_field(b"name") + octets(PROVIDER, octets(1, b"no id")),
             "0 providers",
         ),
         (
             kind("ADD_PROVIDER")
             + name_field(b"name")
-            + length(PROVIDER, peer(ALICE, length(PROFILE, bytes(MAX_VALUE_BYTES + 1)))),
+            + octets(PROVIDER, peer(ALICE, octets(PROFILE, bytes(MAX_VALUE_BYTES + 1)))),
             "a profile of 4097 bytes",
         ),
         (
             kind("ADD_PROVIDER")
             + name_field(b"name")
-            + length(PROVIDER, peer(ALICE))
-            + length(MORE, b""),
+            + octets(PROVIDER, peer(ALICE))
+            + octets(MORE, b""),
             "a further key of other than 1 to 128 bytes",
         ),
         (
             kind("ADD_PROVIDER")
             + name_field(b"name")
-            + length(PROVIDER, peer(ALICE))
-            + length(MORE, b"good")
-            + length(MORE, bytes(MAX_NAME_BYTES + 1)),
+            + octets(PROVIDER, peer(ALICE))
+            + octets(MORE, b"good")
+            + octets(MORE, bytes(MAX_NAME_BYTES + 1)),
             "a further key of other than 1 to 128 bytes",
         ),
         (
-            name_field(b"name") + length(RECORD, length(2, bytes(MAX_VALUE_BYTES + 1))),
+            name_field(b"name") + octets(RECORD, octets(2, bytes(MAX_VALUE_BYTES + 1))),
             "a value of 4097 bytes",
         ),
         (
-            kind("GET_PROVIDERS") + name_field(b"name") + length(QUERY, length(1, bytes(31))),
+            kind("GET_PROVIDERS") + name_field(b"name") + octets(QUERY, octets(1, bytes(31))),
             "32 bytes, not 31",
         ),
         (
             kind("GET_PROVIDERS")
             + name_field(b"name")
-            + length(QUERY, length(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
+            + octets(QUERY, octets(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
             "requirements of 2050 bytes",
         ),
     ],
@@ -351,15 +336,15 @@ def test_a_plain_add_provider_has_no_reply_whatever_comes() -> None:
 def test_a_query_gets_at_most_so_many_and_none_where_it_wants_only_the_count(
     wanted: int, given_: int
 ) -> None:
-    query = length(1, bytes(32)) + integer(3, wanted)
-    parsed = parse_request(kind("GET_PROVIDERS") + name_field(b"name") + length(QUERY, query))
+    query = octets(1, bytes(32)) + integer(3, wanted)
+    parsed = parse_request(kind("GET_PROVIDERS") + name_field(b"name") + octets(QUERY, query))
     assert parsed == GetProviders(b"name", ProviderQuery(Key(0), b"", given_))
 
 
 def test_of_too_many_peers_the_first_are_read_and_of_their_addresses_too() -> None:
-    address = length(2, b"\x04\x0a\x00\x00\x01\x06\x0f\xa1")
-    many = length(1, peer_id_to_bytes(ALICE.peer_id)) + 50 * address
-    raw = kind("GET_PROVIDERS") + 100 * length(CLOSER, many) + 100 * length(PROVIDER, many)
+    address = octets(2, b"\x04\x0a\x00\x00\x01\x06\x0f\xa1")
+    many = octets(1, peer_id_to_bytes(ALICE.peer_id)) + 50 * address
+    raw = kind("GET_PROVIDERS") + 100 * octets(CLOSER, many) + 100 * octets(PROVIDER, many)
     reply = parse_reply(raw, GetProviders(b"name"))
     assert isinstance(reply, Providers)
     assert len(reply.closer) == MAX_CLOSER
@@ -368,9 +353,9 @@ def test_of_too_many_peers_the_first_are_read_and_of_their_addresses_too() -> No
 
 
 def test_a_peer_of_a_newer_kind_does_not_spoil_the_others() -> None:
-    newer = length(1, b"\x99" * 40)
-    unreadable = length(1, peer_id_to_bytes(ALICE.peer_id)) + length(2, b"\xff\xff\x03")
-    raw = kind("FIND_NODE") + b"".join(length(CLOSER, p) for p in (newer, unreadable, peer(BOB)))
+    newer = octets(1, b"\x99" * 40)
+    unreadable = octets(1, peer_id_to_bytes(ALICE.peer_id)) + octets(2, b"\xff\xff\x03")
+    raw = kind("FIND_NODE") + b"".join(octets(CLOSER, p) for p in (newer, unreadable, peer(BOB)))
     assert parse_reply(raw, FindNode(b"name")) == Nodes((Contact(ALICE.peer_id), BOB))
 
 
@@ -468,7 +453,7 @@ junk = st.recursive(
     lambda inner: st.lists(
         st.one_of(
             st.builds(integer, fields, st.integers(0, (1 << 64) - 1)),
-            st.builds(length, fields, inner),
+            st.builds(octets, fields, inner),
         ),
         max_size=5,
     ).map(b"".join),
