@@ -25,8 +25,7 @@ NODES = ("gate", "worker", "agent")
 def linter(name: str) -> str:
     """Of the extra `dev`, beside this interpreter."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed: pip install '.[dev]'")
+    assert found is not None, f"{name} is not installed: pip install '.[dev]'"
     return found
 
 

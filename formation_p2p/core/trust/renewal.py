@@ -1,4 +1,4 @@
-"""Renewing grants: whom one with the root's key gives a new grant, and what a member takes.
+"""Renewal of grants: which members a holder of the root key renews, and what a member takes.
 
 Only the root's key can put an end off: a holder can narrow a grant, and no more. So the root says
 in a grant for how long it is renewed, and who has the key goes by that: the new grant allows what

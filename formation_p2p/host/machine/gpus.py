@@ -1,4 +1,4 @@
-"""The GPUs of a machine, whoever made them: each vendor has a function that reads its own, by the
+"""The GPUs of a machine, of all vendors: each vendor has a function that reads its own, by the
 protocol `Read`, and each device an id that says whose it is.
 
 | vendor | id | read from | seen on real hardware |

@@ -37,7 +37,7 @@ PROBE_S: Final = 8.0
 class GateAnswer:
     """`problem` is empty where it answers. `connect_s` is until TCP connects, `handshake_s` until
     the handshakes are done, both from the start. `version` is that of its protocol; None for what
-    is no node of Formation. `seen_as` is the host that it sees this machine come from."""
+    is not a node of Formation. `seen_as` is the host that it sees this machine come from."""
 
     gate: str
     problem: str = ""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # As soon as that a command which begins now knows the names that another sees.
 WRITE_EVERY_S: Final = 2.0
-# A member of whom nothing is new but that it was met again is written this often.
+# Where only the time of the last meeting changed, the file is written this often.
 AGAIN_S: Final = 60
 
 
