@@ -26,13 +26,15 @@ PEERS_TXT := benchmarks/peers.txt
 # The version of protobuf that the generated files name, and the tools that go with it.
 PROTO_VENV := $(VENV)/proto
 PROTO_TOOLS := grpcio-tools==1.71.2 protobuf==5.29.6 setuptools==75.8.0
-PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/records/envelope.proto
+PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/nat/autonat.proto \
+	formation_p2p/core/nat/circuit.proto \
+	formation_p2p/core/records/envelope.proto formation_p2p/host/net/libp2p.proto
 
 # The tests start hundreds of processes, each of which would compile all that it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement chaos soak clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters chaos soak nat clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -44,8 +46,10 @@ help:
 	@echo "make bench-dispatch  small tasks beside Ray, Dask and a pool of processes (ARGS=--json)"
 	@echo "make bench-data  arrays, files, packages and environments, beside Ray and joblib (ARGS=--json)"
 	@echo "make bench-placement  a million profiles, and 100,000 tasks on 5,000 nodes (ARGS=--json)"
+	@echo "make bench-clusters  gangs, what they divide, and streams between members (ARGS=--json)"
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make soak    a small network under kills and attacks at once (ARGS='--minutes 5 --json')"
+	@echo "make nat     real nodes behind routers of every kind; needs root and nftables (ARGS=--json)"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make format  have ruff rewrite the files"
 	@echo "make proto   generate the protobuf modules again"
@@ -93,6 +97,9 @@ bench-dispatch: $(INSTALLED) $(PEERS)/.installed
 bench-data: $(INSTALLED_BENCH) $(PEERS)/.installed
 	@$(BIN)/python -m benchmarks.data $(ARGS)
 
+bench-clusters: $(INSTALLED_BENCH)
+	@$(BIN)/python -m benchmarks.clusters $(ARGS)
+
 bench-placement: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.placement $(ARGS)
 
@@ -101,6 +108,9 @@ chaos: $(INSTALLED)
 
 soak: $(INSTALLED_DEV)
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+nat: $(INSTALLED_DEV)
+	@$(BIN)/python -m simulations.nat $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .interop build dist *.egg-info .coverage .hypothesis

@@ -21,6 +21,7 @@ from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.inputs_from import outputs_of
 
 if TYPE_CHECKING:
@@ -146,9 +147,11 @@ def _begun(
     attempts: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
     ended: dict[str, TaskState] = {}
     placed: dict[str, job_events.TaskPlaced] = {}
+    saved: dict[str, Checkpoint] = {}
     # Of tasks of which others read files: who keeps them.
     read = {each.task_id for task in stored.job.tasks for each in task.inputs_from}
-    keepers: dict[str, tuple[PeerId, Mapping[str, Blob]]] = {}
+    none: tuple[PeerId | None, Mapping[str, Blob]] = (None, {})
+    keepers: dict[str, tuple[PeerId | None, Mapping[str, Blob]]] = {}
     for event in stored.events:
         match event:
             case job_events.TaskPlaced(task_id, attempt_id):
@@ -158,10 +161,13 @@ def _begun(
                 if counts:
                     attempts[task_id].append(attempt)
                 placed.pop(attempt.attempt_id, None)
+            case job_events.TaskSaved(task_id, checkpoint):
+                saved[task_id] = checkpoint
             case job_events.TaskRecalled(_, attempt_id):
                 placed.pop(attempt_id, None)
             case job_events.TaskReopened(task_id):
                 ended.pop(task_id, None)
+                saved.pop(task_id, None)
                 keepers.pop(task_id, None)
                 placed = {a: known for a, known in placed.items() if known.task_id != task_id}
             case _ if isinstance(event, job_events.TaskEnd):
@@ -177,7 +183,8 @@ def _begun(
             tried[task_id],
             tuple(attempts[task_id]),
             ended.get(task_id),
-            *keepers.get(task_id, ()),
+            *keepers.get(task_id, none),
+            checkpoint=saved.get(task_id),
         )
         for task_id in {**tried, **ended}
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -11,6 +11,9 @@ from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEvent
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.execution.effects import JoinGang
+from formation_p2p.core.gang.events import EndGang, FormGang, GangEvent
+from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.peer.effects import Explained, MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
@@ -26,6 +29,7 @@ from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 
 if TYPE_CHECKING:
+    from formation_p2p.sim.routers import Router
     from formation_p2p.sim.world import World
 
 
@@ -76,7 +80,11 @@ class SimNode:
     `incarnation` counts how often it was restarted. While it is `suspended`, events wait in its
     `inbox`. With a `disk`, what a scheduler's next incarnation needs is written before it is
     performed. What grants have `used` of a worker is kept; `tolerated` is what it reported
-    of that, and `told` of its own grant.
+    of that, and `told` of its own grant; `gangs` has the newest roster of each of its leases,
+    `gang_events` what those that it owns have told.
+
+    `address` is that of its interface, behind its `router` if it has one; `contact` has where it
+    is dialled.
 
     Two nodes of different `side` do not hear each other. `messages` counts its own requests and
     their replies, by cause; `asked` has the peers that it was ever connected to, where
@@ -88,19 +96,23 @@ class SimNode:
     world: World
     identity: Identity
     contact: Contact
+    address: str
     gates: tuple[Contact, ...]
     born: Callable[[int], SimPeer] = field(repr=False)
     network: Callable[[], Network] = field(repr=False)
+    router: Router | None = None
     site: int = 0
     side: int = 0
     alive: bool = True
     silent: bool = False
     left: bool = False
     reported: list[JobEvent] = field(default_factory=list)
+    gang_events: list[tuple[str, GangEvent]] = field(default_factory=list)
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
     told: list[GrantEffect | RenewalFailed] = field(default_factory=list)
+    gangs: dict[str, JoinGang] = field(default_factory=dict)
     explained: list[Explained] = field(default_factory=list)
     met: Callable[[MemberMet], None] = field(default=lambda met: None, repr=False)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
@@ -143,6 +155,12 @@ class SimNode:
     def cancel(self, job_id: str) -> None:
         self.world.deliver(self, CancelJob(job_id))
 
+    def form(self, gang_id: str, spec: GangSpec) -> None:
+        self.world.deliver(self, FormGang(gang_id, spec))
+
+    def close(self, gang_id: str) -> None:
+        self.world.deliver(self, EndGang(gang_id))
+
     def explain(self, needs: Requirements | None, name: str = "a task") -> None:
         self.world.deliver(self, Explain(0, None if needs is None else SchedulingKey(needs), name))
 
@@ -175,3 +193,15 @@ class SimNode:
 
     def _boot(self) -> None:
         self.executor = Executor(self.world, lambda event: self.world.deliver(self, event))
+
+
+class Residents(Protocol):
+    """Nodes that have been in a world for long (simulations/residents.py). `waking` is the one
+    that wakes just now."""
+
+    @property
+    def waking(self) -> SimNode | None: ...
+
+    def __contains__(self, node: SimNode, /) -> bool: ...
+
+    def wake(self, node: SimNode, events: Iterable[PeerEvent]) -> None: ...

@@ -7,15 +7,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from formation_p2p.core.dht import codec, rpc
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dispatch.fetch import FetchResult, ResultFetched, ResultLost, StopFetch
+from formation_p2p.core.dispatch.fetch import (
+    CheckpointKept,
+    CheckpointSpread,
+    DropCheckpoints,
+    FetchResult,
+    KeepCheckpoint,
+    ResultFetched,
+    ResultLost,
+    SpreadCheckpoint,
+    StopFetch,
+)
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.execution.effects import Continue, Execute, FreeResults, Kill, Pause
+from formation_p2p.core.execution.effects import (
+    Continue,
+    Execute,
+    FreeResults,
+    JoinGang,
+    Kill,
+    Pause,
+)
+from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
 from formation_p2p.core.peer.effects import (
@@ -76,6 +95,8 @@ class Performer:
                 self._dial_back(node, effect)
             case rpc.Advertise(reach):
                 self._advertise(node, reach is Reach.SERVER)
+                if world.routers is not None:
+                    world.routers.where(node).reached(reach)
             case Send(to, message):
                 self._send(node, to, message)
             case Execute():
@@ -90,12 +111,24 @@ class Performer:
                 node.executor.fence(lease_id, world.fence_s())
             case FreeResults(lease_id, attempt_ids):
                 node.executor.free(lease_id, attempt_ids)
+            case JoinGang(lease_id):
+                node.gangs[lease_id] = effect
             case FetchResult():
                 self._fetch(node, effect)
+            case KeepCheckpoint():
+                self._keep(node, effect)
+            case SpreadCheckpoint():
+                self._spread(node, effect)
+            case DropCheckpoints():
+                pass  # what is held costs nothing here
             case StopFetch():
                 pass  # what comes of it has no effect
             case EmitJobEvent(event=event):
                 node.reported.append(event)
+            case EmitGangEvent(gang_id, told):
+                node.gang_events.append((gang_id, told))
+            case OwnRoster():
+                pass  # for streams, of which there are none here
             case PersistLease() | ForgetLease():
                 pass  # for a next incarnation, of which there is none without a disk
             case Charged():
@@ -124,7 +157,10 @@ class Performer:
     def _dial_back(self, node: SimNode, dial: rpc.ProbeReachability) -> None:
         world = self._world
         other = world.peers[dial.to.peer_id]
-        dialled = rpc.ReachabilityProbed(dial.request_id, other.name not in world.undialable)
+        reached = other.name not in world.undialable
+        if world.routers is not None:
+            reached = world.routers.lets_in(other, node)
+        dialled = rpc.ReachabilityProbed(dial.request_id, reached)
         # A round trip each for TCP, Noise and yamux.
         world.later(6 * world.latency(node, other), node, dialled)
 
@@ -139,13 +175,40 @@ class Performer:
         world = self._world
         key = (fetch.lease_id, fetch.attempt_id)
         event: ResultFetched | ResultLost
-        reachable = other.alive and not other.suspended and not world.is_cut(node, other)
+        owner = fetch.blob.owner
+        reachable = not other.suspended and not world.is_in_vain(node, other, owner)
         if reachable and key in other.executor.kept:
             event = ResultFetched(other.identity.peer_id, *key, Fetched(fetch.blob.size_bytes))
             world.deliver_to(incarnation, node, event)
         else:
             event = ResultLost(other.identity.peer_id, *key, "it is not there")
             world.after(GIVEN_UP_S, world.deliver_to, incarnation, node, event)
+
+    def _keep(self, node: SimNode, keep: KeepCheckpoint) -> None:
+        """From a source that lives two round trips later. What this node had held is here."""
+        worker = self._world.peers[keep.checkpoint.blob.sources[-1].peer_id]
+        delay_s = 2 * self._world.delay_s(node, worker)
+        self._world.after(delay_s, self._kept, node, node.incarnation, worker, keep)
+
+    def _kept(self, node: SimNode, incarnation: int, worker: SimNode, keep: KeepCheckpoint) -> None:
+        world = self._world
+        source = keep.checkpoint.blob.sources[-1]
+        comes = worker.alive and not worker.suspended and not world.is_in_vain(node, worker, source)
+        holder = node.contact if comes else None
+        event = CheckpointKept(keep.task_id, keep.checkpoint.sequence, holder)
+        world.deliver_to(incarnation, node, event)
+
+    def _spread(self, node: SimNode, spread: SpreadCheckpoint) -> None:
+        """By the first that live two round trips later."""
+        world = self._world
+        delay_s = 2 * max(world.delay_s(node, world.peers[c.peer_id]) for c in spread.others)
+        world.after(delay_s, self._spread_ended, node, node.incarnation, spread)
+
+    def _spread_ended(self, node: SimNode, incarnation: int, spread: SpreadCheckpoint) -> None:
+        living = (c for c in spread.others if self._world.peers[c.peer_id].alive)
+        holders = tuple(islice(living, spread.wanted))
+        event = CheckpointSpread(spread.task_id, spread.checkpoint.sequence, holders)
+        self._world.deliver_to(incarnation, node, event)
 
     def _advertise(self, node: SimNode, serves_dht: bool) -> None:
         """As identify's push, to the peers that it is connected to."""
@@ -155,21 +218,24 @@ class Performer:
         node.serves_dht = serves_dht
         if world.residents is not None and node is world.residents.waking:
             return  # they have known it for long
-        if world.connections is None:
+        if world.routers is not None:
+            connected = world.routers.neighbours(node)
+        elif world.connections is None:
             connected = [world.nodes[name] for name in sorted(node.asked)]
         else:
             connected = [world.numbered[n] for n in world.connections.of(node.number)]
         met = rpc.PeerIdentified(node.seen)
         for other in connected:
-            world.later(world.latency(node, other), other, met)
+            world.later(world.one_way_s(node, other), other, met)
 
     def _send(self, node: SimNode, to: Contact, message: work.WorkMessage) -> None:
         world = self._world
         other = world.peers.get(to.peer_id)
         if world.streams is not None and other is not None:
-            world.streams.send(node, other, message)
+            world.streams.send(node, other, message, to)
             return
-        if other is None or not other.alive:
+        no_way = world.routers is not None and world.routers.way(node, to) is None
+        if other is None or not other.alive or no_way:
             lost = Undelivered(to.peer_id, "connection refused")
             world.later(world.refusal_s(node, other), node, lost)
             return
@@ -210,7 +276,7 @@ class Requests:
         other = world.peers.get(ask.to.peer_id)
         if other is None or not (other.alive or other.silent):
             self._fail(asking, world.now_s + world.refusal_s(node, other), "connection refused")
-        elif world.is_in_vain(node, other) or world.is_lost():
+        elif world.is_in_vain(node, other, ask.to) or world.is_lost():
             self._fail(asking, asking.deadline_s, "no answer in time")
         else:
             if world.residents is not None:
@@ -229,7 +295,7 @@ class Requests:
             self._fail(asking, asking.deadline_s, "no answer in time")
             return
         if not other.alive:
-            at_s = world.now_s + world.latency(other, asking.node)
+            at_s = world.now_s + world.one_way_s(other, asking.node)
             self._fail(asking, at_s, "the connection broke")
             return
         self._count += 1
@@ -243,12 +309,12 @@ class Requests:
         asker, request = asking.node, asking.ask.message
         reply: Any = message
         if message is not None:
-            if world.is_cut(node, asker) or world.is_lost():
+            if world.is_cut(node, asker) or self._is_over(node, asker) or world.is_lost():
                 self._fail(asking, asking.deadline_s, "no answer in time")
                 return
             if not world.lean:
                 reply = codec.parse_reply(codec.encode(message), request)
-        at_s = world.now_s + world.latency(node, asker)  # on the connection that it came over
+        at_s = world.now_s + world.one_way_s(node, asker)  # on the connection that it came over
         if at_s > asking.deadline_s:
             self._fail(asking, asking.deadline_s, "no answer in time")
             return
@@ -258,6 +324,11 @@ class Requests:
             world.note(node, asker, reply)
         answered = rpc.ResponseReceived(asking.ask.request_id, node.contact, reply)
         world.at(at_s, world.deliver_to, asking.incarnation, asker, answered)
+
+    def _is_over(self, node: SimNode, asker: SimNode) -> bool:
+        """Whether the connection that the request came over is."""
+        routers = self._world.routers
+        return routers is not None and routers.link(node, asker) is None and node is not asker
 
     def _fail(self, asking: _Asking, at_s: float, reason: str) -> None:
         world = self._world

@@ -17,6 +17,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.messages import WorkMessage, pack, parse
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 
@@ -74,12 +75,15 @@ class Streams:
         self._sending: dict[tuple[int, int], _Stream] = {}
         self._cuts: dict[tuple[int, int], float] = {}
 
-    def send(self, node: SimNode, other: SimNode, message: WorkMessage) -> None:
+    def send(
+        self, node: SimNode, other: SimNode, message: WorkMessage, to: Contact | None = None
+    ) -> None:
+        """`to` is how it knows the other one, which is dialled where there is no connection."""
         world = self._world
         known = (s for s in self._streams.get(_pair(node, other), ()) if node.number in s.known)
         stream = self._sending.get((node.number, other.number)) or next(known, None)
         if stream is None:
-            if not other.alive or self._is_cut(node, other):
+            if not other.alive or self._is_cut(node, other) or not _has_way(node, to):
                 self._refuse(node, other)
                 return
             incarnations = {node.number: node.incarnation, other.number: other.incarnation}
@@ -87,8 +91,9 @@ class Streams:
             self._streams.setdefault(_pair(node, other), []).append(stream)
         self._sending[node.number, other.number] = stream
         stream.sent_s[node.number] = world.now_s
-        one_way_s = world.latency(node, other)
-        at_s = world.now_s + one_way_s * (1 + self._rng.random())
+        one_way_s = world.one_way_s(node, other)
+        sent_s = world.now_s + world.delay_s(node, other) - one_way_s  # once it is dialled
+        at_s = sent_s + one_way_s * (1 + self._rng.random())
         at_s = stream.last_s[node.number] = max(at_s, stream.last_s.get(node.number, 0.0))
         frame = _Frame(node, other, parse(pack(message)), at_s)
         stream.flying.append(frame)
@@ -108,6 +113,8 @@ class Streams:
             if node.alive and node.incarnation == incarnations[node.number]:
                 gone = Disconnected(other.identity.peer_id)
                 self._world.later(self._world.latency(a, b), node, gone)
+        if self._world.routers is not None:
+            self._world.routers.drop(a, b, told=True)
 
     def cut(self, a: SimNode, b: SimNode) -> None:
         since_s = self._cuts.setdefault(_pair(a, b), self._world.now_s)
@@ -124,7 +131,7 @@ class Streams:
             for frame in stream.flying:
                 if frame.at_s <= now_s:  # it was due, and is sent once more
                     sender = frame.sender.number
-                    late_s = max(now_s + self._world.latency(a, b), stream.last_s[sender])
+                    late_s = max(now_s + self._world.one_way_s(a, b), stream.last_s[sender])
                     frame.at_s = stream.last_s[sender] = late_s
                     self._world.at(late_s, self._arrive, stream, frame)
 
@@ -196,6 +203,11 @@ class Streams:
     def _bring(self, frame: _Frame, incarnation: int) -> None:
         if frame.receiver.incarnation == incarnation:
             self._world.delivered(frame.sender, frame.receiver, frame.message)
+
+
+def _has_way(node: SimNode, to: Contact | None) -> bool:
+    routers = node.world.routers
+    return routers is None or to is None or routers.way(node, to) is not None
 
 
 def _pair(a: SimNode, b: SimNode) -> tuple[int, int]:

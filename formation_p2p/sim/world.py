@@ -20,10 +20,10 @@ import hashlib
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
@@ -41,8 +41,9 @@ from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.connections import Connections, private_address, public_address
 from formation_p2p.sim.executor import Run
-from formation_p2p.sim.node import TRUE, Clock, SimNode, SimPeer
+from formation_p2p.sim.node import TRUE, Clock, Residents, SimNode, SimPeer
 from formation_p2p.sim.performer import Performer
+from formation_p2p.sim.routers import Router, Routers
 from formation_p2p.sim.streams import Streams
 
 # 2026-01-01, so that records and grants have plausible times.
@@ -51,18 +52,6 @@ EPOCH_UNIX_S: Final = 1_767_225_600.0
 LATENCY_S: Final = 0.010
 # A world that does more than this in one `elapse` is in a loop, if it is not told otherwise.
 MAX_STEPS: Final = 5_000_000
-
-
-class Residents(Protocol):
-    """Nodes that have been in a world for long (simulations/residents.py). `waking` is the one
-    that wakes just now."""
-
-    @property
-    def waking(self) -> SimNode | None: ...
-
-    def __contains__(self, node: SimNode, /) -> bool: ...
-
-    def wake(self, node: SimNode, events: Iterable[PeerEvent]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +96,8 @@ class World:
         self.connections = connections
         # With streams that break, where the network is to fail; else it only is cut.
         self.streams: Streams | None = None
+        # Where nodes are behind routers; then a connection is kept until something breaks it.
+        self.routers: Routers | None = None
         # How long it takes to end what runs under a lease.
         self.fence_s: Callable[[], float] = lambda: 0.0
         # Sees each event, and what came of it, before that is performed.
@@ -138,20 +129,21 @@ class World:
         gates: Sequence[SimNode] | None = None,
         site: int = 0,
         public: bool = False,
+        router: Router | None = None,
         disguise: Callable[[Peer], SimPeer] | None = None,
         asleep: bool = False,
     ) -> SimNode:
         """A new node, joining through `gates`, or the first one of the world.
 
         A stranger's grant is of another network. Those with `public` addresses are each in a
-        subnet of their own. With a `disguise` its peer is not the shipped one. One that is `asleep`
-        is not there before it is told to `wake` or gets any event; asking one of the `residents`
-        wakes it, so that they wake as they are needed.
+        subnet of their own; one behind a `router` has none. With a `disguise` its peer is not the
+        shipped one. One that is `asleep` is not there before it is told to `wake` or gets any
+        event; asking one of the `residents` wakes it, so that they wake as they are needed.
         """
         identity = self._identity(name)
         number = len(self.numbered)
-        address = public_address(number) if public else private_address(number)
-        contact = Contact(identity.peer_id, (address,))
+        address = public_address(number) if public and not router else private_address(number)
+        contact = Contact(identity.peer_id, () if router else (address,))
 
         @cache
         def joined() -> Network:
@@ -170,7 +162,9 @@ class World:
         if gates is None:
             gates = list(self.nodes.values())[:1]
         known = tuple(gate.contact for gate in gates)
-        node = SimNode(name, number, self, identity, contact, known, born, joined, site)
+        node = SimNode(
+            name, number, self, identity, contact, address, known, born, joined, router, site
+        )
         node.clock = self.clock_of(name)
         self.nodes[name] = node
         self.peers[identity.peer_id] = node
@@ -227,7 +221,10 @@ class World:
         if self.residents is not None and node in self.residents:
             self.residents.wake(node, events)
         else:
-            self.deliver(node, Joined(node.contact.addresses, node.gates, node.remembered))
+            addresses = node.contact.addresses
+            if self.routers is not None:
+                addresses = self.routers.began(node)
+            self.deliver(node, Joined(addresses, node.gates, node.remembered))
 
     def kill(self, node: SimNode) -> None:
         """As SIGKILL: nothing more is heard, and connections to it break."""
@@ -246,6 +243,8 @@ class World:
         """Begin a dead node's next incarnation. Of `events` it is told after it has joined."""
         if self.streams is not None:
             self.streams.restarted(node)
+        if self.routers is not None:
+            self.routers.restarted(node)
         node.begin_again()
         self.wake(node)
         for event in events:
@@ -269,12 +268,16 @@ class World:
     def cut(self, a: SimNode, b: SimNode) -> None:
         """Nothing passes between the two until `heal`. They are not told: packets just vanish."""
         self._cuts.add(frozenset((a.name, b.name)))
-        if self.streams is not None:
+        if self.routers is not None:
+            self.routers.cut(a, b)
+        elif self.streams is not None:
             self.streams.cut(a, b)
 
     def heal(self, a: SimNode, b: SimNode) -> None:
         self._cuts.discard(frozenset((a.name, b.name)))
-        if self.streams is not None:
+        if self.routers is not None:
+            self.routers.heal(a, b)
+        elif self.streams is not None:
             self.streams.heal(a, b)
 
     def deliver(self, node: SimNode, event: PeerEvent) -> None:
@@ -287,8 +290,7 @@ class World:
         if not node.awake:
             self.wake(node)
         peer = node.peer
-        mono_s = node.clock.mono_s(self.now_s)
-        now = Moment(mono_s, EPOCH_UNIX_S + self.now_s + node.clock.unix_off_s)
+        now = self.moment(node)
         effects = peer.handle(event, now)
         self.witness(node, event, effects)
         for effect in effects:
@@ -297,6 +299,11 @@ class World:
         if due_s < node.tick_s and due_s != float("inf"):
             node.tick_s = due_s
             self.at(due_s, self._tick, node, due_s)
+
+    def moment(self, node: SimNode) -> Moment:
+        """What its clocks show now."""
+        unix_s = EPOCH_UNIX_S + self.now_s + node.clock.unix_off_s
+        return Moment(node.clock.mono_s(self.now_s), unix_s)
 
     def _identity(self, name: str) -> Identity:
         return Identity.from_seed(hashlib.sha256(f"{self.seed}/{name}".encode()).digest())
@@ -317,21 +324,37 @@ class World:
         neighbours = self.numbered
         if self.connections is not None:
             neighbours = [self.numbered[number] for number in self.connections.close(node.number)]
+        elif self.routers is not None:
+            neighbours = self.routers.neighbours(node)
         others = [other for other in neighbours if other is not node]
         if self.streams is not None:
             self.streams.died(node, others)
+        if self.routers is not None:
+            self.routers.died(node)
         return others
 
     def is_cut(self, a: SimNode, b: SimNode) -> bool:
+        """Whether what one of them sends now does not get to the other."""
+        if self.is_apart(a, b):
+            return True
+        link = None if self.routers is None else self.routers.link(a, b)
+        return link is not None and link.is_stalled
+
+    def is_apart(self, a: SimNode, b: SimNode) -> bool:
+        """Whether the network between them is cut."""
         return a.side != b.side or (bool(self._cuts) and frozenset((a.name, b.name)) in self._cuts)
 
     def is_lost(self) -> bool:
         return self.loss > 0 and self._loss_rng.random() < self.loss
 
-    def is_in_vain(self, a: SimNode, b: SimNode) -> bool:
-        """Whether nothing that `a` sends reaches `b`: it may need a dial, and have no way to it."""
+    def is_in_vain(self, a: SimNode, b: SimNode, to: Contact) -> bool:
+        """Whether nothing that `a` sends reaches `b`, which it knows as `to`: it may need a dial,
+        and have no way to it."""
         if not b.alive or self.is_cut(a, b):
             return True
+        if self.routers is not None:
+            link = self.routers.way(a, to)
+            return link is None or link.is_stalled
         if b.name not in self.undialable or self.connections is None:
             return False
         return not self.connections.are_connected(a.number, b.number)
@@ -340,7 +363,16 @@ class World:
         """Until a host says that nothing listens there, or that no node has this address."""
         return 2 * (LATENCY_S if other is None else self.latency(node, other))
 
+    def one_way_s(self, a: SimNode, b: SimNode) -> float:
+        """Along the connection that they have."""
+        if self.routers is None or (link := self.routers.link(a, b)) is None:
+            return self.latency(a, b)
+        return self.routers.one_way_s(link)
+
     def delay_s(self, a: SimNode, b: SimNode) -> float:
+        """Until what is sent now is there, dialling included."""
+        if self.routers is not None and (link := self.routers.link(a, b)) is not None:
+            return self.routers.delay_s(link)
         one_way_s = self.latency(a, b)
         if self.connections is None:
             return one_way_s

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
@@ -23,6 +22,7 @@ from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.records.addresses import address_bytes, read_addresses
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.interop.daemon_messages import (
     Dht,

@@ -7,7 +7,7 @@
 
 Every call blocks, and has a deadline; a daemon serves one call at a time, so for several at once
 take several threads, each with a `Daemon.another()`. The daemons listen on the loopback
-interface alone and know nobody before they are told.
+interface alone, unless they are told where, and know nobody before they are told.
 
 What is said on its unix socket is in `daemon_messages.py`.
 """
@@ -19,7 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,15 +181,21 @@ class Daemon:
 
 
 @contextmanager
-def daemons(count: int, *flags: str) -> Iterator[list[Daemon]]:
-    """So many daemons, full members of the DHT, with nobody known; ended with the block."""
+def daemons(
+    count: int,
+    *flags: str,
+    listen: str = LOOPBACK,
+    inside: Callable[[Sequence[str]], list[str]] = list,
+) -> Iterator[list[Daemon]]:
+    """So many daemons, full members of the DHT, with nobody known; ended with the block. `inside`
+    makes the command that runs one on a machine of a lab, where `listen` is."""
     binary = fetch.p2pd()
     # A unix socket's path has at most 108 bytes.
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p2pd-", dir="/tmp")))
         # All are started first, and then waited for.
         started = [
-            stack.enter_context(_running(binary, folder / str(number), flags))
+            stack.enter_context(_running(inside, binary, folder / str(number), listen, flags))
             for number in range(count)
         ]
         clients = []
@@ -216,11 +222,18 @@ class _Starting:
 
 
 @contextmanager
-def _running(binary: Path, stem: Path, flags: Sequence[str]) -> Iterator[_Starting]:
+def _running(
+    inside: Callable[[Sequence[str]], list[str]],
+    binary: Path,
+    stem: Path,
+    listen: str,
+    flags: Sequence[str],
+) -> Iterator[_Starting]:
     control, log = stem.with_suffix(".sock"), stem.with_suffix(".log")
+    places = (f"-listen=/unix{control}", f"-hostAddrs={listen}")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(binary), f"-listen=/unix{control}", f"-hostAddrs={LOOPBACK}", *FLAGS, *flags],
+            inside([str(binary), *places, *FLAGS, *flags]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -14,9 +14,9 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ class Program(Node):
     @cached_property
     def contact(self) -> Contact:
         """Waits until it has started."""
-        return _contact(self._line(START_S))
+        return contact_of(self._line(START_S))
 
     def connect(self, to: Contact) -> None:
         self.do("connect", peer=to.peer_id, addresses=to.addresses)
@@ -95,7 +95,7 @@ class Program(Node):
         self.do("provide", name=name.hex())
 
     def find_providers(self, name: bytes) -> tuple[Contact, ...]:
-        return tuple(map(_contact, self.do("find_providers", name=name.hex())))
+        return tuple(map(contact_of, self.do("find_providers", name=name.hex())))
 
     def put_value(self, name: bytes, value: bytes) -> None:
         self.do("put_value", name=name.hex(), value=value.hex())
@@ -152,7 +152,7 @@ class Ours(Program):
         return None if value is None else bytes.fromhex(value)
 
     def held_providers(self, name: bytes) -> tuple[Contact, ...]:
-        return tuple(map(_contact, self.do("held", name=name.hex())["providers"]))
+        return tuple(map(contact_of, self.do("held", name=name.hex())["providers"]))
 
 
 class Go(Node):
@@ -197,12 +197,13 @@ def py_libp2p() -> Iterator[Node]:
 
 
 @contextmanager
-def js_libp2p() -> Iterator[Node]:
+def js(name: str, *arguments: str) -> Iterator[Program]:
+    """js-libp2p, as the head of `js/NAME.mjs` says."""
     node, folder = fetch.js()
     # Modules are looked for beside the script.
-    script = folder / "node.mjs"
-    shutil.copy(fetch.JS_SOURCE / "node.mjs", script)
-    with _running([str(node), str(script)], folder) as (process, log):
+    for each in (script := f"{name}.mjs", "lines.mjs"):
+        shutil.copy(fetch.JS_SOURCE / each, folder)
+    with _running([str(node), str(folder / script), *arguments], folder) as (process, log):
         yield Program(process, log)
 
 
@@ -212,7 +213,21 @@ def go_libp2p() -> Iterator[Node]:
         yield Go(daemon)
 
 
-FOREIGN: Final = {"go": go_libp2p, "js": js_libp2p, "py": py_libp2p}
+@contextmanager
+def punching(
+    inside: Callable[[Sequence[str]], list[str]], role: str, *arguments: str
+) -> Iterator[Program]:
+    """As `punching_node.py` says, on a machine of a lab."""
+    command = [sys.executable, "-m", "tests.interop.punching_node", role, *arguments]
+    with _running(inside(command), ROOT) as (process, log):
+        yield Program(process, log)
+
+
+FOREIGN: Final[Mapping[str, Callable[[], AbstractContextManager[Node]]]] = {
+    "go": go_libp2p,
+    "js": partial(js, "node"),
+    "py": py_libp2p,
+}
 
 
 @contextmanager
@@ -243,7 +258,7 @@ def _running(
             process.stdout.close()
 
 
-def _contact(reported: dict[str, Any]) -> Contact:
+def contact_of(reported: dict[str, Any]) -> Contact:
     return Contact(parse_peer_id(reported["peer"]), tuple(reported["addresses"]))
 
 

@@ -89,7 +89,9 @@ def test_a_gate_whose_connection_broke_is_dialled_soon_and_told_of_when_it_answe
     alice.dht.table.saw(BOB, NOW.mono_s)
     for other in (BOB, CAROL):  # these are none, and one is not even known
         alice.dht.disconnected(other.peer_id, after(2))
+    assert not alice.dht.missing_gates
     alice.dht.disconnected(GATE.peer_id, after(2))
+    assert alice.dht.missing_gates == {GATE.peer_id}
     alice.dht.tick(after(2.5))
     assert pings(alice) == []
     alice.dht.tick(after(3))
@@ -97,6 +99,7 @@ def test_a_gate_whose_connection_broke_is_dialled_soon_and_told_of_when_it_answe
     assert ping.to == GATE
     alice.respond(ping, Nodes(()))
     assert [gate.peer_id for gate in alice.dht.take_gates()] == [GATE.peer_id]
+    assert not alice.dht.missing_gates
     alice.dht.tick(after(60))
     assert pings(alice) == []
 
@@ -154,3 +157,10 @@ def test_a_client_that_was_never_known_is_not_asked_later() -> None:
     alice.dht.handle(PeerIdentified(Contact(CAROL.peer_id)), NOW)
     alice.dht.tick(after(DHT.first_retry_s))
     assert asked(alice) == [GATE]
+
+
+def test_a_node_is_no_member_that_it_has_met() -> None:
+    gates = Gates(ALICE.peer_id, DHT)
+    gates.met(ALICE.peer_id)
+    gates.met(BOB.peer_id)
+    assert gates.members == (Contact(BOB.peer_id),)

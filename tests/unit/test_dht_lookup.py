@@ -206,12 +206,22 @@ def test_it_does_not_wait_for_those_who_are_no_longer_among_the_nearest() -> Non
     assert numbers(lookup.closest()) == [1, 8]  # 9 has not answered
 
 
-def test_oneself_and_who_has_no_address_are_not_asked() -> None:
-    lookup = lookup_of(Key(0), [Contact(OWN, ("/ip4/10.0.0.1/tcp/1",)), Contact(PeerId("1"))])
+def test_oneself_and_one_that_is_named_without_an_address_are_not_asked() -> None:
+    lookup = lookup_of(Key(0), [Contact(OWN, ("/ip4/10.0.0.1/tcp/1",)), *contacts(2)])
+    assert numbers(lookup.next_peers()) == [2]
+    lookup.answered(PeerId("2"), [Contact(PeerId("1"))])
     assert lookup.next_peers() == ()
     assert lookup.finished
-    assert lookup.closest() == ()
-    assert lookup.asked == 0
+    assert numbers(lookup.closest()) == [2]
+
+
+def test_a_seed_without_an_address_may_be_connected_and_is_asked_once() -> None:
+    lookup = lookup_of(Key(0), [Contact(PeerId("1")), Contact(PeerId("2"))], width=2)
+    assert numbers(lookup.next_peers()) == [1, 2]
+    lookup.failed(PeerId("1"))
+    lookup.answered(PeerId("2"), [Contact(PeerId("1"))])
+    assert lookup.next_peers() == ()
+    assert numbers(lookup.closest()) == [2]
 
 
 def test_of_all_that_it_hears_it_keeps_a_bounded_number_and_those_are_the_nearest() -> None:
@@ -287,8 +297,13 @@ def test_nobody_who_was_named_and_is_nearer_is_left_unasked(data: st.DataObject)
     seeds = data.draw(some)
     width, alpha = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 10))
     lookup = lookup_for(data.draw(st.integers(0, 255)), seeds, width=width, alpha=alpha)
-    asked = run(lookup, lambda peer: contacts(*named.get(int(peer), [])), random.Random(1))
-    heard = set(seeds).union(*(named.get(int(peer), []) for peer in asked))
+    heard = set(seeds)
+
+    def answer(peer: PeerId) -> tuple[Contact, ...]:
+        heard.update(named.get(int(peer), []))
+        return contacts(*named.get(int(peer), []))
+
+    run(lookup, answer, random.Random(1))
     nearest = sorted(heard, key=lambda number: number ^ lookup.target)
     assert numbers(lookup.closest()) == nearest[:width]
 

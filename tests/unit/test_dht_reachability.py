@@ -191,6 +191,23 @@ def test_it_asks_again_at_once_where_it_moves_and_not_where_it_stays() -> None:
     assert reachability.at_s == 6.0 + DHT.round_s
 
 
+def test_where_some_addresses_stay_and_reach_as_far_it_is_what_it_was_until_it_is_asked() -> None:
+    reachability = after_votes(True)
+    reachability.moved((OUTSIDE, LAN), 5.0)
+    assert reach_of(reachability) is Reach.SERVER
+    for voter in reachability.wanted(crowd(DHT.voters)):
+        reachability.answered(voter.peer_id, False)
+    assert reach_of(reachability) is Reach.CLIENT
+    reachability.moved((OUTSIDE,), 6.0)
+    assert reach_of(reachability) is Reach.CLIENT
+    # Neighbours have dialled it; whether those outside can is another question.
+    near = node(LAN)
+    near.dialled_by(peer("bob"), "192.168.1.9")
+    assert reach_of(near) is Reach.SERVER
+    near.moved((LAN, OUTSIDE), 7.0)
+    assert reach_of(near) is Reach.UNKNOWN
+
+
 # -- for others ---------------------------------------------------------------------------------
 
 
@@ -215,3 +232,15 @@ def test_of_all_a_bounded_number_in_a_minute_and_at_once() -> None:
     dials.ended()
     assert not dials.admits(peer("bob"), 30.0)
     assert dials.admits(peer("bob"), 60.0)
+
+
+def test_half_is_kept_from_those_who_may_not_have_it() -> None:
+    dials = ProbeLimits()
+    for number in range(DHT.max_probes_of_all // 2):
+        assert dials.counts(peer(number), 0.0, in_half=True)
+    assert not dials.counts(peer("bob"), 0.0, in_half=True)
+    assert dials.counts(peer("bob"), 0.0)
+    for _ in range(DHT.max_probes_in_flight // 2):
+        assert dials.begins(in_half=True)
+    assert not dials.begins(in_half=True)
+    assert dials.begins()

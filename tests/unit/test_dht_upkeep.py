@@ -74,6 +74,7 @@ def test_two_who_join_in_the_same_moment_know_each_other_soon() -> None:
     assert alice.peer_id in bob.dht.table
 
 
+@pytest.mark.at_length
 def test_each_bucket_is_looked_into_by_a_key_of_its_own() -> None:
     town = village(1, 60, k=4)
     town.elapse(60)

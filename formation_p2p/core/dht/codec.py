@@ -11,8 +11,6 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final, assert_never
 
-from google.protobuf.message import DecodeError
-
 from formation_p2p.core.dht import kad_pb2
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact
@@ -25,6 +23,7 @@ from formation_p2p.core.records.addresses import (
     read_addresses,
     short_addresses,
 )
+from formation_p2p.core.records.protobuf import read_protobuf
 
 _Type = kad_pb2.Message
 # A request and its reply are of one type.
@@ -90,7 +89,7 @@ def encode(message: kad.Message) -> bytes:
 def parse_request(raw: bytes, sender: PeerId | None = None) -> kad.Request:
     """Of several providers that ADD_PROVIDER names, the one that is its sender counts. Raises
     ProtocolViolation for all but a request within the bounds."""
-    wire = _parse(raw)
+    wire = read_protobuf(kad_pb2.Message, raw, "a DHT message")
     if wire.type == _Type.PING:
         return kad.Ping()
     if not 0 < len(wire.key) <= kad.MAX_NAME_BYTES:
@@ -128,7 +127,7 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
     ProtocolViolation for all else."""
     if isinstance(request, kad.AddProvider) and not request.acknowledged:
         return None
-    wire = _parse(raw)
+    wire = read_protobuf(kad_pb2.Message, raw, "a DHT message")
     expected = _TYPES[type(request)]
     if wire.type != expected:
         raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
@@ -152,13 +151,6 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
             return kad.Stored(request.name, _read_value(wire))
         case _:
             assert_never(request)
-
-
-def _parse(raw: bytes) -> kad_pb2.Message:
-    try:
-        return kad_pb2.Message.FromString(raw)
-    except DecodeError as error:
-        raise ProtocolViolation(f"{len(raw)} bytes that are not a DHT message") from error
 
 
 def _keep_sender(wire: kad_pb2.Message, sender: PeerId | None) -> None:

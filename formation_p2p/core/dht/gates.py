@@ -2,7 +2,9 @@
 
 The gates are asked by a node that knows no other peer, so that they stay cool. Where none of them
 answers, the peers of before are asked: those that were remembered from an earlier incarnation, and
-those that were lost. Nothing is believed of these but where to dial.
+those that were lost. Nothing is believed of these but where to dial. Those that were found on the
+same LAN are asked along with the gates, and so are members: those behind routers serve no DHT, but
+over a connection that is there they tell of themselves.
 
 A gate that does not answer, or whose connection broke, is `gone`: it is dialled ever more rarely.
 After a restart it knows no peer until it has met this node again.
@@ -35,10 +37,14 @@ class Gates:
         self._gates: dict[PeerId, Contact] = {}
         self._gone: dict[PeerId, Contact] = {}
         self._before: dict[PeerId, Contact] = {}  # what was lost last comes last
+        self._nearby: dict[PeerId, Contact] = {}  # likewise, of those found
+        self._members: dict[PeerId, Contact] = {}  # likewise, of those met
         self._unanswered = False
         self._wait_s = parameters.first_retry_s
         self.at_s = float("inf")
         self.back: list[Contact] = []
+        self.missing: set[PeerId] = set()
+        """The gates that have answered, and are gone."""
 
     def begin(self, gates: Iterable[Contact], remembered: Iterable[Contact]) -> None:
         self._gates = {gate.peer_id: gate for gate in gates if gate.peer_id != self._own}
@@ -52,7 +58,23 @@ class Gates:
     def seeds(self) -> tuple[Contact, ...]:
         """The peers to ask while no other is known."""
         before = self._before.values() if self._unanswered or not self._gates else ()
-        return (*self._gates.values(), *before)
+        seeds = (*self.members, *before, *self._nearby.values(), *self._gates.values())
+        return tuple({seed.peer_id: seed for seed in seeds}.values())
+
+    @property
+    def members(self) -> tuple[Contact, ...]:
+        """Without addresses: only those that are connected can be asked."""
+        return tuple(self._members.values())
+
+    def met(self, member: PeerId) -> None:
+        """It has shown a grant of this network."""
+        if member != self._own:
+            _put(self._members, Contact(member), self._parameters.max_members)
+
+    def found(self, nearby: Iterable[Contact]) -> None:
+        """These are on the same LAN, or so it was told there."""
+        for contact in nearby:
+            _put(self._nearby, contact, self._parameters.max_before)
 
     def unanswered(self) -> bool:
         """None of them answered a search. Returns whether there are others to ask now."""
@@ -77,6 +99,7 @@ class Gates:
         return gone
 
     def answered(self, contact: Contact) -> None:
+        self.missing.discard(contact.peer_id)
         if self._gone.pop(contact.peer_id, None) is not None:
             self.back.append(contact)
             self._wait_s = self._parameters.first_retry_s
@@ -87,6 +110,7 @@ class Gates:
     def lost(self, contact: Contact, now_s: float, *, last: bool) -> None:
         """A peer that was known does not answer. `last`: none is left."""
         if contact.peer_id in self._gates:
+            self.missing.add(contact.peer_id)
             self._gone[contact.peer_id] = self._gates[contact.peer_id]
             self._wait_s = self._parameters.first_retry_s
         else:
@@ -102,7 +126,11 @@ class Gates:
     def _remember(self, contact: Contact) -> None:
         if contact.peer_id == self._own or contact.peer_id in self._gates:
             return
-        self._before.pop(contact.peer_id, None)
-        if len(self._before) >= self._parameters.max_before:
-            del self._before[next(iter(self._before))]
-        self._before[contact.peer_id] = contact
+        _put(self._before, contact, self._parameters.max_before)
+
+
+def _put(contacts: dict[PeerId, Contact], contact: Contact, most: int) -> None:
+    contacts.pop(contact.peer_id, None)
+    if len(contacts) >= most:
+        del contacts[next(iter(contacts))]
+    contacts[contact.peer_id] = contact

@@ -7,7 +7,7 @@ Sources are named where each part is: `routing.py`, `lookup.py`, `store.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set
 from typing import Generic, assert_never
 
 from formation_p2p.core.dht import messages as kad
@@ -68,7 +68,9 @@ class Kademlia(Generic[R]):
         node without this call joins as a server, and probes nothing."""
         self.table.moved(addresses)
         self._reachability.moved(addresses, now.mono_s)
-        self._effects.append(rpc.Advertise(self._reachability.reach, cause="the addresses changed"))
+        reach = self._reachability.reach
+        self._effects.append(rpc.Advertise(reach, cause="the addresses changed"))
+        self._reach_out(reach)
 
     def bootstrap(
         self,
@@ -91,6 +93,21 @@ class Kademlia(Generic[R]):
             return None
         return self._join(now, "no gate answers")
 
+    def found_nearby(self, contacts: Iterable[Contact], now: Moment) -> None:
+        """Peers of this network may be on the same LAN. Where no peer is known they are asked at
+        once, whatever the gates do; else those that the table has room for."""
+        others = [contact for contact in contacts if contact.peer_id != self._own]
+        self._gates.found(others)
+        if others and not len(self.table):
+            self._join(now, "found nearby", others)
+            return
+        for contact in others:
+            self._meet(contact)
+
+    def met(self, member: PeerId) -> None:
+        """A peer has shown a grant of this network: it is asked where no other peer is known."""
+        self._gates.met(member)
+
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """The last connection with a peer broke. In a network of fewer than k peers each gate is to
         know all of them; in a larger one it finds them once it knows some."""
@@ -99,10 +116,17 @@ class Kademlia(Generic[R]):
             self._gates.disconnected(contact, now.mono_s)
 
     def search(
-        self, request: kad.Query, now: Moment, cause: str, *, width: int | None = None
+        self,
+        request: kad.Query,
+        now: Moment,
+        cause: str,
+        *,
+        width: int | None = None,
+        seeds: Iterable[Contact] = (),
     ) -> OperationId:
         """Ask the peers nearest to the request's name. Ends as Searched, with what `width` of the
-        nearest hold, and who they are."""
+        nearest hold, and who they are. Where no peer is known, it begins with the `seeds`, or else
+        with the gates."""
         ours = self.parameters
         if width is None:
             # With fewer than k peers every one of them is among the k nearest to every name, and
@@ -112,7 +136,7 @@ class Kademlia(Generic[R]):
         is_wide = width != ours.beta
         lookup = Lookup(
             target,
-            self.table.closest(target, self._k) or self._gates.seeds,
+            self.table.closest(target, self._k) or tuple(seeds) or self._gates.seeds,
             own=self._own,
             width=width,
             alpha=ours.alpha if is_wide else ours.search_alpha,
@@ -121,13 +145,23 @@ class Kademlia(Generic[R]):
         )
         return self.operations.search(lookup, request, now, cause)
 
+    @property
+    def missing_gates(self) -> Set[PeerId]:
+        """Those that have answered, and are gone."""
+        return self._gates.missing
+
+    @property
+    def is_client(self) -> bool:
+        """Whether others cannot dial this node: they are not sent to it."""
+        return self._reachability.reach is Reach.CLIENT
+
     def nearest(self, name: bytes, peers: Iterable[Contact], count: int) -> tuple[Contact, ...]:
         """The `count` nearest to a name of these peers and, if others can ask it, this node. Those
         of a crowded subnet are among them only where there are too few others, as in a lookup:
         anyone may have named them."""
         target = key_of(name)
         by_id = {peer.peer_id: peer for peer in peers}
-        if self._reachability.reach is not Reach.CLIENT:
+        if not self.is_client:
             by_id[self._own] = Contact(self._own)
         ranked = sorted(by_id.values(), key=lambda c: distance(key_of_peer(c.peer_id), target))
         crowded = crowding(subnets(contact.addresses) for contact in ranked)
@@ -161,8 +195,11 @@ class Kademlia(Generic[R]):
                 else:
                     self._lost(peer.peer_id, now)
             case rpc.ResponseReceived(request_id, sender, message):
+                was_alone = not len(self.table)
                 suspect = self.table.saw(sender, now.mono_s)
                 self._gates.answered(sender)
+                if was_alone and len(self.table):
+                    self._begin_again(tuple(self.table))
                 if suspect is not None:
                     self._ping(suspect, "is it still there? another one waits for its place")
                 self._settle(request_id, True, message, now)
@@ -170,6 +207,8 @@ class Kademlia(Generic[R]):
                 to, _, _ = self._in_flight[request_id]
                 if self.table.is_at(to):  # and not elsewhere, as a liar may have said
                     self._lost(to.peer_id, now)
+                    if not len(self.table):
+                        self._begin_again(self._gates.members)
                 self._settle(request_id, False, None, now)
             case _:
                 assert_never(event)
@@ -298,11 +337,24 @@ class Kademlia(Generic[R]):
         nearest = self.table.closest(key_of(name), self._k + 1)
         return tuple(each for each in nearest if each.peer_id != sender.peer_id)[: self._k]
 
-    def _join(self, now: Moment, cause: str) -> OperationId:
-        """Look up our own key: through the gates, and those of before, while no peer is known."""
+    def _join(self, now: Moment, cause: str, seeds: Iterable[Contact] = ()) -> OperationId:
+        """Look up our own key: through the seeds, or the gates and those of before, while no peer
+        is known."""
         self._gates.asked(now.mono_s)
         self._refresh.joined(now.mono_s)
-        return self.search(kad.FindNode(self._own_name), now, cause, width=self._k)
+        own = kad.FindNode(self._own_name)
+        return self.search(own, now, cause, width=self._k, seeds=seeds)
+
+    def _begin_again(self, seeds: Collection[Contact]) -> None:
+        """There is a first peer, or the last one is lost. The searches that wait for others, such
+        as gates that do not answer, go through these; what those have to say is not waited for."""
+        if not seeds:
+            return
+        stuck = self.operations.stuck({contact.peer_id for contact in seeds})
+        for number, (to, operation, dials_back) in self._in_flight.items():
+            if operation in stuck:
+                self._in_flight[number] = (to, None, dials_back)
+        self.operations.begin_again(stuck, seeds)
 
     def _retry(self, now: Moment) -> None:
         if len(self.table) == 0:

@@ -135,6 +135,23 @@ class Lookup:
         self._stale = 0  # of the seeds have failed
         self._hear_of(seeds, self._table)
 
+    def through(self, seeds: Iterable[Contact]) -> Lookup:
+        """The same, begun anew with other peers."""
+        return Lookup(
+            self.target,
+            seeds,
+            own=self._own,
+            width=self._width,
+            alpha=self._alpha,
+            spare=self._spare,
+            parameters=self._parameters,
+            key_of=self._key_of,
+        )
+
+    def __iter__(self) -> Iterator[PeerId]:
+        """Those asked that have answered, or may."""
+        return (peer_id for _, peer_id in self._nearest)
+
     def next_peers(self) -> tuple[Contact, ...]:
         """The peers to ask now; none while all there are to ask are waiting, or at the end."""
         peers: list[Contact] = []
@@ -272,8 +289,8 @@ class Lookup:
     def _hear_of(self, contacts: Iterable[Contact], namer: _Namer) -> None:
         for contact in contacts:
             peer_id = contact.peer_id
-            if peer_id == self._own or not contact.addresses:
-                continue
+            if peer_id == self._own or not (contact.addresses or namer is self._table):
+                continue  # a seed without addresses may be connected
             known = self._known.get(peer_id)
             if known is None:
                 place = _places(contact.addresses)[0]

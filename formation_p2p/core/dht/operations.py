@@ -5,7 +5,7 @@ A search asks the peers nearest to a name what they hold; a publish writes to gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, Generic, NewType, Protocol, TypeVar
 
@@ -170,6 +170,22 @@ class Operations(Generic[R]):
                 taken = (delivery.to for delivery in deliveries if delivery.taken)
                 return (*taken, *(to for to, _ in pending.values()))
         return ()
+
+    def stuck(self, known: Set[PeerId]) -> set[OperationId]:
+        """The searches that have asked none of those known."""
+        return {
+            running.operation
+            for running in self._operations.values()
+            if isinstance(running, _Search) and known.isdisjoint(running.lookup)
+        }
+
+    def begin_again(self, searches: Iterable[OperationId], seeds: Iterable[Contact]) -> None:
+        """Ask through other peers. No answer to what was asked may be passed to `settle`."""
+        for operation in searches:
+            search = self._operations[operation]
+            assert isinstance(search, _Search), "a publish is never stuck"
+            search.lookup = search.lookup.through(seeds)
+            self._drive(search)
 
     def settle(
         self,

@@ -49,6 +49,9 @@ class DhtParameters:
     # Peers of before, asked where no gate answers: one that answers is enough, and of thirty
     # machines one is still there.
     max_before: int = 32
+    # Members asked where no other peer is known: of those that were met last, the ones that are
+    # connected; for the others a request fails at once.
+    max_members: int = 128
     # Strangers pinged at once, to see whether they belong in the table.
     max_pings: int = 32
 

@@ -51,13 +51,16 @@ class Reachability:
         self._votes: dict[PeerId, bool] = {}
 
     def moved(self, addresses: tuple[str, ...], now_s: float) -> None:
-        """The addresses at which we are dialled from now on; none for a client."""
+        """The addresses at which we are dialled from now on; none for a client. What is known stays
+        until it is found anew, if some stay, and they are for the same peers."""
         if addresses == self._addresses:
             return
-        self._addresses = addresses
         hosts = (address.split("/", 3)[2] for address in addresses)
-        self._scope = max(map(_scope, hosts), default=0)
-        self.reach = Reach.UNKNOWN if addresses else Reach.CLIENT
+        scope = max(map(_scope, hosts), default=0)
+        stays = self._scope == scope and not set(self._addresses or ()).isdisjoint(addresses)
+        self._addresses, self._scope = addresses, scope
+        if not stays:
+            self.reach = Reach.UNKNOWN if addresses else Reach.CLIENT
         self._begin(now_s)
 
     def wanted(self, known: Iterable[Contact]) -> tuple[Contact, ...]:
@@ -125,7 +128,8 @@ class Reachability:
 
 
 class ProbeLimits:
-    """How often this node dials back for others. Call `ended` once for each that was admitted."""
+    """How often this node dials back for others: `admits` it, or count what has to be paid for
+    first, and `begin` once it is. Call `ended` once for each that began."""
 
     def __init__(self, parameters: DhtParameters = DhtParameters()) -> None:
         self._parameters = parameters
@@ -133,16 +137,24 @@ class ProbeLimits:
         self._in_flight = 0
 
     def admits(self, peer_id: PeerId, now_s: float) -> bool:
+        """Begins, if it may."""
+        is_free = self._in_flight < self._parameters.max_probes_in_flight
+        return is_free and self.counts(peer_id, now_s) and self.begins()
+
+    def counts(self, peer_id: PeerId, now_s: float, *, in_half: bool = False) -> bool:
+        """Whether a peer may have one more this minute, or, `in_half`, while half are left."""
         while self._last_minute and self._last_minute[0][0] <= now_s - _MINUTE_S:
             self._last_minute.popleft()
         of_one = sum(peer_id == other for _, other in self._last_minute)
-        if (
-            of_one >= self._parameters.max_probes_of_one
-            or len(self._last_minute) >= self._parameters.max_probes_of_all
-            or self._in_flight >= self._parameters.max_probes_in_flight
-        ):
+        of_all = self._parameters.max_probes_of_all // (2 if in_half else 1)
+        if of_one >= self._parameters.max_probes_of_one or len(self._last_minute) >= of_all:
             return False
         self._last_minute.append((now_s, peer_id))
+        return True
+
+    def begins(self, *, in_half: bool = False) -> bool:
+        if self._in_flight >= self._parameters.max_probes_in_flight // (2 if in_half else 1):
+            return False
         self._in_flight += 1
         return True
 

@@ -20,6 +20,7 @@ from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Searched
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.depth_search import agreed
+from formation_p2p.core.discovery.pace import Pace
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.publication import Publication
 from formation_p2p.core.discovery.shard_membership import Doubt, MembershipState, ShardMembership
@@ -76,11 +77,9 @@ class Announcer:
         self._signed: SignedProfile | None = None
         self._announced: Capacity | None = None
         self._round = 0
-        self._last_s = float("-inf")
-        self._due_s = float("inf")
+        self._pace = Pace(parameters)
+        self._due_s = self._changed_s = self._flush_s = float("inf")
         self._altered = False
-        self._changed_s = float("inf")
-        self._flush_s = float("inf")
         self._ready: dict[bytes, tuple[Contact, ...]] = {}  # by name: the peers to write to
         self._located: dict[bytes, tuple[Contact, ...]] = {}  # found while looking for a shard
         self._locating: dict[OperationId, _Locating] = {}
@@ -112,7 +111,14 @@ class Announcer:
         if announced is None or not (self._altered or self._matters(capacity, announced)):
             self._changed_s = float("inf")
         elif self._changed_s == float("inf"):
-            self._changed_s = self._not_too_soon(now, self._parameters.settle_s)
+            self._changed_s = self._pace.after(self._parameters.settle_s, now)
+
+    def moved(self, own: Contact, now: Moment) -> None:
+        """This machine is reached elsewhere: publish that at once, with what follows closely."""
+        self._own = own
+        if self._announced is not None:  # or the first profile says so
+            self._altered = True
+            self._changed_s = self._pace.moved(now, self._changed_s)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """A peer that holds the profile may come back without it, as a gate that restarts does.
@@ -120,7 +126,7 @@ class Announcer:
         """
         is_small = len(self._dht.table) < self._dht.parameters.k
         if peer_id in self._written and is_small and self._announced is not None:
-            self._due_s = min(self._due_s, self._not_too_soon(now, self._parameters.settle_s))
+            self._due_s = min(self._due_s, self._pace.after(self._parameters.settle_s, now))
 
     def met(self, gate: Contact, now: Moment) -> None:
         """A gate that was gone answers: it may have restarted, and newcomers ask it. It gets, at
@@ -135,10 +141,6 @@ class Announcer:
             others = (each for each in publication.replicas if each.peer_id != gate.peer_id)
             publication.replicas = tuple(others)
             self._put(publication, (gate,), now)
-
-    def _not_too_soon(self, now: Moment, wait_s: float) -> float:
-        """When `wait_s` is over, and the least interval since the last profile."""
-        return max(now.mono_s + wait_s, self._last_s + self._parameters.min_interval_s)
 
     def tick(self, now: Moment) -> None:
         if now.mono_s >= min(self._due_s, self._changed_s):
@@ -247,7 +249,7 @@ class Announcer:
             # takes the older for a replay.
             self._signed = None
             self._acknowledged = True
-            self._flush_s = self._not_too_soon(now, self._parameters.gather_s)
+            self._flush_s = self._pace.after(self._parameters.gather_s, now)
         own, shards = self._own.peer_id, self._parameters.shards
         depths = {
             self._shard(membership, depth): depth
@@ -293,8 +295,7 @@ class Announcer:
 
     def _gathered(self, now: Moment) -> None:
         """Write at once where no lookup is in flight, but no profile too soon after another."""
-        soonest_s = self._last_s + self._parameters.min_interval_s
-        is_soon = self._signed is None and now.mono_s < soonest_s
+        is_soon = self._signed is None and now.mono_s < self._pace.after(0.0, now)
         if self._ready and not self._locating and not is_soon:
             self._flush(now)
 
@@ -341,9 +342,13 @@ class Announcer:
             self._signed = self._issue(now, spans, False)
             self._ready = {name: each.replicas for name, each in self.publications.items()}
             self._announced = self._signed.profile.capacity
-            self._last_s = now.mono_s
+            self._pace.published(now)
             self._altered = False
             self._changed_s = float("inf")
+            if self._dht.is_client:  # where no gate answers, connected members ask this node
+                name, *more = self.publications
+                own = kad.AddProvider(name, kad.Provider(self._own, self._signed.raw), tuple(more))
+                self._dht.records.keep(self._own, own, now)
         writes = list(self._writes(kad.Provider(self._own, self._signed.raw)))
         self._ready.clear()
         self._acknowledged = False
@@ -390,10 +395,6 @@ class Announcer:
             (new.cpu_milli - old.cpu_milli, whole.cpu_milli),
             (new.memory_bytes - old.memory_bytes, whole.memory_bytes),
             (new.storage_bytes - old.storage_bytes, whole.storage_bytes),
-            (_share(new) - _share(old), 1000 * len(whole.gpus)),
+            (new.gpu_share_milli - old.gpu_share_milli, 1000 * len(whole.gpus)),
         ]
         return any(change and abs(change) >= least * total for change, total in changes)
-
-
-def _share(capacity: Capacity) -> int:
-    return sum(gpu.share_milli for gpu in capacity.gpus)

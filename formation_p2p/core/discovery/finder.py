@@ -139,11 +139,12 @@ class Finder:
         *,
         fresh: bool = False,
         roomy: bool = False,
+        least: int = 0,
     ) -> FindId | None:
         """The workers nearest to a key that could meet the needs; without needs all of them, as
         many as a search can see. None while too many finds are in flight. A `fresh` one uses no
         remembered answers. A `roomy` one looks for workers with room now, as far as announced, or
-        else for all that suit."""
+        else for all that suit. It is not content with fewer than `least`, where there are more."""
         requirements, buckets, ours = b"", [ANY], self._parameters
         if needs is not None:
             needs, requirements = self._narrowed(needs)
@@ -167,7 +168,7 @@ class Finder:
             fresh,
             roomy,
             suited=needs is not None,
-            wanted=ours.max_steps * ours.max_providers if needs is None else wanted,
+            wanted=ours.max_steps * ours.max_providers if needs is None else max(wanted, least),
             max_steps=ours.max_steps,
         )
         self._enter(find, first, now)

@@ -32,6 +32,11 @@ class DiscoveryParameters:
     min_interval_s: float = 5.0
     # ...or that has passed by then: offers hold capacity for a moment, and tasks may be short.
     settle_s: float = 2.0
+    # A worker that has moved cannot be found until it is published: changes so near to each other
+    # are told at once, so long after the last profile, and so many of them within a TTL.
+    move_settle_s: float = 0.5
+    move_interval_s: float = 1.0
+    max_quick_moves: int = 8
     # Without a peer to store it (the node is alone, or its gate is down) it is tried again so soon.
     retry_s: float = 2.0
     # A worker that has just started announces itself again so soon, then after twice as long, up

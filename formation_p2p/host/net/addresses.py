@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-import psutil
-
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.host.net.interfaces import Ip, interface_ips, lasting
 
 # The longest is /dns6/<253 characters>/tcp/65535/p2p/<52 characters>.
 MAX_ADDRESS_CHARS: Final = 400
@@ -23,7 +23,9 @@ _DNS_NAME: Final = re.compile(
     r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?",
     re.ASCII,
 )
-Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+_CIRCUIT: Final = "/p2p-circuit"
+# Two gates with two addresses each.
+MAX_CIRCUITS: Final = 4
 _FAMILIES: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
@@ -67,6 +69,57 @@ class TcpAddress:
 
     def __str__(self) -> str:
         return f"/{self.family}/{self.host}/tcp/{self.port}"
+
+
+def parse_all(field: str, addresses: Iterable[str]) -> list[TcpAddress]:
+    """Those that a person gave for this field. Raises InvalidInput."""
+    parsed = []
+    for text in addresses:
+        try:
+            address = TcpAddress.parse(text)
+        except ValueError as error:
+            raise InvalidInput(field, str(error)) from None
+        if field == "listen" and address.ip is None:
+            raise InvalidInput(field, f"{text} has a name; listen on an IP address")
+        parsed.append(address)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitAddress:
+    """`/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…/p2p-circuit`: reached through that relay."""
+
+    relay: TcpAddress
+    relay_id: PeerId
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for anything but a TCP address with its peer, and `/p2p-circuit`."""
+        before, circuit, _ = text.rpartition(_CIRCUIT)
+        if not circuit or not text.endswith(_CIRCUIT):
+            raise ValueError(f"{text[:80]!r} is not the address of a circuit")
+        relay = TcpAddress.parse(before)
+        return cls(relay, parse_peer_id(relay.peer_id or ""))
+
+    def __str__(self) -> str:
+        return f"{self.relay}/p2p/{self.relay_id}{_CIRCUIT}"
+
+
+def circuits_of(addresses: Iterable[str], peer: PeerId) -> list[CircuitAddress]:
+    """The circuits among `addresses` through which `peer` may be reached, in their order."""
+    found: dict[str, CircuitAddress] = {}
+    for text in addresses:
+        try:
+            address = CircuitAddress.parse(text.removesuffix(f"/p2p/{peer}"))
+        except ValueError:
+            continue  # of another kind, or nonsense
+        ip = address.relay.ip
+        if address.relay_id == peer or address.relay.port == 0 or (ip and ip.is_unspecified):
+            continue
+        found.setdefault(str(address), address)
+        if len(found) == MAX_CIRCUITS:
+            break
+    return list(found.values())
 
 
 def dialable(addresses: Iterable[str], peer: PeerId) -> list[TcpAddress]:
@@ -129,30 +182,22 @@ def is_this_machine(host: str) -> bool:
     """Whether an IP address is loopback's, or one of our interfaces'."""
     ip = ipaddress.ip_address(host)
     family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
-    return ip.is_loopback or ip in _interface_ips(family)
+    return ip.is_loopback or ip in interface_ips(family)
 
 
-def expand(bound: Sequence[TcpAddress]) -> tuple[str, ...]:
-    """Listened-on addresses with `0.0.0.0` and `::` replaced by those of the interfaces.
+def expand(bound: Iterable[TcpAddress]) -> tuple[str, ...]:
+    """Listened-on addresses with `0.0.0.0` and `::` replaced by those of the interfaces, the one
+    that leads to the outside first.
 
     Loopback and link-local interfaces are left out unless there is nothing else.
     """
     found: dict[str, None] = {}
+    lonely: dict[str, None] = {}
     for address in bound:
         if address.ip is None or not address.ip.is_unspecified:
             found[str(address)] = None
             continue
-        ips = _interface_ips(socket.AF_INET if address.family == "ip4" else socket.AF_INET6)
-        outward = [ip for ip in ips if not (ip.is_loopback or ip.is_link_local)]
-        for ip in outward or [ip for ip in ips if ip.is_loopback]:
-            found[str(replace(address, host=str(ip)))] = None
-    return tuple(found)
-
-
-def _interface_ips(family: socket.AddressFamily) -> list[Ip]:
-    return [
-        ipaddress.ip_address(entry.address.partition("%")[0])
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == family
-    ]
+        ips = interface_ips(socket.AF_INET if address.family == "ip4" else socket.AF_INET6)
+        for ip in lasting([ip for ip in ips if not ip.is_link_local]):
+            (lonely if ip.is_loopback else found)[str(replace(address, host=str(ip)))] = None
+    return tuple(found or lonely)

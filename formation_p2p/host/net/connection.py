@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
-from libp2p.io.exceptions import IOException
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError, Unreachable
-from formation_p2p.core.identity import peer_id_from_bytes
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.nat.paths import Path
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.addresses import told_by
 from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.errors import IOException, MuxedConnUnavailable
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS, Muxer
 
@@ -29,6 +29,9 @@ NEGOTIATION_S: Final = 5.0
 MAX_HANDLERS: Final = 2 * MAX_INBOUND_STREAMS
 # To learn a peer's addresses.
 IDENTIFY_S: Final = 10.0
+# For anything to be heard of a peer that is asked for it; and how often that is looked at.
+PROOF_S: Final = 4.0
+LOOK_S: Final = 0.25
 
 StreamHandler = Callable[[MuxedStream, "Connection"], Awaitable[None]]
 
@@ -39,26 +42,51 @@ class Connection:
     each end of a connection, and in which an error of one stream's handler (:309) ends them all.
     """
 
-    def __init__(self, muxer: Muxer, *, inbound: bool, dialled: str | None = None) -> None:
+    def __init__(
+        self,
+        muxer: Muxer,
+        *,
+        inbound: bool,
+        dialled: str | None = None,
+        local: tuple[str, int] | None = None,
+        via: PeerId | None = None,
+        punched: bool = False,
+    ) -> None:
+        """`local` is the host and port at our end."""
         self.muxer = muxer
+        self.local = local
         self.inbound = inbound
+        self.via = via
+        """The relay of a relayed connection; None for a direct one."""
+        self.punched = punched
+        """Whether it came about by both sides dialling at once, through their routers: which
+        shows of neither that others can dial it."""
         self.fleeting = False
         """Opened to see whether it can be, and closed at once: no place for streams of ours."""
         self.protocols: frozenset[str] = frozenset()
         self.claimed: tuple[str, ...] = ()
         """Where the peer says that it listens, believed or not."""
-        self.peer = peer_id_from_bytes(muxer.peer_id.to_bytes())
+        self.observed = ""
+        """Where the peer says that it sees us, or has dialled us."""
+        self.peer = muxer.peer_id
         self.contact = Contact(self.peer, (dialled,) if dialled is not None else ())
-        remote = muxer.get_remote_address()
+        remote = muxer.get_remote_address()  # none of a relayed one
         self.remote_host = remote[0] if remote is not None else None
         self._stream_bucket = TokenBucket(muxer.parameters.streams_per_s)
-        self._handlers = 0
+        self._handlers: set[MuxedStream] = set()
         self._identified = trio.Event()
         # One that dials tells of itself at once; whatever it pushes later has changed.
         self._introduced = not inbound
-        self._opened_at = trio.current_time()
+        self.opened_at = trio.current_time()
         self.on_other_version: Callable[[Connection, int], None] = lambda connection, version: None
         self.on_introduced: Callable[[Connection], None] = lambda connection: None
+        self.on_observed: Callable[[Connection], None] = lambda connection: None
+
+    @property
+    def path(self) -> Path:
+        if self.via is not None:
+            return Path.RELAYED
+        return Path.PUNCHED if self.punched else Path.DIRECT
 
     @property
     def is_closed(self) -> bool:
@@ -73,10 +101,10 @@ class Connection:
                 while True:
                     stream = await self.muxer.accept()
                     await self._stream_bucket.wait()
-                    if self._handlers >= MAX_HANDLERS:
+                    if len(self._handlers) >= MAX_HANDLERS:
                         stream.abort("too many streams at once")
                         continue
-                    self._handlers += 1
+                    self._handlers.add(stream)
                     nursery.start_soon(self._serve, stream, handler)
             except MuxedConnUnavailable as end:
                 log.debug("connection to %s is over: %s", self.peer, end)
@@ -107,6 +135,14 @@ class Connection:
         """
         await self._negotiate(stream, net_negotiation.confirm(stream, protocol))
 
+    async def round_trip(self) -> float:
+        """Until the peer has read all that was written here before, in seconds. Raises
+        Unreachable."""
+        try:
+            return await self.muxer.pings.round_trip()
+        except MuxedConnUnavailable as error:
+            raise Unreachable(f"{self.peer}: {error}") from error
+
     async def _negotiate(self, stream: MuxedStream, step: Awaitable[None]) -> None:
         try:
             with trio.fail_after(NEGOTIATION_S):
@@ -119,9 +155,24 @@ class Connection:
             stream.abort("no protocol agreed")
             raise
 
+    def tunnels(self, stream: MuxedStream) -> None:
+        """One that the peer has opened is a tunnel from now on."""
+        stream.become_tunnel()
+        self._handlers.discard(stream)
+
     def abort(self, reason: str) -> None:
         """Close at once, for a peer that misbehaves or is gone."""
         self.muxer.abort(reason)
+
+    async def prove(self) -> None:
+        """This machine or the peer's may have changed its network, or lost its power. Where nothing
+        is heard of the peer soon, end, half a minute before the muxer would."""
+        self.muxer.doubt()
+        until_s = trio.current_time() + PROOF_S
+        while self.muxer.is_silent and not self.is_closed:
+            if trio.current_time() >= until_s:
+                self.abort("not heard after a change of the network")
+            await trio.sleep(LOOK_S)
 
     @property
     def idle_s(self) -> float:
@@ -130,7 +181,7 @@ class Connection:
 
     async def wait_identified(self) -> None:
         """Until identify told the peer's addresses, or it had `identify_wait_s` to do so."""
-        with trio.move_on_at(self._opened_at + self.muxer.parameters.identify_wait_s):
+        with trio.move_on_at(self.opened_at + self.muxer.parameters.identify_wait_s):
             await self._identified.wait()
 
     def pushed(self, said: net_identify.Identified) -> bool:
@@ -143,11 +194,15 @@ class Connection:
     def identified(self, said: net_identify.Identified) -> None:
         """The peer told where it listens and what it speaks; what may be believed is kept."""
         self.claimed = said.addresses
-        believed = told_by(self.peer, said.addresses, self.remote_host)
+        # Nothing vouches for what comes over a circuit: not even where its peer is.
+        believed = () if self.via else told_by(self.peer, said.addresses, self.remote_host)
         if believed:
             self.contact = Contact(self.peer, believed)
         if said.protocols:
             self.protocols = said.protocols
+        if said.observed != self.observed and said.observed and not self.via:
+            self.observed = said.observed
+            self.on_observed(self)
         if said.other_version is not None:
             self.on_other_version(self, said.other_version)
         self._identified.set()
@@ -155,7 +210,8 @@ class Connection:
     def as_server(self, protocol: str) -> Contact:
         """The peer, with addresses if others may be sent to it for this protocol: if we have
         dialled it there, or it says that it serves it."""
-        served = not self.inbound or protocol in self.protocols
+        dialled = not self.inbound and not self.punched
+        served = dialled or protocol in self.protocols
         return self.contact if served else Contact(self.peer)
 
     # -- tasks ----------------------------------------------------------------------------
@@ -188,4 +244,4 @@ class Connection:
         else:
             await stream.close()
         finally:
-            self._handlers -= 1
+            self._handlers.discard(stream)

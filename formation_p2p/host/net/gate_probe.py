@@ -12,20 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.io.exceptions import IOException
-from libp2p.network.exceptions import SwarmException
-from libp2p.peer.id import ID
-from libp2p.security.noise.transport import Transport as NoiseTransport
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 
 from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import parse_peer_id, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, parse_peer_id
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.identify import PROTOCOL, VERSION, WORK_PROTOCOL, read_message
 from formation_p2p.host.net.parameters import DEFAULTS
 from formation_p2p.host.net.transport import negotiation
+from formation_p2p.host.net.transport.errors import (
+    IOException,
+    MuxedConnUnavailable,
+    SwarmException,
+)
+from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.tcp import Resolver, dial_tcp
 from formation_p2p.host.net.transport.upgrade import upgrade
 
@@ -47,13 +46,13 @@ class GateAnswer:
     seen_as: str = ""
 
 
-async def probe_gates(gates: Sequence[str]) -> tuple[GateAnswer, ...]:
+async def probe_gates(gates: Sequence[str], within_s: float = PROBE_S) -> tuple[GateAnswer, ...]:
     """All at once. The gates are addresses with /p2p/…, as a network has them."""
     trio.socket.set_custom_hostname_resolver(Resolver())
     answers = [GateAnswer(gate) for gate in gates]
 
     async def probe(place: int) -> None:
-        answers[place] = await _probed(answers[place])
+        answers[place] = await _probed(answers[place], within_s)
 
     async with trio.open_nursery() as nursery:
         for place in range(len(answers)):
@@ -61,10 +60,10 @@ async def probe_gates(gates: Sequence[str]) -> tuple[GateAnswer, ...]:
     return tuple(answers)
 
 
-async def _probed(answer: GateAnswer) -> GateAnswer:
-    problem = f"no answer within {PROBE_S:.0f} s"
+async def _probed(answer: GateAnswer, within_s: float) -> GateAnswer:
+    problem = f"no answer within {within_s:.0f} s"
     try:
-        with trio.move_on_after(PROBE_S):
+        with trio.move_on_after(within_s):
             return await _dialled(answer)
     except* (SwarmException, RemoteError, IOException, MuxedConnUnavailable, ValueError) as errors:
         problem = "; ".join(map(str, _leaves(errors)))
@@ -82,12 +81,11 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 async def _dialled(answer: GateAnswer) -> GateAnswer:
     begun_s = trio.current_time()
     address = TcpAddress.parse(answer.gate)
-    peer = ID(peer_id_to_bytes(parse_peer_id(address.peer_id or "")))
-    keys = create_new_key_pair(os.urandom(32))
-    noise = NoiseTransport(keys, noise_privkey=create_new_noise_key_pair().private_key)
+    peer = parse_peer_id(address.peer_id or "")
+    keys = NoiseKeys.of(Identity.from_seed(os.urandom(32)))
     tcp = await dial_tcp(address)
     connected_s = trio.current_time()
-    muxer = await upgrade(noise, DEFAULTS, tcp, peer, confirmed=True)
+    muxer = await upgrade(keys, DEFAULTS, tcp, peer, confirmed=True)
     upgraded_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(muxer.start)

@@ -16,18 +16,18 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 import trio
-from libp2p.io.exceptions import IOException
-from libp2p.network.stream.exceptions import StreamEOF
 
 from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
-from formation_p2p.core.peer.events import Measured
+from formation_p2p.core.peer.events import AddressesChanged, Measured
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import IDENTIFY_S, NEGOTIATION_S, Connection, StreamHandler
 from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.errors import IOException, StreamEOF
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,12 @@ PING_BYTES: Final = 32
 PING_S: Final = 10.0
 
 
+# Addresses and protocols.
+_Told = tuple[tuple[str, ...], tuple[str, ...]]
 Answer = Callable[[bytes | RemoteError | None], None]
-NetworkEvent = Undelivered | InboundConnection | Measured | PeerIdentified | Disconnected
+NetworkEvent = (
+    AddressesChanged | Undelivered | InboundConnection | Measured | PeerIdentified | Disconnected
+)
 
 
 class Handlers(Protocol):
@@ -62,20 +66,26 @@ class Handlers(Protocol):
 
 
 class StreamHandlers:
-    """`public_key` is libp2p's protobuf. `addresses` are those that identify tells; set them once
-    the node listens. `on_pushed` is called where a peer says anew what it is."""
+    """`public_key` is libp2p's protobuf. `addresses` are those that identify tells a peer.
+    `on_pushed` is called where a peer says anew what it is."""
 
-    def __init__(self, public_key: bytes, on_pushed: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        public_key: bytes,
+        on_pushed: Callable[[Connection], None],
+        addresses: Callable[[PeerId], tuple[str, ...]],
+    ) -> None:
         self.by_protocol: dict[str, StreamHandler] = {
             net_identify.PROTOCOL: self._tell,
             net_identify.PUSH_PROTOCOL: self._pushed,
             PING_PROTOCOL: _pong,
         }
-        self.addresses: tuple[str, ...] = ()
+        self._addresses = addresses
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
         self._public_key = public_key
         self._on_pushed = on_pushed
+        self._told: WeakKeyDictionary[Connection, _Told] = WeakKeyDictionary()
         self._push_buckets: WeakKeyDictionary[Connection, TokenBucket] = WeakKeyDictionary()
 
     async def serve(self, stream: MuxedStream, connection: Connection) -> None:
@@ -86,11 +96,12 @@ class StreamHandlers:
     async def push(self, connection: Connection) -> None:
         """Tell a peer of our addresses and protocols, unasked. A request that is sent to it now
         arrives together with that, so that it need not ask us, and wait, before it answers."""
+        told = self._told[connection] = self._now(connection)
         try:
             with trio.fail_after(IDENTIFY_S):
                 stream = await connection.offer(net_identify.PUSH_PROTOCOL)
                 try:
-                    await stream.write(self._message(stream))
+                    await stream.write(self._message(stream, told))
                     await connection.confirm(stream, net_identify.PUSH_PROTOCOL)
                     await stream.close()
                 except BaseException:
@@ -98,16 +109,26 @@ class StreamHandlers:
                     stream.abort("identify push was cut short")
                     raise
         except (RemoteError, IOException, trio.TooSlowError) as error:
+            self._told.pop(connection, None)
             log.debug("%s is not told what we are: %r", connection.peer, error)
+
+    def has_told(self, connection: Connection) -> bool:
+        """Whether the peer has been told, or is now, of all addresses and protocols as they are."""
+        return self._told.get(connection) == self._now(connection)
 
     async def _tell(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify."""
         with trio.fail_after(IDENTIFY_S):
-            await stream.write(self._message(stream))
+            told = self._now(connection)
+            await stream.write(self._message(stream, told))
+            self._told[connection] = told
 
-    def _message(self, stream: MuxedStream) -> bytes:
+    def _now(self, connection: Connection) -> _Told:
         listed = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
-        return net_identify.message(self._public_key, self.addresses, listed, stream)
+        return self._addresses(connection.peer), listed
+
+    def _message(self, stream: MuxedStream, told: _Told) -> bytes:
+        return net_identify.message(self._public_key, *told, stream)
 
     async def _pushed(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""

@@ -18,6 +18,7 @@ from formation_p2p.host.net.protocols.frames import (
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
+from formation_p2p.host.net.strangers import OWN_BYTES, Share, Strangers
 from formation_p2p.host.net.token_bucket import TokenBucket
 
 _T = TypeVar("_T")
@@ -72,6 +73,7 @@ class PeerLimits:
         self.parameters = all_peers.parameters
         self._all = all_peers
         self._frame_bytes = 0
+        self.share = Share(all_peers.strangers.bytes, OWN_BYTES)
         self._streams: Counter[str] = Counter()
         self.kad_bucket = TokenBucket(all_peers.parameters.kad_frames_per_s)
         self._work_bucket = TokenBucket(WORK_FRAMES_PER_S)
@@ -92,8 +94,9 @@ class PeerLimits:
         with counted(self._streams, kind):
             yield
 
-    def reserve(self, size: int) -> None:
-        """Raises ProtocolViolation where the frames under way would be too much."""
+    def reserve(self, size: int, *, asked: bool = False) -> None:
+        """Raises ProtocolViolation where the frames under way would be too much. A frame that was
+        asked for takes nothing of what strangers have: we ask a few at a time."""
         large = size if size > SMALL_FRAME_BYTES else 0
         if large and not self._all.has_lease(self._peer):
             # Its announcement alone holds room, of which there is not enough for everybody.
@@ -102,10 +105,16 @@ class PeerLimits:
             raise ProtocolViolation(f"more than {MAX_FRAME_BYTES} bytes of unfinished frames")
         if self._all.large_frame_bytes + large > MAX_LARGE_FRAME_BYTES:
             raise ProtocolViolation("too many large frames of all peers at once; try again later")
+        if not asked:
+            if not self.share.fits(size):
+                raise ProtocolViolation("too many unfinished frames of all strangers at once")
+            self.share.take(size)
         self._frame_bytes += size
         self._all.large_frame_bytes += large
 
-    def release(self, size: int) -> None:
+    def release(self, size: int, *, asked: bool = False) -> None:
+        if not asked:
+            self.share.give_back(size)
         self._frame_bytes -= size
         self._all.large_frame_bytes -= size if size > SMALL_FRAME_BYTES else 0
 
@@ -115,12 +124,17 @@ class PeerLimitsTable:
 
     def __init__(self, parameters: NetParameters) -> None:
         self.parameters = parameters
+        self.strangers = Strangers()
         self.large_frame_bytes = 0
         self._limits: dict[PeerId, PeerLimits] = {}  # the latest at the end
         self._lease_peers: dict[PeerId, None] = {}  # likewise
 
     def of(self, peer: PeerId) -> PeerLimits:
-        limits = self._limits.pop(peer, None) or PeerLimits(peer, self)
+        limits = self._limits.pop(peer, None)
+        if limits is None:
+            limits = PeerLimits(peer, self)
+            if self.has_lease(peer):
+                limits.share.exempt()
         self._limits[peer] = limits
         if len(self._limits) > MAX_REMEMBERED:
             del self._limits[next(iter(self._limits))]
@@ -129,6 +143,8 @@ class PeerLimitsTable:
     def note_lease(self, peer: PeerId) -> None:
         self._lease_peers.pop(peer, None)
         self._lease_peers[peer] = None
+        if peer in self._limits:
+            self._limits[peer].share.exempt()
         if len(self._lease_peers) > MAX_LEASE_PEERS:
             del self._lease_peers[next(iter(self._lease_peers))]
 

@@ -12,7 +12,8 @@ from formation_p2p.core.units import KIB, MIB
 class NetParameters:
     # -- connections
 
-    # 0.15 MB each, and a file descriptor of the 1,024 that a process usually has.
+    # 0.03 MB each when idle, at most 0.2 MB (see `strangers.py`), and a file descriptor of the
+    # 1,024 that a process usually has.
     max_inbound: int = 256
     max_outbound: int = 128
     # A peer has one, or two when both dialled at once; more while dead ones are not yet noticed.
@@ -79,3 +80,6 @@ class NetParameters:
 
 
 DEFAULTS: Final = NetParameters()
+# Of a gate that relays: a place for each reservation (RelayParameters), and half as many again for
+# those that come and go. Many members may be behind one router.
+GATE: Final = NetParameters(max_inbound=1536, max_inbound_per_ip=512)

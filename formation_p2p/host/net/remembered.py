@@ -24,7 +24,7 @@ from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.addresses import MAX_ADDRESS_CHARS, dialable
-from formation_p2p.host.storage.whole_file import write_whole
+from formation_p2p.host.storage.whole_file import read_rows, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class RememberedPeers:
 
     def __init__(self, home: Path, network: Network, own: PeerId) -> None:
         self._path = home / FILE
-        self._network = network.network_id.hex()
+        self._network_id = network.network_id
         self._gates = {gate.peer_id for gate in network.contacts()}  # which are known anyway
         self._own = key_of_peer(own)
         self._written: frozenset[Contact] = frozenset()
@@ -75,7 +75,8 @@ class RememberedPeers:
 
     def save(self, met: Iterable[Contact], now_unix_s: float) -> None:
         """These are met now. Does nothing where that was written before, and not long ago."""
-        contacts = frozenset(each for each in met if each.addresses)
+        direct = (_direct(each.peer_id, each.addresses) for each in met)
+        contacts = frozenset(each for each in direct if each.addresses)
         is_old = now_unix_s >= self._written_unix_s + AGAIN_S
         if not contacts or (contacts <= self._written and not is_old):
             return
@@ -88,7 +89,7 @@ class RememberedPeers:
             for contact, at in list(known.values())[-MAX_PEERS:]
         ]
         try:
-            write_whole(self._path, json.dumps({"network": self._network, "peers": rows}))
+            write_whole(self._path, json.dumps({"network": self._network_id.hex(), "peers": rows}))
         except OSError as error:
             # It costs a node nothing now, and tomorrow's may have to wait for a gate.
             log.warning("%s could not be written: %s", self._path, error.strerror or error)
@@ -96,18 +97,14 @@ class RememberedPeers:
             self._written, self._written_unix_s = contacts, now_unix_s
 
     def _read(self, now_unix_s: float) -> list[tuple[Contact, float]]:
-        try:
-            with self._path.open("rb") as file:
-                raw = file.read(_MAX_FILE_BYTES + 1)
-            document = json.loads(raw) if len(raw) <= _MAX_FILE_BYTES else {}
-            if document["network"] != self._network:
-                return []
-            rows = [_row(*row) for row in document["peers"][:MAX_PEERS]]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-            log.info("%s is begun anew, since it cannot be read: %r", self._path, error)
-            return []
+        rows = read_rows(
+            self._path,
+            "peers",
+            _row,
+            self._network_id,
+            max_bytes=_MAX_FILE_BYTES,
+            max_rows=MAX_PEERS,
+        )
         return [row for row in rows if 0 <= now_unix_s - row[1] <= MAX_AGE_S]
 
 
@@ -116,5 +113,9 @@ def _row(peer: Any, addresses: Any, unix_s: Any) -> tuple[Contact, float]:
     peer_id = PeerId(parse_peer_id(peer))
     if not isinstance(addresses, list) or not all(isinstance(each, str) for each in addresses):
         raise ValueError("its addresses are no list of texts")
-    dialled = tuple(map(str, dialable(addresses[:MAX_ADDRESSES], peer_id)))
-    return Contact(peer_id, dialled), float(unix_s)
+    return _direct(peer_id, addresses[:MAX_ADDRESSES]), float(unix_s)
+
+
+def _direct(peer: PeerId, addresses: Iterable[str]) -> Contact:
+    """Without circuits, which end with the reservation."""
+    return Contact(peer, tuple(map(str, dialable(addresses, peer))))

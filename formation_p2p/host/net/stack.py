@@ -1,4 +1,4 @@
-"""The network: py-libp2p behind a small, hardened API. Runs inside one trio thread.
+"""The network: libp2p's TCP stack behind a small API. Runs inside one trio thread.
 
     stack = Stack(identity, ["/ip4/0.0.0.0/tcp/4001"])
     await nursery.start(stack.run, handlers)   # returns once it listens
@@ -12,49 +12,48 @@ the same identity and addresses.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
-import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 import trio
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed, Unreachable
+from formation_p2p.core.errors import LocalError, NodeClosed, Unreachable
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.nat.autonat_messages import REQUEST_PROTOCOL
+from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import Measured
-from formation_p2p.host.net.addresses import TcpAddress, expand, is_this_machine
+from formation_p2p.host.net.addresses import is_this_machine, parse_all
+from formation_p2p.host.net.autonat import AutoNat
+from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
 from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.drop_log import DropLog
 from formation_p2p.host.net.handlers import Handlers, NetworkEvent, StreamHandlers
-from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
+from formation_p2p.host.net.identify import WORK_PROTOCOL
+from formation_p2p.host.net.incompatible import IncompatiblePeers
 from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
+from formation_p2p.host.net.logged import logged
+from formation_p2p.host.net.moves import Moves
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, MAX_WORK_FRAME_BYTES
+from formation_p2p.host.net.protocols.frames import check_request_size, check_work_size
 from formation_p2p.host.net.protocols.kad import KadStreams
 from formation_p2p.host.net.protocols.work import WorkSessions
+from formation_p2p.host.net.punch import Punching
+from formation_p2p.host.net.reserving import Reserving
 from formation_p2p.host.net.swarm import Swarm
+from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.upgrading import Upgrading
+from formation_p2p.host.net.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
-# What the classes of swarm.py, handlers.py, transport/tcp.py and transport/yamux.py were written
-# against.
-LIBP2P_VERSION: Final = "0.8.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
-# In a minute. Of more, which one peer that keeps coming back can cause, the log tells only
-# at the level of debugging.
-MAX_DROPS_TOLD: Final = 10
-# Of another version, the latest: enough to say which machine is to be upgraded.
-MAX_INCOMPATIBLE: Final = 16
 
 
 # What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
@@ -72,6 +71,9 @@ class Stack:
     swarm: Swarm
     kad: KadStreams
     work: WorkSessions
+    punching: Punching
+    reserving: Reserving
+    autonat: AutoNat
     _handlers: Handlers
     _nursery: trio.Nursery
 
@@ -82,35 +84,30 @@ class Stack:
         *,
         kad_protocol: str = KAD_PROTOCOL,
         announce: Sequence[str] = (),
+        gates: Iterable[PeerId] = (),
         parameters: NetParameters = DEFAULTS,
+        circuits: CircuitSettings = NO_CIRCUITS,
     ) -> None:
-        """Raises InvalidInput, and LocalError for a py-libp2p that this was not written for.
+        """Raises InvalidInput.
 
         `listen` empty: a client only, which does not serve the DHT. `announce`: tell peers these in
-        place of `addresses`.
+        place of `addresses`. `gates`: the word of these counts for where we are seen to come from.
+        `circuits` says what it has to do with relays.
         """
-        found = importlib.metadata.version("libp2p")
-        if found != LIBP2P_VERSION:
-            raise LocalError(
-                f"libp2p {found} is installed, but this needs exactly {LIBP2P_VERSION}: "
-                f"pip install libp2p=={LIBP2P_VERSION}"
-            )
-        self.addresses: tuple[str, ...] = ()
-        """Where it really listens: never 0.0.0.0, without /p2p/…; set once `run` has started."""
-        self.announced: tuple[str, ...] = ()
-        """What peers are told: `announce` if given, else `addresses`."""
+        self._gates = frozenset(gates)
+        self._moves = Moves(map(str, parse_all("announce", announce)), self._gates)
+        self.own = self._moves.own
+        """Where others reach it. Call `addresses_changed` after a change."""
         self.parameters = parameters
+        self._circuits = circuits
         self._identity = identity
-        self._listen = _parse("listen", listen)
-        self._announce = tuple(str(a) for a in _parse("announce", announce))
+        self._listen = parse_all("listen", listen)
         self._kad_protocol = kad_protocol
-        self._keys = create_new_key_pair(identity.seed)
         self.limits = PeerLimitsTable(parameters)
-        self.served = StreamHandlers(self._keys.public_key.serialize(), self._pushed)
+        self.served = StreamHandlers(identity.libp2p_public_key, self._pushed, self.own.told)
         self._pending: set[trio.CancelScope] = set()
-        self.incompatible: dict[PeerId, str] = {}
-        """Nodes of another version that were refused lately, and which of us is to be upgraded."""
-        self._dropped_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)  # and told of
+        self.incompatible = IncompatiblePeers()
+        self._drops = DropLog()
         self._runs = False
         self._closing = trio.Event()
         self._closed = trio.Event()
@@ -123,8 +120,7 @@ class Stack:
 
     async def run(self, handlers: Handlers, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until `close`. Raises LocalError where it cannot listen, and whatever breaks the
-        network underneath. Calls that are pending then raise NodeClosed.
-        """
+        network underneath. Calls that are pending then raise NodeClosed."""
         refused: LocalError | None = None
         try:
             async with trio.open_nursery() as self._nursery:
@@ -134,9 +130,14 @@ class Stack:
                 except LocalError as error:
                     refused = error
                 else:
-                    self.addresses = expand(self.swarm.bound)
-                    self.announced = self.served.addresses = self._announce or self.addresses
+                    self._moves.begin(self.swarm)
                     self._runs = True
+                    elsewhere = self.punching.network_changed
+                    self._nursery.start_soon(self._moves.tell, self._tell, self._push, elsewhere)
+                    self._nursery.start_soon(self._moves.follow, self.swarm)
+                    if self._listen:
+                        self.reserving.begin()
+                        self._nursery.start_soon(self.autonat.verify)
                     task_status.started()
                     try:
                         await self._closing.wait()
@@ -155,24 +156,33 @@ class Stack:
             raise refused
 
     def _assemble(self, handlers: Handlers) -> None:
-        if "LIBP2P_DEBUG" not in os.environ:
-            # `libp2p/__init__.py:141` makes it write to stderr, past the program's own logging,
-            # what strangers cause. What of that matters is logged here.
-            logging.getLogger("libp2p").setLevel(logging.CRITICAL)
-        noise = NoiseTransport(self._keys, noise_privkey=create_new_noise_key_pair().private_key)
         self._handlers = handlers
         self.swarm = Swarm(
             self._identity.peer_id,
-            noise,
+            NoiseKeys.of(self._identity),
             self.parameters,
             self._nursery,
+            self.limits.strangers,
             serve=self.served.serve,
             on_dialling=self._introduce,
             on_dialled=self._dialled,
             on_measured=lambda peer, rtt_us: self._tell(Measured(peer, rtt_us)),
-            on_disconnected=lambda peer: self._tell(Disconnected(peer)),
+            on_disconnected=self._disconnected,
             on_other_version=self._refuse_version,
             on_introduced=self._pushed,
+            where=Whereabouts(lambda: self.own.seen_hosts),
+            on_observed=self._moves.observed,
+        )
+        changed = self.addresses_changed
+        self.reserving = Reserving(self._identity, self._circuits, self.swarm, self.own, changed)
+        self.served.by_protocol.update(self.reserving.protocols())
+        self.autonat = AutoNat(
+            self.swarm,
+            self.own,
+            self.limits,
+            gates=self._gates,
+            listening=lambda: self.addresses,
+            changed=changed,
         )
         dial = self.swarm.dialler.dial
         self.kad = KadStreams(self._kad_protocol, dial, self.limits, self._spawn, handlers.asked)
@@ -183,9 +193,14 @@ class Stack:
             self._spawn,
             handlers.received,
             lambda to, reason: self._tell(Undelivered(to, reason)),
+            self.swarm.direct_to,
         )
+        self.punching = Punching(self.swarm, self.own)
+        self.served.by_protocol.update(self.punching.protocols())
+        Upgrading(self.swarm, (self.work.upgraded, self.kad.upgraded))
         if self._listen:  # or it is a client for good, which by the specification serves none
             self.served.by_protocol[self._kad_protocol] = self.kad.serve
+            self.served.by_protocol.update(self.autonat.protocols())
         self.served.by_protocol[WORK_PROTOCOL] = self.work.serve
 
     async def _serve(self, serve: Serve, stream: MuxedStream, connection: Connection) -> None:
@@ -201,6 +216,36 @@ class Stack:
     def stopping(self) -> bool:
         """Whether it is being closed, or broke: whatever fails now fails for that reason."""
         return self._closing.is_set() or (self._runs and self.swarm.stopping)
+
+    # -- where others reach it ------------------------------------------------------------
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it really listens now: never 0.0.0.0, without /p2p/…; empty before `run`."""
+        return self._moves.addresses
+
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """What peers are told: `announce` if given, else what is known by now."""
+        return self.own.announced
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The addresses listened on, with the ports that they have: 0.0.0.0 too."""
+        return tuple(map(str, self.swarm.bound))
+
+    def connections(self) -> Iterator[Connection]:
+        """All that are open."""
+        return (each for each in self.swarm.all() if not each.is_closed)
+
+    def addresses_changed(self) -> None:
+        """After any call of `own`: whatever is new is told to the shell and to all peers, soon."""
+        self._moves.changed()
+
+    def _push(self) -> None:
+        for connection in self.swarm.all():
+            if not self.served.has_told(connection):
+                self._introduce(connection)
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -220,7 +265,7 @@ class Stack:
         the request has a stream of its own. A request may reach the peer twice. Raises
         Unreachable, ProtocolViolation, InvalidInput, NodeClosed.
         """
-        _check_size(frame, MAX_KAD_REQUEST_BYTES)
+        check_request_size(frame)
         self._ensure_runs()
         scope = trio.CancelScope(deadline=trio.current_time() + timeout_s)
         self._pending.add(scope)
@@ -245,7 +290,7 @@ class Stack:
         An urgent one does not wait behind large ones. Never blocks; what is lost is told by
         `Undelivered`. Raises InvalidInput, NodeClosed.
         """
-        _check_size(frame, MAX_WORK_FRAME_BYTES)
+        check_work_size(frame)
         self._ensure_runs()
         self.work.send(to, frame, urgent=urgent)
 
@@ -271,12 +316,7 @@ class Stack:
         """Close all connections to a peer that misbehaves."""
         if not self._runs:
             return  # they are closed already, or soon
-        now_s = trio.current_time()
-        if len(self._dropped_s) < MAX_DROPS_TOLD or self._dropped_s[0] <= now_s - 60:
-            self._dropped_s.append(now_s)
-            log.log(level, "dropping %s: %s", peer, reason)
-        else:  # a peer that comes back for more must not fill the log
-            log.debug("dropping %s: %s", peer, reason)
+        self._drops.tell(peer, reason, level)
         self.swarm.abort_peer(peer, reason)
 
     def offended(self, peer: PeerId, reason: str) -> None:
@@ -288,15 +328,8 @@ class Stack:
             self.drop(peer, reason)
 
     async def dial_back(self, peer: PeerId, *, timeout_s: float) -> bool | None:
-        """Whether a connected peer can be dialled, over a new connection, at the address which
-        it is seen to come from. None where that cannot be tried."""
-        if not self._runs:
-            return None
-        try:
-            with trio.fail_after(timeout_s):
-                return await self.swarm.dialler.dial_back(peer)
-        except trio.TooSlowError:
-            return False
+        """Whether a connected peer can be dialled anew where it is seen to come from, or None."""
+        return await self.swarm.dialler.dial_back(peer, timeout_s) if self._runs else None
 
     def advertise(self, serving: bool) -> None:
         """Tell whether others may be sent to us in the DHT; they may, unless this says otherwise.
@@ -304,11 +337,16 @@ class Stack:
         would is a guess."""
         if not self._runs:
             return
-        unlisted = frozenset() if serving else frozenset({self._kad_protocol})
+        of_servers = frozenset({self._kad_protocol, REQUEST_PROTOCOL})
+        unlisted = frozenset() if serving else of_servers
         if unlisted != self.served.unlisted:
             self.served.unlisted = unlisted
-            for connection in self.swarm.all():
-                self._introduce(connection)
+            self._push()
+
+    def path_to(self, peer: PeerId) -> Path | None:
+        """How a peer is reached now; None where it is not connected."""
+        connection = self.swarm.connection_to(peer) if self._runs else None
+        return None if connection is None else connection.path
 
     def contact(self, to: Contact) -> Contact:
         """`to`, with the addresses that identify told of if it is connected, and without any if
@@ -323,17 +361,7 @@ class Stack:
     # -- connections ------------------------------------------------------------------------
 
     def _refuse_version(self, connection: Connection, version: int) -> None:
-        where = "there" if version < VERSION else "here"
-        reason = (
-            f"it speaks version {version} of Formation's protocols, and this node version "
-            f"{VERSION}; upgrade formation_p2p {where}"
-        )
-        # It comes back again and again.
-        level = logging.DEBUG if connection.peer in self.incompatible else logging.WARNING
-        self.incompatible.pop(connection.peer, None)
-        if len(self.incompatible) >= MAX_INCOMPATIBLE:
-            del self.incompatible[next(iter(self.incompatible))]
-        self.incompatible[connection.peer] = reason
+        reason, level = self.incompatible.refuse(connection.peer, version)
         self.drop(connection.peer, reason, level)
 
     def _introduce(self, connection: Connection) -> None:
@@ -341,9 +369,14 @@ class Stack:
         self._spawn(partial(self.served.push, connection))
 
     def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        self._nursery.start_soon(_logged, task)
+        self._nursery.start_soon(logged, task)
+
+    def _disconnected(self, peer: PeerId) -> None:
+        self.reserving.disconnected(peer)
+        self._tell(Disconnected(peer))
 
     def _pushed(self, connection: Connection) -> None:
+        self.reserving.met(connection)
         self._tell(PeerIdentified(connection.as_server(self._kad_protocol)))
 
     def _meet(self, connection: Connection) -> None:
@@ -364,30 +397,3 @@ class Stack:
         except Exception:
             # The shell's fault, with nothing above to tell: the network goes on.
             log.exception("the handler of %s failed", event)
-
-
-async def _logged(task: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await task()
-    except Exception:
-        # One peer's stream must not end the network, whatever goes wrong with it.
-        log.exception("a task of the network failed")
-
-
-def _parse(field: str, addresses: Iterable[str]) -> list[TcpAddress]:
-    """Raises InvalidInput."""
-    parsed = []
-    for text in addresses:
-        try:
-            address = TcpAddress.parse(text)
-        except ValueError as error:
-            raise InvalidInput(field, str(error)) from None
-        if field == "listen" and address.ip is None:
-            raise InvalidInput(field, f"{text} has a name; listen on an IP address")
-        parsed.append(address)
-    return parsed
-
-
-def _check_size(frame: bytes, limit: int) -> None:
-    if len(frame) > limit:
-        raise InvalidInput("frame", f"has {len(frame)} bytes, of at most {limit}")

@@ -16,29 +16,33 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
-from libp2p.network.exceptions import SwarmException
 
+from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.transport.tcp import TcpStream, accept_all, bind
+from formation_p2p.host.net.strangers import Strangers
+from formation_p2p.host.net.transport.errors import SwarmException
+from formation_p2p.host.net.transport.noise import NoiseKeys
+from formation_p2p.host.net.transport.own_port import OwnPort
+from formation_p2p.host.net.transport.tcp import NoSuchFamily, TcpStream, accept_all, bind
 from formation_p2p.host.net.transport.upgrade import upgrade
-
-if TYPE_CHECKING:
-    from libp2p.security.noise.transport import Transport as NoiseTransport
+from formation_p2p.host.net.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
 _THIS_MACHINE: Final = "loopback"
+Expected = Callable[[TcpStream], Awaitable[bool]]
 
 
 @dataclass(eq=False)
@@ -47,9 +51,10 @@ class Swarm:
     opens."""
 
     me: PeerId
-    noise: NoiseTransport
+    keys: NoiseKeys
     parameters: NetParameters
     nursery: trio.Nursery
+    strangers: Strangers
     _: KW_ONLY
     serve: StreamHandler
     on_dialling: Callable[[Connection], None]
@@ -58,24 +63,41 @@ class Swarm:
     on_disconnected: Callable[[PeerId], None]
     on_other_version: Callable[[Connection, int], None]
     on_introduced: Callable[[Connection], None]
+    where: Whereabouts
+    on_observed: Callable[[Connection], None]
 
     def __post_init__(self) -> None:
         self.handshakes: Counter[str] = Counter()
         self.dialler = Dialler(self)
+        self.own_port = OwnPort()
         self.closing = False
+        self.keeps: Callable[[PeerId], bool] = lambda peer: False
+        """Whether a connection with this peer is not to make room for others."""
+        self.on_upgraded: Callable[[PeerId], None] = lambda peer: None
+        """Is told of a direct connection to a peer that was reached by a circuit."""
+        self.on_relayed: Callable[[Connection], None] = lambda circuit: None
+        """Is told of a circuit that was brought to us."""
+        self.expected: Callable[[str], Expected | None] = lambda host: None
+        """What may take a connection from that host in place of us: it returns whether it did."""
+        self.was_punched: Callable[[str], bool] = lambda host: False
+        """Whether a router may have let in a connection from there only because we dialled."""
         self.bound: list[TcpAddress] = []
         """The addresses listened on."""
         self._listening: list[trio.CancelScope] = []
         self._table: dict[PeerId, list[Connection]] = {}
 
     async def close(self) -> None:
-        """Stop listening, and say goodbye to all peers at once. Then cancel the nursery."""
+        """Stop listening, and say goodbye to all peers at once; first to those behind relays, whose
+        circuits end with the connections to these. Then cancel the nursery."""
         self.closing = True
-        async with trio.open_nursery() as nursery:
-            for scope in self._listening:
-                scope.cancel()
-            for connection in self.all():
-                nursery.start_soon(connection.muxer.close)
+        for scope in self._listening:
+            scope.cancel()
+        for relayed in (True, False):
+            async with trio.open_nursery() as nursery:
+                for connection in self.all():
+                    if (connection.via is not None) is relayed:
+                        nursery.start_soon(connection.muxer.close)
+        self.own_port.close()
 
     @property
     def stopping(self) -> bool:
@@ -88,10 +110,19 @@ class Swarm:
         return (c for connections in list(self._table.values()) for c in list(connections))
 
     def connection_to(self, peer: PeerId) -> Connection | None:
-        """The newest that is open: the older ones may be dead and not yet noticed. One that is
-        closed soon only for want of another."""
-        newest_first = (c for c in reversed(self._table.get(peer, ())) if not c.is_closed)
-        return min(newest_first, key=lambda connection: connection.fleeting, default=None)
+        """The newest that is open: the older ones may be dead and not yet noticed. A relayed one
+        for want of a direct one, and one that is closed soon for want of both."""
+        newest_first = self.connections_to(peer)
+        return min(newest_first, key=lambda c: (c.fleeting, c.via is not None), default=None)
+
+    def connections_to(self, peer: PeerId) -> list[Connection]:
+        """All that are open, the newest first."""
+        return [c for c in reversed(self._table.get(peer, ())) if not c.is_closed]
+
+    def direct_to(self, peer: PeerId) -> Connection | None:
+        """As `connection_to`, without a relay in between."""
+        connection = self.connection_to(peer)
+        return None if connection is None or connection.via is not None else connection
 
     def known(self, peer: PeerId) -> None:
         """A lease is shared with the peer."""
@@ -102,19 +133,39 @@ class Swarm:
         for connection in self._table.get(peer, ()):
             connection.abort(reason)
 
+    def doubt(self, peer: PeerId) -> None:
+        """It did not answer: its connections end soon where nothing is heard on them."""
+        for connection in () if self.stopping else self.connections_to(peer):
+            self.nursery.start_soon(connection.prove)
+
     def adopt(self, connection: Connection) -> None:
         """Enter a connection into the table and run it. Without a checkpoint: one that was let in
         is counted before the next one is looked at."""
         siblings = self._table.setdefault(connection.peer, [])
         inbound = [c for c in siblings if c.inbound and not c.is_closed]
         if connection.inbound and len(inbound) >= self.parameters.max_inbound_per_peer:
-            max(inbound, key=lambda c: c.idle_s).abort("too many connections of one peer")
+            idlest = max(inbound, key=lambda c: (not c.muxer.has_tunnels, c.idle_s))
+            idlest.abort("too many connections of one peer")
+        for other in siblings if connection.inbound else ():
+            if other.via == connection.via and not other.is_closed and not connection.fleeting:
+                self.nursery.start_soon(other.prove)
         siblings.append(connection)
+        connection.muxer.draw_on(self.strangers)
         connection.muxer.measured = partial(self.on_measured, connection.peer)
         connection.on_other_version = self.on_other_version
         connection.on_introduced = self.on_introduced
+        connection.on_observed = self.on_observed
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
+        if connection.via is not None and connection.inbound:
+            self.on_relayed(connection)
+        if self.direct_to(connection.peer) is connection and any(c.via for c in siblings):
+            self.on_upgraded(connection.peer)
+
+    def adopt_dialled(self, connection: Connection) -> None:
+        """As `adopt`, of one that this node has dialled or punched: it tells of itself first."""
+        self.adopt(connection)
+        self.on_dialling(connection)
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
@@ -134,23 +185,58 @@ class Swarm:
         """Whether there is a place, after closing what was idle for long."""
         taken = [c for c in self.all() if c.inbound == inbound and not c.is_closed]
         limits = self.parameters
-        if len(taken) < (limits.max_inbound if inbound else limits.max_outbound):
+        return self._room_in(taken, limits.max_inbound if inbound else limits.max_outbound)
+
+    def make_room_from(self, relay: PeerId, most: int) -> bool:
+        """As `make_room`, for a circuit that this relay brings, which brings `most` at once."""
+        taken = [c for c in self.all() if c.inbound and c.via == relay and not c.is_closed]
+        return self._room_in(taken, most) and self.make_room(inbound=True)
+
+    def _room_in(self, taken: Sequence[Connection], most: int) -> bool:
+        if len(taken) < most:
             return True
-        idlest = max(taken, key=lambda c: c.idle_s)
-        if idlest.idle_s < limits.evictable_after_s:
+        idlest = max(
+            (c for c in taken if not self._is_kept(c)),
+            key=lambda c: c.idle_s,
+            default=None,
+        )
+        if idlest is None or idlest.idle_s < self.parameters.evictable_after_s:
             return False
         idlest.abort("making room for another peer")
         return True
 
+    def _is_kept(self, connection: Connection) -> bool:
+        """Whether it makes no room for others, however idle it is."""
+        peer = connection.peer
+        is_needed = self.keeps(peer) and connection is self.connection_to(peer)
+        return is_needed or connection.muxer.has_tunnels
+
     # -- listening ------------------------------------------------------------------------
 
     async def listen(self, addresses: Sequence[TcpAddress]) -> None:
-        """On all of them. Raises LocalError for the first that does not work."""
+        """On all of them, but for `::` where there is no IPv6. Raises LocalError for the first that
+        does not work, or where none does."""
         for address in addresses:
-            listening, scope = await bind(address), trio.CancelScope()
+            scope = trio.CancelScope()
+            try:
+                listening = await self._bind(address)
+            except NoSuchFamily as error:
+                if address is addresses[-1] and not self.bound:
+                    raise
+                log.info("not listening on %s: %s", address, error)
+                continue
             self.bound.append(replace(address, port=listening.getsockname()[1]))
             self._listening.append(scope)
             self.nursery.start_soon(accept_all, listening, self._accepted, scope)
+
+    async def _bind(self, address: TcpAddress) -> trio.socket.SocketType:
+        """A port that the system picks is the same in both families, if it is free in both."""
+        if address.port == 0 and self.bound and address.ip is not None:
+            first = self.bound[0]
+            if address.ip.is_unspecified and first.family != address.family:
+                with suppress(LocalError):
+                    return await bind(replace(address, port=first.port), self.own_port)
+        return await bind(address, self.own_port)
 
     async def _accepted(self, stream: TcpStream) -> None:
         remote = stream.get_remote_address()
@@ -161,18 +247,28 @@ class Swarm:
             await stream.close()
             return
         with counted(self.handshakes, origin):
+            if (
+                remote is not None
+                and (expected := self.expected(remote[0])) is not None
+                and await expected(stream)
+            ):
+                return
             try:
-                muxer = await upgrade(self.noise, self.parameters, stream, None)
+                muxer = await upgrade(self.keys, self.parameters, stream, None)
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", remote, error)
                 return
         if not self.make_room(inbound=True):  # others may have taken it meanwhile
             await muxer.close()
             return
-        connection = Connection(muxer, inbound=True)
+        punched = remote is not None and self.was_punched(remote[0])
+        connection = Connection(muxer, inbound=True, local=stream.local, punched=punched)
         connection.fleeting = connection.peer in self.dialler.dialling_back
         self.adopt(connection)
-        self.on_dialled(connection)
+        if punched:
+            self.on_dialling(connection)
+        else:
+            self.on_dialled(connection)
 
     def _refusal(self, origin: str) -> str | None:
         if not origin or self.stopping:

@@ -1,6 +1,5 @@
 // js-libp2p with its kad-dht, driven by the lines that lines.py describes.
 
-import { createInterface } from 'node:readline'
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
 import { identify } from '@libp2p/identify'
@@ -12,6 +11,7 @@ import { multiaddr } from '@multiformats/multiaddr'
 import { createLibp2p } from 'libp2p'
 import { CID } from 'multiformats/cid'
 import * as Digest from 'multiformats/hashes/digest'
+import { obey } from './lines.mjs'
 
 const CALL_MS = 15_000
 
@@ -90,16 +90,4 @@ const commands = {
   }
 }
 
-const say = what => process.stdout.write(JSON.stringify(what) + '\n')
-
-say(contact({ id: node.peerId, multiaddrs: node.getMultiaddrs() }))
-for await (const line of createInterface({ input: process.stdin })) {
-  const asked = JSON.parse(line)
-  try {
-    say({ done: await commands[asked.do](asked) ?? null })
-  } catch (error) {
-    say({ failed: String(error?.stack ?? error) })
-  }
-}
-await node.stop()
-process.exit(0)
+await obey(node, contact({ id: node.peerId, multiaddrs: node.getMultiaddrs() }), commands)

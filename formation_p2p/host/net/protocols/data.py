@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.data import messages
 from formation_p2p.core.data.messages import (
     BlobRefused,
     Chunk,
     Have,
+    Keep,
     Open,
     Opened,
     OpenPrivate,
@@ -29,15 +29,15 @@ from formation_p2p.core.data.messages import (
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.blob import CHUNK_BYTES, Cid
+from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Content
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
+from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
-    from formation_p2p.core.workload.blob import Blob
     from formation_p2p.host.blobs.remote import PrivateContent
     from formation_p2p.host.net.limits import PeerLimits
     from formation_p2p.host.net.transport.stream import MuxedStream
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 PROTOCOL: Final = "/formation/data/1.0.0"
 # To take one chunk: a peer that reads less than 9 KiB/s keeps others from being served.
 CHUNK_S: Final = 120.0
+# To fetch what is to be held for another, and tell it so.
+KEEP_S: Final = 60.0
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
 
@@ -54,7 +56,8 @@ MAX_SERVING: Final = 16
 @dataclass(eq=False)
 class DataServer:
     """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` lists
-    the known holders of a blob, and `has` adds one. `private` looks up private blobs."""
+    the known holders of a blob, and `has` adds one. `private` looks up private blobs. `hold`
+    fetches content from a peer, to hold it for that; it says why not, or nothing."""
 
     admit: Callable[[Contact, bytes], str | None]
     content: Callable[[Cid], Content | None]
@@ -62,6 +65,7 @@ class DataServer:
     has: Callable[[Cid, Contact], None]
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
+    hold: Callable[[Contact, Keep], Awaitable[str]] | None = None
 
     def __post_init__(self) -> None:
         self.serving = trio.CapacityLimiter(MAX_SERVING)
@@ -78,10 +82,15 @@ class DataServer:
             try:
                 with trio.fail_after(self.parameters.data_open_s):
                     opening = _parsed(await frames.next())
-                    if not isinstance(opening, Open | OpenPrivate):
+                    if not isinstance(opening, Open | OpenPrivate | Keep):
                         raise ProtocolViolation("a data stream that does not begin with Open")
                     self._judge(peer, opening)
-                    await self._places.acquire()
+                    if isinstance(opening, Open | OpenPrivate):
+                        await self._places.acquire()
+                if isinstance(opening, Keep):
+                    with trio.fail_after(KEEP_S):
+                        await self._hold(stream, peer, opening)
+                    return
                 try:
                     with trio.fail_after(self.parameters.data_open_s):
                         content = await self._content(opening, peer.peer_id)
@@ -103,7 +112,15 @@ class DataServer:
             return self.private(opening.name, peer)
         return await trio.to_thread.run_sync(self.content, opening.cid)
 
-    def _judge(self, peer: Contact, opening: Open | OpenPrivate) -> None:
+    async def _hold(self, stream: MuxedStream, peer: Contact, asked: Keep) -> None:
+        if self.hold is None:
+            raise _Refused("holds nothing for others")
+        if why := await self.hold(peer, asked):
+            raise _Refused(why)
+        await stream.write(_framed(Opened()))
+        await stream.close()
+
+    def _judge(self, peer: Contact, opening: Open | OpenPrivate | Keep) -> None:
         why = self.admit(peer, opening.grant)
         if why is not None:
             raise _Refused(why)
@@ -193,6 +210,18 @@ class DataStream:
                 else Open(grant, self.blob.cid, manifest)
             )
             await self.stream.write(encode_frame(messages.pack_request(opening)))
+            reply = await self._reply()
+        if isinstance(reply, Chunk):
+            raise ProtocolViolation("a chunk that was not asked for")
+        return reply
+
+    async def keep(self, grant: bytes, name: bytes) -> Opened | BlobRefused:
+        """In place of `begin`: have the peer fetch the blob from here, and hold it. Raises
+        RemoteError, IOException, TooSlowError."""
+        assert isinstance(self.blob, Blob)
+        with trio.fail_after(KEEP_S):
+            asked = Keep(grant, self.blob.cid, self.blob.size_bytes, name)
+            await self.stream.write(encode_frame(messages.pack_request(asked)))
             reply = await self._reply()
         if isinstance(reply, Chunk):
             raise ProtocolViolation("a chunk that was not asked for")

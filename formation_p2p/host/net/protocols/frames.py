@@ -11,17 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import IOException
-from libp2p.network.stream.exceptions import StreamEOF
 
-from formation_p2p.core.errors import ProtocolViolation, Unreachable
+from formation_p2p.core.errors import InvalidInput, ProtocolViolation, Unreachable
 from formation_p2p.core.negotiation.messages import MAX_FRAME_BYTES
 from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB
+from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.errors import IOException, StreamEOF
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 
 if TYPE_CHECKING:
@@ -36,6 +36,21 @@ MAX_WORK_FRAME_BYTES: Final = MAX_FRAME_BYTES
 # Read at once where no large frame has begun. A frame may have two bytes, and each that waits
 # takes twenty times as much here: a whole window of them would take 5 MiB, and 0.2 s to cut.
 READ_BYTES: Final = 4 * KIB
+
+
+def check_request_size(frame: bytes) -> None:
+    """Of a request of the DHT. Raises InvalidInput."""
+    _check_size(frame, MAX_KAD_REQUEST_BYTES)
+
+
+def check_work_size(frame: bytes) -> None:
+    """Raises InvalidInput."""
+    _check_size(frame, MAX_WORK_FRAME_BYTES)
+
+
+def _check_size(frame: bytes, limit: int) -> None:
+    if len(frame) > limit:
+        raise InvalidInput("frame", f"has {len(frame)} bytes, of at most {limit}")
 
 
 def encode_frame(frame: bytes) -> bytes:
@@ -123,15 +138,27 @@ class FrameReader(AbstractContextManager["FrameReader"]):
     After any exception of `next`, cancellation included, nothing more can be read.
     """
 
-    def __init__(self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int) -> None:
+    def __init__(
+        self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int, *, asked: bool = False
+    ) -> None:
+        """`asked`: the frames are what we asked the peer for."""
         self._stream = stream
-        self._deframer = Deframer(max_frame_bytes, reserve=limits.reserve, release=limits.release)
+        self._deframer = Deframer(
+            max_frame_bytes,
+            reserve=partial(limits.reserve, asked=asked),
+            release=partial(limits.release, asked=asked),
+        )
         self._parameters = limits.parameters
         self._ready: deque[bytes] = deque()
         self._until_s = math.inf  # when the frame that has begun must have ended
 
     def __exit__(self, *exc: object) -> None:
         self._deframer.drop()
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether all that has arrived was handed out, but for the beginning of a frame."""
+        return not self._ready and not self._stream.unread
 
     async def next(self) -> bytes | None:
         """The next frame; None where the peer finished. Raises ProtocolViolation, Unreachable."""
@@ -163,7 +190,7 @@ class FrameReader(AbstractContextManager["FrameReader"]):
         return self._ready.popleft()
 
 
-async def read_frame(stream: ReadWriteCloser, max_bytes: int) -> bytes:
+async def read_frame(stream: ByteStream, max_bytes: int) -> bytes:
     """One frame, and no byte of what follows it: that is for another reader.
 
     Raises ProtocolViolation, IOException.

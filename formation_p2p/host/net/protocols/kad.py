@@ -19,7 +19,6 @@ from functools import partial
 from typing import Final
 
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
@@ -32,6 +31,7 @@ from formation_p2p.host.net.protocols.frames import (
     FrameReader,
     encode_frame,
 )
+from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,8 @@ class KadStreams:
         try:
             await stream.write(encode_frame(frame))
             await connection.confirm(stream, self.protocol)
-            with FrameReader(stream, self.limits.of(to.peer_id), MAX_KAD_FRAME_BYTES) as frames:
+            limits = self.limits.of(to.peer_id)
+            with FrameReader(stream, limits, MAX_KAD_FRAME_BYTES, asked=True) as frames:
                 return await frames.next()
         except IOException as error:
             raise Unreachable(f"{to.peer_id}: {error}") from error
@@ -122,10 +123,20 @@ class KadStreams:
             return line  # another request opened it meanwhile
         stream = await connection.offer(self.protocol)
         confirm = partial(connection.confirm, stream, self.protocol)
-        line = _Line(to.peer_id, stream, confirm, expects_answer=expects_answer)
+        line = _Line(
+            to.peer_id, stream, confirm, connection.via is not None, expects_answer=expects_answer
+        )
         self.lines[line.place] = line
         self.spawn(lambda: self._run(line))
         return line
+
+    def upgraded(self, peer: PeerId) -> None:
+        """There is a direct connection to a peer: what is asked from now on goes there, and what
+        was asked on a circuit is answered on it."""
+        for place in ((peer, True), (peer, False)):
+            if (line := self.lines.get(place)) is not None and line.is_relayed:
+                del self.lines[place]
+                self.spawn(line.finish)
 
     def _alive(self, peer: PeerId, expects_answer: bool) -> _Line | None:
         line = self.lines.get((peer, expects_answer))
@@ -185,6 +196,7 @@ class _Line:
     peer: PeerId
     stream: MuxedStream
     confirm: Callable[[], Awaitable[None]]
+    is_relayed: bool
     _: KW_ONLY
     expects_answer: bool
 
@@ -235,7 +247,7 @@ class _Line:
         """Hand out responses until the peer finishes. Raises Unreachable, ProtocolViolation."""
         await self.confirm()
         self._confirmed.end()
-        with FrameReader(self.stream, limits, MAX_KAD_FRAME_BYTES) as frames:
+        with FrameReader(self.stream, limits, MAX_KAD_FRAME_BYTES, asked=True) as frames:
             while (response := await frames.next()) is not None:
                 if not self.expects_answer and self._echoes:
                     self._echoes -= 1
@@ -243,6 +255,12 @@ class _Line:
                 if not self._waiting:
                     raise ProtocolViolation(f"{self.peer} responds to what was not asked")
                 self._waiting.popleft().end(response)
+
+    async def finish(self) -> None:
+        """Close it once nothing is waited for."""
+        while self._waiting and not self.broken:
+            await self._waiting[-1].ended.wait()
+        await self.stream.close()
 
     def end(self, error: RemoteError) -> None:
         """No more responses: those that wait are told why."""

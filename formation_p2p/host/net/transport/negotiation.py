@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, Final
 
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import IOException
-
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.errors import IOException
 
 HEADER: Final = "/multistream/1.0.0"
 NOT_SPOKEN: Final = "na"
@@ -35,12 +34,17 @@ class NotSpoken(Unreachable):
     """The peer is there, and does not speak the protocol proposed."""
 
 
+def greeting() -> bytes:
+    """What comes first from either side. Some do not wait for the other one's."""
+    return _encode(HEADER)
+
+
 def proposal(protocol: str) -> bytes:
     """What `offer` writes."""
     return _encode(HEADER, protocol)
 
 
-async def offer(stream: ReadWriteCloser, protocol: str) -> None:
+async def offer(stream: ByteStream, protocol: str) -> None:
     """Propose `protocol`. What is written next is in it. Raises Unreachable."""
     try:
         await stream.write(proposal(protocol))
@@ -48,7 +52,7 @@ async def offer(stream: ReadWriteCloser, protocol: str) -> None:
         raise Unreachable(f"proposing a protocol: {error}") from error
 
 
-async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
+async def confirm(stream: ByteStream, protocol: str) -> None:
     """Read the answer to the proposal, and no byte more. The caller bounds the time.
 
     Raises NotSpoken, ProtocolViolation, Unreachable: then nothing that was written is taken.
@@ -61,7 +65,7 @@ async def confirm(stream: ReadWriteCloser, protocol: str) -> None:
         raise ProtocolViolation(f"proposed {protocol}, answered {answer[:40]!r}")
 
 
-async def agree(stream: ReadWriteCloser, spoken: Container[Any]) -> str:
+async def agree(stream: ByteStream, spoken: Container[Any]) -> str:
     """The first protocol proposed that is `spoken`, on the side that listens.
 
     Raises ProtocolViolation (also when nothing fits in a few proposals), Unreachable.
@@ -81,20 +85,20 @@ def _encode(*messages: str) -> bytes:
     return b"".join(encode_frame(message.encode() + b"\n") for message in messages)
 
 
-async def _write(stream: ReadWriteCloser, message: str) -> None:
+async def _write(stream: ByteStream, message: str) -> None:
     try:
         await stream.write(_encode(message))
     except IOException as error:
         raise Unreachable(f"negotiating a protocol: {error}") from error
 
 
-async def _read_header(stream: ReadWriteCloser) -> None:
+async def _read_header(stream: ByteStream) -> None:
     header = await _read(stream)
     if header != HEADER:
         raise ProtocolViolation(f"expected {HEADER}, not {header[:40]!r}")
 
 
-async def _read(stream: ReadWriteCloser) -> str:
+async def _read(stream: ByteStream) -> str:
     try:
         text = (await read_frame(stream, MAX_MESSAGE_BYTES)).decode()
     except IOException as error:

@@ -6,30 +6,30 @@ it binds a port alone and says so when it cannot; and the kernel gives up on a d
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
+import struct
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
+from formation_p2p.host.net.transport.own_port import TAKEN, OwnPort
+from formation_p2p.host.net.transport.raw import MAX_READ_BYTES, RawStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 log = logging.getLogger(__name__)
 
-# One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
-MAX_READ_BYTES: Final = 64 * KIB + 1
 # Taken at a time of one who sends faster than that is read: it saves a turn of the loop for each
 # message, and takes 0.2 ms to deal with.
 READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
@@ -47,9 +47,11 @@ KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 4
 # Connections that the kernel holds for us to accept.
 BACKLOG: Final = 128
+# What the kernel says to `::` where IPv6 is not built in, or turned off.
+_NO_FAMILY: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 
 
-class TcpStream(ReadWriteCloser):
+class TcpStream(RawStream):
     """One connected socket. One task may read and one may write at a time.
 
     `libp2p/io/trio.py:34`: a cancelled write there leaves half a message on the wire and the
@@ -59,17 +61,21 @@ class TcpStream(ReadWriteCloser):
     `libp2p/io/trio.py:104`: the address of an IPv6 peer is a tuple of four and is dropped there.
     """
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, *, from_own_port: bool = False) -> None:
+        super().__init__()
         self._stream = stream
-        self._buffer = memoryview(b"")  # arrived, and not taken yet
+        self.from_own_port = from_own_port
+        """Dialled from the port that the node listens on, or keeps."""
         self._more = False  # whether the last read left something in the kernel
         self._much = False  # whether it brought the most that a message has
         self._unsent: list[bytes | memoryview] = []
         self._torn = False
         self._remote: tuple[str, int] | None = None
+        self.local: tuple[str, int] | None = None
+        """The host and port at our end."""
         try:
-            host, port = stream.socket.getpeername()[:2]
-            self._remote = (host, port)
+            self.local = _without_zone(stream.socket.getsockname())
+            self._remote = _without_zone(stream.socket.getpeername())
             for level, option, value in (
                 (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
                 (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
@@ -83,19 +89,20 @@ class TcpStream(ReadWriteCloser):
             # Already gone: the first read says so too, to someone who can act on it.
             log.debug("a new connection's socket is closed: %s", error)
 
-    async def read(self, n: int | None = None) -> bytes:
-        """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
+    async def has_spoken(self, within_s: float, *, beyond: bytes) -> bool:
+        """Whether anything arrives so soon that is not in that greeting. Raises
+        ConnectionClosedError."""
+        with trio.move_on_after(within_s):
+            while beyond.startswith(bytes(self._buffer)):
+                await self.fill()
+        return not beyond.startswith(bytes(self._buffer))
 
-        Raises ConnectionClosedError where the stream ends before.
-        """
-        wanted = 1 if n is None else min(n, MAX_READ_BYTES)
-        while len(self._buffer) < wanted:
-            await self.fill()
-        if n is None:
-            wanted = len(self._buffer)
-        taken = bytes(self._buffer[:wanted])
-        self._buffer = self._buffer[wanted:]
-        return taken
+    def reset_on_close(self, resets: bool) -> None:
+        """Whether `close` leaves nothing behind: the same two ports can be connected again at
+        once, and what was not sent is lost. Otherwise they are taken for a minute."""
+        with suppress(OSError):  # gone: then there is nothing to close
+            linger = struct.pack("ii", resets, 0)
+            self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     async def fill(self) -> None:
         """Wait for more bytes, and keep them to be taken. Raises ConnectionClosedError.
@@ -108,6 +115,8 @@ class TcpStream(ReadWriteCloser):
             if self._more:
                 await trio.lowlevel.checkpoint()
             else:
+                # What is left of a large read must not keep all of it for as long as that takes.
+                self._buffer = memoryview(bytes(self._buffer))
                 await trio.lowlevel.wait_readable(self._open_socket())
             data = os.read(self._open_socket(), size)
         except BlockingIOError:
@@ -120,22 +129,6 @@ class TcpStream(ReadWriteCloser):
         self._more = len(data) == size
         self._much = len(data) >= MAX_READ_BYTES
         self._buffer = memoryview(bytes(self._buffer) + data if self._buffer else data)
-
-    def take_prefixed(self, size: int) -> memoryview | None:
-        """The next message that has its length before it, in `size` bytes; None while it is not
-        whole."""
-        end = size + int.from_bytes(self._buffer[:size], "big")
-        if len(self._buffer) < max(size, end):
-            return None
-        message = self._buffer[size:end]
-        self._buffer = self._buffer[end:]
-        return message
-
-    async def write(self, data: bytes) -> None:
-        """Raises ConnectionClosedError; also for every write after one that was cancelled."""
-        taken = self.write_now(data)
-        while not taken:
-            taken = await self.flush()
 
     def write_now(self, *parts: bytes) -> bool:
         """Whether the kernel took all of them. If not, `flush` before the next write.
@@ -190,6 +183,11 @@ class TcpStream(ReadWriteCloser):
         return self._remote
 
 
+def _without_zone(name: Sequence[Any]) -> tuple[str, int]:
+    """The host and port of a socket's end; link-local hosts come with their interface."""
+    return name[0].partition("%")[0], name[1]
+
+
 def _rest(parts: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
     for index, part in enumerate(parts):
         if sent < len(part):
@@ -198,20 +196,31 @@ def _rest(parts: Sequence[bytes | memoryview], sent: int) -> list[bytes | memory
     return []
 
 
-async def bind(address: TcpAddress) -> trio.socket.SocketType:
-    """A socket that listens. Raises LocalError, saying why there is none.
+class NoSuchFamily(LocalError):
+    """This machine has no IPv4, or no IPv6."""
+
+
+async def bind(address: TcpAddress, own_port: OwnPort) -> trio.socket.SocketType:
+    """A socket that listens, whose port is then one to dial from. Raises LocalError, saying why
+    there is none.
 
     `libp2p/transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that two processes share a port
-    and each gets half of the connections. Here the second one fails.
+    and each gets half of the connections. Here the second one fails. On `::` there is no IPv4.
     """
     try:
         (listener,) = await trio.open_tcp_listeners(
             address.port, host=address.host, backlog=BACKLOG
         )
     except OSError as error:
+        if error.errno in _NO_FAMILY and address.ip is not None and address.ip.is_unspecified:
+            kind = "IPv4" if address.family == "ip4" else "IPv6"
+            raise NoSuchFamily(
+                f"cannot listen on {address}: this machine has no {kind}; listen on the other"
+            ) from error
         raise LocalError(
             f"cannot listen on {address}: {error}; stop what holds the port, or choose another"
         ) from error
+    own_port.share(listener.socket)
     return listener.socket
 
 
@@ -241,7 +250,7 @@ async def accept_all(
                 nursery.start_soon(accepted, TcpStream(trio.SocketStream(client)))
 
 
-# In trio-typing's stubs, which come with py-libp2p, it still has its old name.
+# In trio-typing's stubs, which come with multiaddr, it still has its old name.
 _run_in_thread: Any = trio.to_thread.run_sync
 
 
@@ -263,11 +272,13 @@ class Resolver(trio.abc.HostnameResolver):
         return await self._look_up(socket.getnameinfo, *arguments)
 
 
-async def _connect(address: TcpAddress) -> trio.SocketStream:
+async def _connect(address: TcpAddress, own_port: OwnPort | None) -> trio.SocketStream:
     """To a number, without the looking up and racing that names need. Raises OSError."""
     family = socket.AF_INET6 if address.family == "ip6" else socket.AF_INET
     connecting = trio.socket.socket(family, socket.SOCK_STREAM)
     try:
+        if own_port is not None:
+            await own_port.bind(connecting)
         await connecting.connect((address.host, address.port))
         return trio.SocketStream(connecting)
     except BaseException:
@@ -276,15 +287,30 @@ async def _connect(address: TcpAddress) -> trio.SocketStream:
         raise
 
 
-async def dial_tcp(address: TcpAddress) -> TcpStream:
-    """Raises SwarmException. The caller bounds the time."""
+async def meet_tcp(address: TcpAddress, own_port: OwnPort) -> TcpStream:
+    """Dial a number from our port and from no other, so that the dial of the other end may meet
+    it. Raises OSError. The caller bounds the time."""
+    return TcpStream(await _connect(address, own_port), from_own_port=True)
+
+
+async def dial_tcp(address: TcpAddress, own_port: OwnPort | None = None) -> TcpStream:
+    """Raises SwarmException. The caller bounds the time.
+
+    With `own_port` the connection comes from there, if none from there to that address is taken.
+    """
     try:
         if address.ip is None:
-            stream = await trio.open_tcp_stream(address.host, address.port)
-        else:
-            stream = await _connect(address)
+            return TcpStream(await trio.open_tcp_stream(address.host, address.port))
+        if own_port is not None:
+            try:
+                return TcpStream(await _connect(address, own_port), from_own_port=True)
+            except OSError as error:
+                if error.errno not in TAKEN:
+                    raise
+        return TcpStream(await _connect(address, None))
     except OSError as error:
         # trio's own says that all attempts failed; how is in the group that is its cause.
         attempts = getattr(error.__cause__, "exceptions", (error,))
-        raise SwarmException("; ".join(map(str, attempts))) from error
-    return TcpStream(stream)
+        # A name that is not found has a number of the resolver, which is negative.
+        why = (os.strerror(x.errno or 0) if (x.errno or 0) > 0 else str(x) for x in attempts)
+        raise SwarmException("; ".join(dict.fromkeys(why))) from error

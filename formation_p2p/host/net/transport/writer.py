@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
-from libp2p.io.exceptions import ConnectionClosedError
 
-from formation_p2p.core.units import KIB
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.transport.errors import ConnectionClosedError
 from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, UNSENT_BYTES
 
 if TYPE_CHECKING:
@@ -23,29 +23,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What may wait for the socket before writers wait too: a few Noise messages.
+# What may wait for the socket before writers wait too: a few Noise messages, where a lease is
+# shared with the peer.
 OUTBOX_BYTES: Final = 128 * KIB
+STRANGERS_OUTBOX_BYTES: Final = 32 * KIB
 # Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
 WRITTEN_MESSAGES: Final = 2
 # The same on a link that has shown that it is fast: each time costs a turn of the loop.
 FAST_WRITTEN_MESSAGES: Final = 8
-# The kernel takes longer to take them: the link is slow. One of 1 Gbit/s is fast.
+# The kernel takes longer to take them: the link is slow. One of 1 Gbit/s is fast. A machine that is
+# busy with other work pauses for as long now and then: it takes two such writes in a row, or one
+# that takes four times as long.
 SLOW_S: Final = 0.005
+VERY_SLOW_S: Final = 4 * SLOW_S
 # So often in a row it took less: more than the kernel has room for, so that the link carried it.
 FAST_WRITES: Final = 16
 # One Noise message holds 65,519 bytes.
 BATCH_BYTES: Final = 65_519
 # A frame up to here goes out at once where nothing waits before it: a request must not wait for
-# a task to be scheduled. Larger ones are worth to be put together.
+# a task to be scheduled. Larger ones are worth to be put together. Small ones that wait are kept
+# in pieces of this size: many have twelve bytes, and one by one would take five times as much.
 NOW_BYTES: Final = 4 * KIB
+
+
+# Of what streams carry that carry much, written and not read by the peer, where programs speak to
+# each other beside it and the link is near: kernels hold some MiB, and a small frame waits for all
+# of it, 20 ms where 200 MB/s are read. Less leaves the link idle between two turns of the loops.
+MOST_AHEAD_BYTES: Final = MIB
+# After so much of it the peer is asked whether it has read it, by a ping.
+MARK_EVERY_BYTES: Final = 256 * KIB
 
 
 class BulkSource(Protocol):
     """A stream that carries much."""
 
-    def next_frame(self) -> list[bytes | memoryview]:
-        """Its next frame, in pieces that stay as they are until the caller waits for something;
-        empty where there is none now. It fits into one Noise message."""
+    def next_frame(self, most_bytes: int) -> tuple[bytes, list[memoryview]] | None:
+        """The header and the data of its next frame, of at most so many bytes in all, which stay as
+        they are until the caller waits for something; None where there is none now."""
 
 
 class Writer:
@@ -56,11 +70,18 @@ class Writer:
         self, connection: NoiseStream, stall_s: float, stalled: Callable[[], None]
     ) -> None:
         self.queued_bytes = 0
+        self.most_ahead_bytes: Callable[[], int | None] = lambda: None
+        """How much of what streams carry that carry much may be ahead of the peer's reader."""
+        self.mark: Callable[[Callable[[], None]], None] = lambda passed: None
+        """Has `passed` called once the peer has read what is written by now. Must not raise."""
+        self._ahead_bytes = 0
+        self._unmarked_bytes = 0
+        self.most_bytes = STRANGERS_OUTBOX_BYTES
         self._connection = connection
         self._stall_s = stall_s
         self._stalled = stalled
         self._closed = False
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[bytes | bytearray] = deque()
         self._bulk: deque[BulkSource] = deque()  # in turn
         self._fast_writes = 0  # in a row
         self._writing = False
@@ -77,7 +98,7 @@ class Writer:
     @property
     def has_room(self) -> bool:
         """Whether `room` would return at once."""
-        return self.queued_bytes < OUTBOX_BYTES or self._closed
+        return self.queued_bytes < self.most_bytes or self._closed
 
     def send(self, frame: bytes) -> None:
         """Write a short frame at once where it can be, and put others."""
@@ -95,7 +116,11 @@ class Writer:
             self._filled.unpark()
 
     def put(self, frame: bytes) -> None:
-        self._queue.append(frame)
+        last = self._queue[-1] if self._queue else None
+        if isinstance(last, bytearray) and len(last) + len(frame) <= NOW_BYTES:
+            last += frame
+        else:
+            self._queue.append(frame if len(frame) > NOW_BYTES else bytearray(frame))
         self.queued_bytes += len(frame)
         self._filled.unpark()
 
@@ -124,7 +149,7 @@ class Writer:
 
     async def run(self) -> None:
         while not self._closed:
-            if not (self._owes_rest or self._queue or self._bulk):
+            if not (self._owes_rest or self._queue or self._next_bulk()):
                 await self._filled.park()
                 continue
             self._writing = True
@@ -144,7 +169,7 @@ class Writer:
                 self._flushed.unpark_all()
             if self.has_room:
                 self._emptied.unpark_all()
-            if self._bulk:
+            if self._next_bulk():
                 # It may be taken as fast as it comes, and others have their turn.
                 await trio.lowlevel.checkpoint()
 
@@ -155,17 +180,21 @@ class Writer:
     def _took(self, messages: int, took_s: float) -> None:
         """The kernel took so many, in so long."""
         before = self._at_once
-        if took_s > SLOW_S:
+        if took_s > VERY_SLOW_S:
             self._fast_writes = 0
+        elif took_s > SLOW_S:
+            self._fast_writes //= 2
         elif messages >= WRITTEN_MESSAGES:
-            self._fast_writes += 1
+            self._fast_writes = min(self._fast_writes + 1, 2 * FAST_WRITES)
         if self._at_once != before:
             fast = self._at_once == FAST_WRITTEN_MESSAGES
             self._connection.hold_unsent(FAST_UNSENT_BYTES if fast else UNSENT_BYTES)
 
-    def next_messages(self) -> list[bytes]:
-        """What is written next, in pieces that each fit into one Noise message."""
-        messages: list[bytes] = []
+    def next_messages(self) -> list[bytes | memoryview]:
+        """What is written next, in pieces that each fit into one Noise message. On a fast link a
+        frame of a stream that carries much has as many of them as are handed over at once: one
+        header for all, and all but the first are sealed from where they lie."""
+        messages: list[bytes | memoryview] = []
         at_once = self._at_once
         while self._queue and len(messages) < at_once:
             batch = [self._queue.popleft()]
@@ -175,10 +204,47 @@ class Writer:
                 batch.append(self._queue.popleft())
             messages.append(b"".join(batch))
             self.queued_bytes -= size
-        while self._bulk and len(messages) < at_once:
-            if frame := self._bulk[0].next_frame():
-                messages.append(b"".join(frame))
-                self._bulk.rotate(-1)
-            else:
+        while self._next_bulk() and len(messages) < at_once:
+            left = at_once - len(messages) if at_once == FAST_WRITTEN_MESSAGES else 1
+            if (frame := self._bulk[0].next_frame(left * BATCH_BYTES)) is None:
                 self._bulk.popleft()
+                continue
+            messages += _messages(*frame)
+            self._bulk.rotate(-1)
+            self._went(sum(map(len, frame[1])))
         return messages
+
+    def _next_bulk(self) -> bool:
+        """Whether a stream that carries much has its turn now."""
+        if not self._bulk:
+            return False
+        most = self.most_ahead_bytes()
+        return most is None or self._ahead_bytes < most
+
+    def _went(self, size: int) -> None:
+        if self.most_ahead_bytes() is None:
+            return
+        self._ahead_bytes += size
+        self._unmarked_bytes += size
+        if self._unmarked_bytes >= MARK_EVERY_BYTES:
+            marked, self._unmarked_bytes = self._unmarked_bytes, 0
+
+            def passed() -> None:
+                self._ahead_bytes -= marked
+                self._filled.unpark()
+
+            self.mark(passed)
+
+
+def _messages(header: bytes, pieces: list[memoryview]) -> Iterator[bytes | memoryview]:
+    """A piece that fills one without the header is not torn for its sake."""
+    first, *others = pieces
+    room = BATCH_BYTES - len(header)
+    if room < len(first) <= BATCH_BYTES:
+        yield header
+        others = pieces
+    else:
+        yield header + first[:room]
+        others.insert(0, first[room:])
+    for piece in others:
+        yield from (piece[at : at + BATCH_BYTES] for at in range(0, len(piece), BATCH_BYTES))

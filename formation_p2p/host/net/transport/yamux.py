@@ -1,6 +1,7 @@
 """yamux: many streams on one connection, each with a window that is kept.
 
-What waits to be written is in `writer.py`, the windows are in `stream.py`.
+What waits to be written is in `writer.py`, the windows in `stream.py`, round trips in `pings.py`.
+One concept: one connection, what its frames are, and what each does to the streams.
 
 py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
 subclassed, since what is wrong lies in its three loops:
@@ -19,29 +20,28 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import struct
 from typing import TYPE_CHECKING, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
-from libp2p.exceptions import BaseLibp2pError
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
+from formation_p2p.host.net.strangers import OWN_BYTES, OWN_STREAMS, Share, Strangers
 from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.errors import MuxedConnUnavailable, TransportError
+from formation_p2p.host.net.transport.pings import Pings
 from formation_p2p.host.net.transport.stream import ACK, FIN, RST, SYN, WINDOW_BYTES, MuxedStream
-from formation_p2p.host.net.transport.writer import OUTBOX_BYTES, Writer
+from formation_p2p.host.net.transport.writer import MOST_AHEAD_BYTES, OUTBOX_BYTES, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from libp2p.peer.id import ID
-
+    from formation_p2p.core.identity import PeerId
     from formation_p2p.host.net.transport.upgrade import NoiseStream
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,16 @@ MAX_UNREAD_BYTES: Final = 4 * MIB
 # Streams that a peer may have open to us on one connection. A foreign implementation opens one
 # for each request and asks ten peers at once; hundreds is a flood.
 MAX_INBOUND_STREAMS: Final = 64
-# Past it the peer makes us answer (pings, resets) and does not read the answers.
-MAX_OUTBOX_BYTES: Final = 512 * KIB
+# So many times what writers wait at: the peer makes us answer (pings, resets) and does not read the
+# answers.
+MAX_OUTBOXES: Final = 4
 # Of silence: then the connection is over.
 SILENT_TICKS: Final = 3
 # How far the peer is gets measured by those pings, and on a connection that is never silent by one
 # every 64 s: routes change, and 12 bytes tell.
 MEASURE_TICKS: Final = 8
+# A round trip of a link that is near: 200 MB/s go in MOST_AHEAD_BYTES.
+NEAR_S: Final = 0.005
 # To confirm that it is yamux that is spoken: a round trip, and a busy peer.
 CONFIRM_S: Final = 8.0
 # To say goodbye when closing.
@@ -82,7 +85,7 @@ class Muxer:
     def __init__(
         self,
         secured_conn: NoiseStream,
-        peer_id: ID,
+        peer_id: PeerId,
         parameters: NetParameters = DEFAULTS,
         *,
         unconfirmed: bool = False,
@@ -117,21 +120,35 @@ class Muxer:
         self._is_known = False
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
-        # The latest ping: its number, which cannot be answered before it is asked, and when.
-        self._pinged: tuple[int, float] | None = None
         # What may still come on streams that are gone: their peers may not know it yet.
         self._stray_bytes = 0
+        self.draw_on(Strangers())
         self.writer = Writer(secured_conn, parameters.write_stall_s, self._stalled)
+        self.pings = Pings(
+            lambda number: self._control(_PING, SYN, 0, number),
+            lambda rtt_us: self.measured(rtt_us),
+        )
+        self.writer.mark = self.pings.mark
+        self._had_tunnels = False
+        self.writer.most_ahead_bytes = self._most_ahead_bytes
+
+    def draw_on(self, strangers: Strangers) -> None:
+        """Share the memory of all strangers with other connections. Call it before `start`."""
+        self._held_bytes = Share(strangers.bytes, OWN_BYTES)
+        self._held_streams = Share(strangers.streams, OWN_STREAMS)
 
     async def start(self) -> None:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    for task in (self._read_all, self.writer.run, self._watch):
+                    for task in (self.writer.run, self._watch):
                         nursery.start_soon(self._until_broken, task)
                     self._started = True
+                    await self._until_broken(self._read_all)
         finally:
             self.abort("the network is closing")
+            self._held_bytes.exempt()
+            self._held_streams.exempt()
             with trio.CancelScope(shield=True):
                 await self.secured_conn.close()
             self._ended.set()
@@ -168,6 +185,10 @@ class Muxer:
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
 
+    async def ended(self) -> None:
+        """Wait until it is over. It must have been started, or be so soon."""
+        await self._ended.wait()
+
     def abort(self, reason: str, *, drop: bool = True) -> None:
         """End at once. The first reason stays."""
         if self.broken is not None:
@@ -178,6 +199,7 @@ class Muxer:
         self.writer.close()
         self._acceptable.unpark_all()
         self._drained.unpark_all()
+        self.pings.end(reason)
         self._scope.cancel()
 
     async def confirm(self) -> None:
@@ -210,7 +232,7 @@ class Muxer:
         """A frame without data: never waits, so that the reader never does."""
         if self.broken is not None:
             return
-        if self.writer.queued_bytes > MAX_OUTBOX_BYTES:
+        if self.writer.queued_bytes > MAX_OUTBOXES * self.writer.most_bytes:
             self.abort("the peer does not read the answers that it asks for")
             return
         self.writer.put(_HEADER.pack(0, kind, flags, stream_id, value))
@@ -218,24 +240,42 @@ class Muxer:
     def was_read(self, size: int) -> None:
         """So many bytes that had arrived are held no longer."""
         self.unread_bytes -= size
-        if self.unread_bytes <= self.max_unread_bytes:
+        self._held_bytes.give_back(size)
+        if not self._is_full:
             self._drained.unpark_all()
 
     def widened(self, size: int) -> None:
         """So many bytes more may lie unread; of fewer than none, less."""
         self.max_unread_bytes += size
+        self._held_bytes.widen(size)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing more is read until some of what came is."""
+        return self.unread_bytes > self.max_unread_bytes or self._held_bytes.is_over
 
     def forget(self, stream: MuxedStream) -> None:
         """The stream is over in both directions."""
         if self.streams.pop(stream.stream_id, None) is not None:
-            self._inbound -= stream.inbound
+            self.count_no_more(stream)
             self._stray_bytes += stream.allowed
+            stream.on_over()
+
+    def count_no_more(self, stream: MuxedStream) -> None:
+        """The peer may open another one in its place."""
+        if stream.is_counted:
+            stream.is_counted = False
+            self._inbound -= 1
+            self._held_streams.give_back(1)
 
     def known(self) -> None:
         """The peer is no stranger: a lease is shared with it."""
         if not self._is_known:
             self._is_known = True
             self.widened(MAX_UNREAD_BYTES - STRANGERS_UNREAD_BYTES)
+            self._held_bytes.exempt()
+            self._held_streams.exempt()
+            self.writer.most_bytes = OUTBOX_BYTES
 
     async def _until_broken(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -244,13 +284,38 @@ class Muxer:
             log.debug("%s breaks yamux: %s", self.peer_id, violation)
             await self._farewell(_PROTOCOL_ERROR)
             self.abort(f"protocol violation: {violation}")
-        except (BaseLibp2pError, InvalidTag, NoiseInvalidMessage, Unreachable) as error:
+        except (TransportError, InvalidTag, NoiseInvalidMessage, Unreachable) as error:
             log.debug("connection to %s: %r", self.peer_id, error)
             self.abort(f"connection lost: {error}")
         except Exception as error:
             # One peer's connection must not end the others', whatever a library raises.
             log.warning("connection to %s ends unexpectedly", self.peer_id, exc_info=True)
             self.abort(f"connection lost: {error!r}")
+
+    def carries_tunnels(self) -> None:
+        """Programs speak to each other on a stream from now on."""
+        self._had_tunnels = True
+        if self.pings.least_rtt_s >= NEAR_S:
+            self.pings.measure()  # the peer may have been busy
+
+    def _most_ahead_bytes(self) -> int | None:
+        is_near = self.pings.least_rtt_s < NEAR_S
+        return MOST_AHEAD_BYTES if self._had_tunnels and is_near else None
+
+    @property
+    def has_tunnels(self) -> bool:
+        """Whether programs are connected by it. They may say nothing for as long as they like."""
+        return any(stream.is_tunnel for stream in self.streams.values())
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard for a tick, or since `doubt`."""
+        return self._silent_ticks > 0
+
+    def doubt(self) -> None:
+        """Ask whether the peer is still there."""
+        self._silent_ticks = max(self._silent_ticks, 1)
+        self.pings.measure()
 
     async def _farewell(self, code: int) -> None:
         self._control(_GO_AWAY, 0, 0, code)
@@ -259,23 +324,23 @@ class Muxer:
 
     async def _read_all(self) -> None:
         await self.confirm()
-        self._ping()
+        self.pings.measure()
         while self.broken is None:
             data = await self.secured_conn.read(None)
             self._silent_ticks = 0
             self._parse(memoryview(data))
-            if self.unread_bytes > self.max_unread_bytes:
+            if self._is_full:
                 await self._pause()
-            if self.writer.queued_bytes > OUTBOX_BYTES:
+            if not self.writer.has_room:
                 await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
 
     async def _pause(self) -> None:
         with trio.move_on_after(self.parameters.write_stall_s) as deadline:
-            while self.unread_bytes > self.max_unread_bytes and self.broken is None:
+            while self._is_full and self.broken is None:
                 await self._drained.park()
                 self._silent_ticks = 0
         if deadline.cancelled_caught:
-            raise ProtocolViolation(f"more than {self.max_unread_bytes} bytes that are not read")
+            raise ProtocolViolation(f"{self.unread_bytes} bytes that are not read")
 
     def _stalled(self) -> None:
         self.abort(f"the peer took nothing for {self.parameters.write_stall_s:.0f} s")
@@ -287,21 +352,10 @@ class Muxer:
                 self.abort(f"nothing heard for {SILENT_TICKS * self.parameters.tick_s:.0f} s")
                 return
             if self._silent_ticks or tick % MEASURE_TICKS == 0:
-                self._ping()
+                self.pings.measure()
             self._silent_ticks += 1
             for stream in list(self.streams.values()):
                 stream.tick()
-
-    def _ping(self) -> None:
-        number = secrets.randbits(32)
-        self._pinged = (number, trio.current_time())
-        self._control(_PING, SYN, 0, number)
-
-    def _ponged(self, number: int) -> None:
-        if self._pinged is not None and self._pinged[0] == number:
-            took_s = trio.current_time() - self._pinged[1]
-            self._pinged = None
-            self.measured(max(round(took_s * 1_000_000), 1))
 
     # -- what comes in --------------------------------------------------------------------
 
@@ -312,7 +366,9 @@ class Muxer:
                 view = view[len(piece) :]
                 self._body_left -= len(piece)
                 if self._body_of is not None:
-                    self.unread_bytes += self._body_of.arrived(piece)
+                    kept = self._body_of.arrived(piece)
+                    self.unread_bytes += kept
+                    self._held_bytes.take(kept)
                     if not self._body_left:
                         self._flags(self._body_of, self._body_flags)
                 continue
@@ -335,7 +391,7 @@ class Muxer:
             if flags & SYN:
                 self._control(_PING, ACK, 0, value)
             else:
-                self._ponged(value)
+                self.pings.answered(value)
         elif kind == _GO_AWAY:
             self.abort(f"closed by the peer (code {value})", drop=False)
         elif kind in (_DATA, _WINDOW_UPDATE):
@@ -376,13 +432,14 @@ class Muxer:
     def _opened(self, stream_id: int) -> MuxedStream | None:
         if not self._opens.take():
             raise ProtocolViolation("opens streams faster than any are served")
-        if self._inbound >= MAX_INBOUND_STREAMS:
+        if self._inbound >= MAX_INBOUND_STREAMS or not self._held_streams.fits(1):
             self.update(stream_id, RST)
             self._stray_bytes += WINDOW_BYTES
             return None
         stream = MuxedStream(self, stream_id, inbound=True)
         self.streams[stream_id] = stream
         self._inbound += 1
+        self._held_streams.take(1)
         self.update(stream_id, ACK)
         self._accepted[stream_id] = stream
         self._acceptable.unpark()

@@ -1,0 +1,158 @@
+"""The Noise handshake: each side proves its identity, and both get the keys of the session.
+
+Pattern XX, in three messages, by the package `noiseprotocol`. The second and the third carry
+libp2p's payload: a peer's public key, and its signature of the Noise key that it uses here.
+
+Source: libp2p noise specification (r5); libp2p peer-ids specification, "Keys".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+from noise.connection import Keypair, NoiseConnection  # type: ignore[import-untyped]
+
+from formation_p2p.core.identity import (
+    Identity,
+    PeerId,
+    peer_id_from_bytes,
+    peer_id_of,
+    verify,
+)
+from formation_p2p.core.records.envelope_pb2 import ECDSA, RSA, Ed25519, PublicKey
+from formation_p2p.host.net.libp2p_pb2 import NoiseHandshakePayload
+from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.errors import SwarmException
+
+PROTOCOL: Final = "/noise"
+LENGTH_BYTES: Final = 2
+"""Before each message, in the handshake and after it: big-endian."""
+# Of one message, without the tag of its cipher: with it, 65,535.
+MAX_PLAINTEXT_BYTES: Final = 65_535 - 16
+
+_NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"
+_SIGNED_PREFIX: Final = b"noise-libp2p-static-key:"
+# Of RSA keys, as go-libp2p: smaller ones are weak, checking larger ones takes long.
+_RSA_BITS: Final = range(2048, 8192 + 1)
+# As Go's crypto/rsa: to check a signature takes longer with each bit, 20 ms with 3,070 of them.
+_MAX_RSA_EXPONENT: Final = 2**31 - 1
+# Multihash: code 0x12 (sha2-256), length 32: ids of keys that are longer than 42 bytes.
+_SHA256_MULTIHASH: Final = b"\x12\x20"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseKeys:
+    """What a node proves its identity with: a key for Noise alone, and the payload that says whose
+    it is. Made once for all connections of a stack."""
+
+    static: bytes = field(repr=False)
+    payload: bytes
+
+    @classmethod
+    def of(cls, identity: Identity) -> Self:
+        return cls.signed(identity.libp2p_public_key, identity.sign)
+
+    @classmethod
+    def signed(cls, public_key: bytes, sign: Callable[[bytes], bytes]) -> Self:
+        """A new one, for the owner of a key of any kind. `public_key` is libp2p's protobuf."""
+        static = os.urandom(32)
+        public = X25519PrivateKey.from_private_bytes(static).public_key().public_bytes_raw()
+        said = NoiseHandshakePayload(
+            identity_key=public_key, identity_sig=sign(_SIGNED_PREFIX + public)
+        )
+        return cls(static, said.SerializeToString())
+
+
+class Secured(NamedTuple):
+    """What a handshake comes to. The ciphers take associated data, which is None here, and one
+    message; they keep the count of messages."""
+
+    peer: PeerId
+    encrypt: Callable[[None, bytes | memoryview], bytes]
+    decrypt: Callable[[None, bytes | memoryview], bytes]
+
+
+async def handshake(stream: ByteStream, keys: NoiseKeys, dialled: PeerId | None) -> Secured:
+    """With the peer `dialled`, which learns who we are only once it has proved who it is, or, for
+    None, with the peer that dialled us. A read of `stream` brings all that it asks for.
+
+    Raises SwarmException for a peer that proves nothing or something else; IOException; and what
+    the ciphers and protobuf raise on what a stranger sends.
+    """
+    noise = NoiseConnection.from_name(_NAME)
+    noise.set_keypair_from_private_bytes(Keypair.STATIC, keys.static)
+    if dialled is None:
+        noise.set_as_responder()
+    else:
+        noise.set_as_initiator()
+    noise.start_handshake()
+    state = noise.noise_protocol.handshake_state  # which the last message takes from there
+    if dialled is None:
+        noise.read_message(await _read(stream))
+        await _write(stream, noise.write_message(keys.payload))
+        peer = _proved(noise.read_message(await _read(stream)), state)
+    else:
+        await _write(stream, noise.write_message())
+        peer = _proved(noise.read_message(await _read(stream)), state)
+        if peer != dialled:
+            raise SwarmException(f"{peer} answers in place of {dialled}")
+        await _write(stream, noise.write_message(keys.payload))
+    ciphers = noise.noise_protocol
+    # Past the library's own checks, which take nothing but `bytes`.
+    return Secured(
+        peer,
+        ciphers.cipher_state_encrypt.encrypt_with_ad,
+        ciphers.cipher_state_decrypt.decrypt_with_ad,
+    )
+
+
+async def _read(stream: ByteStream) -> bytes:
+    return await stream.read(int.from_bytes(await stream.read(LENGTH_BYTES), "big"))
+
+
+async def _write(stream: ByteStream, message: bytearray) -> None:
+    await stream.write(len(message).to_bytes(LENGTH_BYTES, "big") + message)
+
+
+def _proved(payload: bytearray, state: Any) -> PeerId:
+    """Whose signature of the Noise key in `state` it is. Raises SwarmException, DecodeError."""
+    said = NoiseHandshakePayload.FromString(bytes(payload))
+    key = PublicKey.FromString(said.identity_key)
+    message = _SIGNED_PREFIX + state.rs.public_bytes
+    if key.Type == Ed25519:
+        if verify(key.Data, said.identity_sig, message):
+            return peer_id_of(key.Data)
+    elif _has_signed(key, said.identity_sig, message):
+        digest = hashlib.sha256(PublicKey(Type=key.Type, Data=key.Data).SerializeToString())
+        return peer_id_from_bytes(_SHA256_MULTIHASH + digest.digest())
+    raise SwarmException("it does not prove that its key is its own")
+
+
+def _has_signed(key: PublicKey, signature: bytes, message: bytes) -> bool:
+    """For the other kinds that foreign peers have; False for secp256k1, which `peer_id_from_bytes`
+    does not take either."""
+    if key.Type not in (RSA, ECDSA):
+        return False
+    public = load_der_public_key(key.Data)
+    try:
+        if isinstance(public, rsa.RSAPublicKey):
+            is_cheap = public.public_numbers().e <= _MAX_RSA_EXPONENT
+            if public.key_size not in _RSA_BITS or not is_cheap:
+                return False
+            public.verify(signature, message, padding.PKCS1v15(), SHA256())
+        elif isinstance(public, ec.EllipticCurvePublicKey):
+            public.verify(signature, message, ec.ECDSA(SHA256()))
+        else:
+            return False
+    except InvalidSignature:
+        return False
+    return True

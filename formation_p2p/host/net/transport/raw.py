@@ -1,0 +1,76 @@
+"""What carries a connection before it is made secure: a socket, or a circuit through a gate."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+from formation_p2p.core.units import KIB
+
+# One Noise message and its length (65,537 bytes) is the most that anyone above reads at once.
+MAX_READ_BYTES: Final = 64 * KIB + 1
+
+
+class RawStream(ABC):
+    """Bytes both ways. One task may read and one may write at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(b"")  # arrived, and not taken yet
+
+    @abstractmethod
+    async def close(self) -> None:
+        """At once, even when cancelled."""
+
+    @abstractmethod
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Where the peer is; None where that is not known."""
+
+    @abstractmethod
+    async def fill(self) -> None:
+        """Wait for more bytes, and keep them to be taken. Raises ConnectionClosedError."""
+
+    @abstractmethod
+    def write_now(self, *parts: bytes) -> bool:
+        """Whether all of them were taken. If not, `flush` before the next write.
+
+        Raises ConnectionClosedError.
+        """
+
+    @abstractmethod
+    async def flush(self) -> bool:
+        """Wait until more is taken of what `write_now` left over. Returns whether that is all of
+        it. Raises ConnectionClosedError."""
+
+    @abstractmethod
+    def hold_unsent(self, size: int) -> None:
+        """Let so much be taken ahead of what the link carries."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
+
+        Raises ConnectionClosedError where the stream ends before.
+        """
+        wanted = 1 if n is None else min(n, MAX_READ_BYTES)
+        while len(self._buffer) < wanted:
+            await self.fill()
+        if n is None:
+            wanted = len(self._buffer)
+        taken = bytes(self._buffer[:wanted])
+        self._buffer = self._buffer[wanted:]
+        return taken
+
+    def take_prefixed(self, size: int) -> memoryview | None:
+        """The next message that has its length before it, in `size` bytes; None while it is not
+        whole."""
+        end = size + int.from_bytes(self._buffer[:size], "big")
+        if len(self._buffer) < max(size, end):
+            return None
+        message = self._buffer[size:end]
+        self._buffer = self._buffer[end:]
+        return message
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionClosedError; also for every write after one that was cancelled."""
+        taken = self.write_now(data)
+        while not taken:
+            taken = await self.flush()

@@ -1,0 +1,1 @@
+"""Routers of every common kind, in network namespaces, and nodes behind them (docs/reach.md)."""
