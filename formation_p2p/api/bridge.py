@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, assert_never
@@ -18,6 +18,7 @@ from formation_p2p.api.parcels import NO_PARCELS, HeldParcels, Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent
 from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, Unreachable
+from formation_p2p.core.gang.events import EmitGangEvent, GangEvent
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.discovered import Discovery
@@ -26,7 +27,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.result_fetches import WantedResult
+from formation_p2p.host.errand import Errand
 from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -55,14 +56,22 @@ class JobObserver(Protocol):
     def fail(self, error: FormationError) -> None: ...
 
 
+class GangObserver(Protocol):
+    """Receives the events of a gang, on the loop."""
+
+    def notify(self, event: GangEvent) -> None: ...
+
+    def fail(self, error: FormationError) -> None: ...
+
+
 class Bridge:
     """A job's events go to its `JobObserver`: on the loop, or on the node's thread, where the
     observer must hand them over and return. Methods are for the loop unless they say otherwise.
 
     `call` runs a function on the node's thread. `begun` is called with each job that is submitted,
     in the thread that submits it. `lifecycle` is the node's. What `packer` made of the arguments of
-    a job is released as its tasks end. `with_environment` makes the environment of a job, in a
-    thread of its caller's.
+    a job is released as its tasks end. `gangs` are those of this node, by id. `with_environment`
+    makes the environment of a job, in a thread of its caller's.
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class Bridge:
         self._explained: dict[int, asyncio.Future[Explained]] = {}
         self._thread_explained: dict[int, futures.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
+        self.gangs: dict[str, GangObserver] = {}
         self._numbers = itertools.count(1)
 
     def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
@@ -94,6 +104,8 @@ class Bridge:
         self.drop([job_id for job_id in jobs if job_id not in spared], error)
         for future in self._pending:
             _settle(future, error)
+        for gang in list(self.gangs.values()):
+            gang.fail(error)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -191,43 +203,35 @@ class Bridge:
         self, blob: Blob, path: Path | str, progress: Callable[[int, int], None] | None
     ) -> None:
         """See `Node.get`."""
-        self.lifecycle.check_loop()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended(error: FormationError | None) -> None:
-            self.on_loop(lambda: _settle(future, error))
 
         def progressed(done_bytes: int, size_bytes: int) -> None:
             if progress is not None:
                 self.on_loop(lambda: progress(done_bytes, size_bytes))
 
         target = Path(path).absolute()  # noqa: ASYNC240 - no disk is asked
-        from formation_p2p.host.blobs.exchange import Download  # 78 MB, for those who run a node
-
-        download = Download(blob, target, progressed, ended)
-        try:
-            self.call(download.start)
-            await self._answer(future, None)
-        except asyncio.CancelledError:
-            with contextlib.suppress(NodeClosed):
-                self.call(download.cancel)
-            raise
+        await self.perform(lambda shell: shell.exchange.download(blob, target, progressed))
 
     async def result(self, blob: PrivateBlob) -> Content:
         """What a worker keeps. Raises LocalError, RemoteError."""
+
+        async def fetched(shell: Shell) -> Content:
+            assert shell.exchange.private is not None, "a node has private blobs"
+            return await shell.exchange.private.result(blob)
+
+        return await self.perform(fetched)
+
+    async def perform(self, do: Callable[[Shell], Awaitable[T]]) -> T:
+        """What `do` returns on the node's thread, where it ends when the caller is cancelled.
+        Raises what it raises of FormationError."""
         self.lifecycle.check_loop()
-        future: asyncio.Future[Content] = asyncio.get_running_loop().create_future()
-
-        def ended(outcome: Content | FormationError) -> None:
-            self.on_loop(lambda: _settle(future, outcome))
-
-        wanted = WantedResult(blob, ended)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        errand = Errand(do, lambda outcome: self.on_loop(lambda: _settle(future, outcome)))
         try:
-            self.call(wanted.start)
+            self.call(errand.start)
             return await self._answer(future, None)
         except asyncio.CancelledError:
             with contextlib.suppress(NodeClosed):
-                self.call(wanted.cancel)
+                self.call(errand.cancel)
             raise
 
     async def _answer(self, future: asyncio.Future[T], within_s: float | None) -> T:
@@ -305,6 +309,9 @@ class Bridge:
                 future = self._explained.get(int(what)) if what.isdecimal() else None
                 if future is None or not _settle(future, error):
                     log.error("%s", error)  # its caller does not wait any more
+            case EmitGangEvent(gang_id, told):
+                if (gang := self.gangs.get(gang_id)) is not None:
+                    gang.notify(told)
             case EmitJobEvent():
                 pass  # of a job that was dropped
             case _:

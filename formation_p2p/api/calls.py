@@ -8,8 +8,9 @@ import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -54,6 +55,11 @@ BATCH_BYTES: Final = 64 * MIB
 # Arguments and results that one `map` or executor holds. Of arrays of 50 MB, five: two that are
 # used, one that waits at either worker, and one that is written.
 LOOK_AHEAD_BYTES: Final = 256 * MIB
+
+# How long the leases of calls stay after the last: a loop that works in between, or a person at a
+# notebook, finds the interpreters warm. Others that ask for the room get it at once
+# (core/negotiation/precedence.py).
+LINGER_S: Final = 1.5
 
 # What any pickler writes alike, with nothing in it to look up.
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
@@ -279,8 +285,24 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
 
 def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> TaskOptions:
     """Those of a `map` or an executor, for the driver of functions. Raises InvalidInput."""
+    if "env" not in kwargs and "hints" not in kwargs:  # files change, and so do names of peers
+        with suppress(TypeError):  # what cannot be hashed is read each time
+            return _read_options(call, options, tuple(kwargs), *kwargs.values())
+    return _options(kwargs, options, call)
+
+
+@lru_cache(maxsize=64, typed=True)  # `1` and `True` are equal, and one of them is refused
+def _read_options(
+    call: str, options: TaskOptions, names: tuple[str, ...], *given: object
+) -> TaskOptions:
+    """To read them takes as long as the rest of a small call."""
+    return _options(dict(zip(names, given, strict=True)), options, call)
+
+
+def _options(kwargs: Mapping[str, Any], options: TaskOptions, call: str) -> TaskOptions:
     chosen = options_of(kwargs, options, takes=CallKwargs, call=call)
-    return replace(chosen, needs=of_calls(chosen.needs))
+    linger_s = LINGER_S if chosen.linger_s is None else chosen.linger_s
+    return replace(chosen, needs=of_calls(chosen.needs), linger_s=linger_s)
 
 
 def of_calls(needs: Requirements) -> Requirements:

@@ -38,8 +38,10 @@ CodeChoice = Literal["auto", "main"] | Sequence[Path | str]
 CodePaths = Literal["auto", "main"] | tuple[Path, ...]
 
 # Whether files have changed is asked again after so many times as long as asking takes, so that it
-# costs calls a twentieth at the most. A module that is imported anew has it asked at once.
-_REST: Final = 20
+# costs calls a hundredth at the most: of a thousand files that is a second later. A module that is
+# imported anew has it asked at once; whether one was is looked at again after this moment.
+_REST: Final = 100
+_MOMENT_S: Final = 0.001
 # Bundles that are served at the same time: calls with an earlier one may still be in flight.
 _KEPT: Final = 16
 
@@ -188,7 +190,7 @@ class CallCode:
         self._made = 0
         self._loaded: dict[str, object] = {}  # the specs of the modules that went along
         self._imported = 0  # how many modules there were then
-        self._asked_s = self._rest_s = float("-inf")
+        self._asked_s = self._rest_s = self._seen_s = float("-inf")
 
     def is_current(self, modules: ModuleNames) -> bool:
         """Whether `of` has its answer at once."""
@@ -215,15 +217,26 @@ class CallCode:
 
     def _is_fresh(self) -> bool:
         now_s = time.perf_counter()
-        anew = any(_spec_of(name) is not spec for name, spec in self._loaded.items())
-        if now_s < self._asked_s + self._rest_s and not anew:
-            return True
+        if now_s < self._asked_s + self._rest_s:
+            if now_s < self._seen_s + _MOMENT_S:
+                return True
+            if self._is_loaded():
+                self._seen_s = now_s
+                return True
         fresh = self._looks_fresh()
         if fresh and len(sys.modules) != self._imported:
             self._see_loaded()
         self._asked_s = time.perf_counter()
         self._rest_s = _REST * (self._asked_s - now_s)
         return fresh
+
+    def _is_loaded(self) -> bool:
+        """Whether the modules that went along are those that were imported then."""
+        modules = sys.modules
+        for name, spec in self._loaded.items():  # a hundred, with each call: a plain loop
+            if getattr(modules.get(name), "__spec__", None) is not spec:
+                return False
+        return True
 
     def _looks_fresh(self) -> bool:
         if self._collected is None and self._choice != "auto":

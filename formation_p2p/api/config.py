@@ -12,6 +12,7 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.observe.tracing import Tracing
 from formation_p2p.host.runtime_config import Observe
 from formation_p2p.host.storage.journal import JournalParameters
@@ -20,8 +21,8 @@ from formation_p2p.host.storage.state import Retention
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-# Every interface, a port that is free. `()` is for a node that only asks others.
-LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
+# Every interface, in both families, a port that is free. `()` is for a node that only asks others.
+LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
 DEFAULT_RETENTION: Final = Retention()
 
 
@@ -45,6 +46,10 @@ class NodeConfig:
     shares_memory: bool = True
     cache_bytes: int | None = None
     name: str | None = None
+    relay: RelaySettings | None = None
+    # Whatever peers say of its reach: for tests of nodes on one machine, which all are reached.
+    reserves: bool | None = None
+    mdns: bool | None = None
 
 
 class NodeBase:
@@ -69,6 +74,8 @@ class NodeBase:
         cache_bytes: int | None = None,
         name: str | None = None,
         renew: bool = True,
+        relay: RelaySettings | None = None,
+        mdns: bool | None = None,
     ) -> Self:
         """Take part in the network of an invite, or in that of the home folder.
 
@@ -101,6 +108,13 @@ class NodeBase:
         network's root key is online and the invitation allows it; and renews those of others
         where the root key is in its own home (docs/security.md).
 
+        With `relay` the node connects members of the network (`RelaySettings()`), or anyone, that
+        cannot be dialled, as a gate does: others must be able to dial it (docs/reach.md).
+
+        With `mdns` the node finds the others of its network on the same LAN, and tells them where
+        it listens, by multicast DNS (docs/reach.md). None is for True, unless the node listens on
+        this machine alone; or listens nowhere, and all gates are on this machine.
+
         Raises InvalidInput for a malformed invite or name; entering raises LocalError where the
         node has no network, or the network does not come up, and StateError where the state cannot
         be used.
@@ -121,5 +135,7 @@ class NodeBase:
             cache_bytes=cache_bytes,
             parameters=replace(DEFAULT_PARAMETERS, renews=renew),
             name=name,
+            relay=relay,
+            mdns=mdns,
         )
         return cls(config)

@@ -132,7 +132,7 @@ class JobHandle:
         Raises InvalidInput for a task that the job does not have, Unreachable.
         """
         found = self._task(task)
-        key = self._job.options.scheduling_key(found.needs)
+        key = self._job.options.scheduling_key(found.needs, found.member)
         decision = (await self._bridge.explain(key, found.task_id)).decision
         return replace(decision, code=self._job.code)
 

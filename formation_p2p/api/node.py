@@ -7,31 +7,29 @@ async with Node.join() as node:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar, Unpack
+from typing import Unpack
 
-from formation_p2p.api.calls import call_options, of_calls, referring
-from formation_p2p.api.data import DataNode
-from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.api.calls import of_calls, referring
+from formation_p2p.api.cluster_node import ClusterNode
 from formation_p2p.api.job import JobHandle
-from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
-from formation_p2p.api.output import is_interactive
+from formation_p2p.api.output import is_shown
 from formation_p2p.api.planned_calls import with_code
-from formation_p2p.api.progress import Progress
-from formation_p2p.api.reference import Reference
+from formation_p2p.api.probing import contact_of
 from formation_p2p.api.renewal import renew_grant
 from formation_p2p.api.services import Makers
 from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.nat.probe import Rate, RoundTrip
+from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.discovered import Discovery
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
-    CallKwargs,
     Needs,
     PlacementKwargs,
     TaskOptionKwargs,
@@ -55,14 +53,8 @@ from formation_p2p.host.names import peer_meant
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
 
-T = TypeVar("T")
-R = TypeVar("R")
 
-# Of an executor: what a call raises reaches its future at once.
-EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
-
-
-class Node(DataNode):
+class Node(ClusterNode):
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
     `node = await Node.join(...)` and `await node.close()`.
 
@@ -85,6 +77,13 @@ class Node(DataNode):
         """Multiaddrs where others reach this node, with its peer id; empty for a mere client."""
         me = self._services.contact
         return tuple(f"{address}/p2p/{me.peer_id}" for address in me.addresses)
+
+    @property
+    def reached(self) -> Reached:
+        """By which ways others reach this node, as it knows by now: `UNKNOWN` until one of them
+        has tried, which takes a second or two."""
+        self._lifecycle.check()
+        return self._services.reached
 
     @property
     def metrics_address(self) -> tuple[str, int]:
@@ -160,7 +159,7 @@ class Node(DataNode):
         chosen = options_of(kwargs, options)
         plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code, chosen)
         submission = Submission(self._services, self._bridge, self._durable)
-        return await submission.begin(plan, code, name, chosen, shown=_is_shown(show_output))
+        return await submission.begin(plan, code, name, chosen, shown=is_shown(show_output))
 
     def jobs(self) -> tuple[JobHandle, ...]:
         """The jobs of the node's state that have not ended, of this incarnation or an earlier
@@ -180,86 +179,6 @@ class Node(DataNode):
         """What the node's state keeps, the oldest first. Raises StateError."""
         self._lifecycle.check_loop()
         return () if self._durable is None else await self._durable.summaries()
-
-    def map(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T | Reference[T]] | AsyncIterable[T | Reference[T]],
-        *,
-        trust_results: bool = False,
-        ordered: bool = True,
-        buffersize: int = LOOK_AHEAD,
-        show_output: bool | None = None,
-        progress: bool | Progress = False,
-        options: TaskOptions = DEFAULT_OPTIONS,
-        **kwargs: Unpack[CallKwargs],
-    ) -> Mapped[R]:
-        """`[function(item) for item in items]`, each on whichever machine can.
-
-        Await it for the list, or `async for` one result after the other: in the order of the
-        items, or with `ordered=False` as they come. Items are taken as results are: at most
-        `buffersize` of them are ahead of the caller, so that they may have no end.
-
-        `show_output` is as for `submit`. With `progress` a bar on stderr shows how many calls have
-        ended and failed, or a line now and then where it is not a terminal; or a function of your
-        own is called, on the loop, with how many brought a result, how many failed, and how many
-        there are: None for items without a length.
-
-        The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
-        unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
-        first failure known, in the order of the items: what the function raised, TaskRaised,
-        TaskFailed, ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the rest is
-        cancelled then.
-        """
-        self._lifecycle.check()
-        if buffersize < 1:
-            raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
-        chosen = call_options(kwargs, options, call="map")
-        return Mapped(
-            lambda: Flow(
-                self._bridge,
-                self._code,
-                function,
-                items,
-                chosen,
-                buffersize,
-                trust_results=trust_results,
-                show_output=_is_shown(show_output),
-                progress=progress,
-            ),
-            ordered,
-        )
-
-    def executor(
-        self,
-        *,
-        max_workers: int | None = None,
-        trust_results: bool = False,
-        show_output: bool | None = None,
-        options: TaskOptions = EXECUTOR_OPTIONS,
-        **kwargs: Unpack[CallKwargs],
-    ) -> NodeExecutor:
-        """A `concurrent.futures.Executor` whose calls run on whichever machines can.
-
-        Use it from any thread. `max_workers` is how many calls may be in flight at once; None for
-        as many as the network takes. A call is tried once unless `attempts` says otherwise.
-        `show_output` is as for `submit`. The
-        keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
-        what has not begun.
-        """
-        self._lifecycle.check()
-        chosen = call_options(kwargs, options, call="executor")
-        executor = NodeExecutor(
-            self._bridge,
-            self._code,
-            chosen,
-            max_workers,
-            trust_results=trust_results,
-            show_output=_is_shown(show_output),
-            owner=self,
-        )
-        self._executors.add(executor)
-        return executor
 
     async def run(
         self,
@@ -336,6 +255,22 @@ class Node(DataNode):
         answered."""
         return await self._bridge.look(lambda shell: shell.neighbours)
 
+    async def ping(self, peer: PeerId | str) -> RoundTrip:
+        """One round trip to a peer, named as for people: by its id, the end of that, or its name;
+        over the best connection there is, or one that is made for it. Raises InvalidInput,
+        AmbiguousPeer, Unreachable."""
+        self._lifecycle.check_loop()
+        to = await contact_of(self._bridge, peer, self.peer_id, self._services.home)
+        return await self._bridge.perform(lambda shell: shell.ping(to))
+
+    async def measure_rate(self, peer: PeerId | str) -> Rate:
+        """How fast bytes come from a peer: 16 MiB, or what comes in 3 s. Both must be members of
+        the network, and a node does that for one peer at a time, once in 4 s. Raises InvalidInput,
+        AmbiguousPeer, Unreachable; RemoteError where the peer refuses, with its reason."""
+        self._lifecycle.check_loop()
+        to = await contact_of(self._bridge, peer, self.peer_id, self._services.home)
+        return await self._bridge.perform(lambda shell: shell.measure_rate(to))
+
     async def incompatible(self) -> Mapping[PeerId, str]:
         """The peers that this node refused lately since their version of the protocols is another
         than its own, and which side is to be upgraded. Of the latest, some."""
@@ -380,7 +315,3 @@ class Node(DataNode):
 def _placement_options(needs: Needs, options: TaskOptions, kwargs: PlacementKwargs) -> TaskOptions:
     options = replace(options, needs=needs_of(needs)[0])
     return options_of(kwargs, options, takes=PlacementKwargs, call="explain")
-
-
-def _is_shown(show_output: bool | None) -> bool:
-    return is_interactive() if show_output is None else show_output

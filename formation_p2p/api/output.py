@@ -26,6 +26,11 @@ def is_interactive() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
+def is_shown(show_output: bool | None) -> bool:
+    """What `show_output` of calls means: by default what they print is for persons."""
+    return is_interactive() if show_output is None else show_output
+
+
 class OutputPrinter:
     """Prints what the tasks of some jobs print, to `sys.stdout` and `sys.stderr` as they are then.
 

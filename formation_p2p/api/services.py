@@ -19,10 +19,12 @@ from formation_p2p.api.parcels import Packer
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.gang.network import NETWORK_LABEL
+from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.peer.effects import MemberMet, UserEffect
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.resources.bounds import HOST, refuse_host_label, sorted_labels
+from formation_p2p.core.resources.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
@@ -30,6 +32,7 @@ from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.checkpoints import job_of
 from formation_p2p.host.drivers.driver import DriverMaker, KeepsEnvironments
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.lent import labels_of, lent_folders
@@ -38,10 +41,13 @@ from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.prepare import with_environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import can_install
+from formation_p2p.host.gang.device import why_none
 from formation_p2p.host.grant_watch import GrantWatch
 from formation_p2p.host.machine.claim import Claim, claim
 from formation_p2p.host.machine.hardware import Hardware, probe
+from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.pythons import interpreters
+from formation_p2p.host.net.mdns import is_wanted
 from formation_p2p.host.net.remembered import RememberedPeers
 from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
@@ -110,10 +116,10 @@ class NodeServices:
             self.arrivals.folder = claimed.blobs
             own = claimed.identity.peer_id
             journal = None if durable is None else durable.open(own, closing, config.journal)
-            for job_id in self._blobs.durable_holders:
-                # It has ended, and the node then, before that was noted.
-                if durable is not None and durable.has_ended(job_id):
-                    self._blobs.release(job_id)
+            for holder in self._blobs.durable_holders:
+                # Its job has ended, and the node then, before that was noted.
+                if durable is not None and durable.has_ended(job_of(holder) or holder):
+                    self._blobs.release(holder)
             closing.callback(self._close_usage)
             self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
@@ -135,9 +141,16 @@ class NodeServices:
                 shares_memory=config.shares_memory,
                 journal=journal,
                 name=self._name,
+                relay=config.relay,
+                reserves=config.reserves,
                 observers=self.observability.observers,
                 reputation=trust.reputation,
                 remembered=RememberedPeers(config.home.path, claimed.network, own),
+                mdns=(
+                    is_wanted(config.listen, claimed.network)
+                    if config.mdns is None
+                    else config.mdns
+                ),
                 members=members,
                 keep_grant=grants.keep,
                 parameters=config.parameters,
@@ -159,10 +172,19 @@ class NodeServices:
     # While the node is open, else NodeClosed.
 
     @property
+    def home(self) -> Home:
+        return self._config.home
+
+    @property
     def contact(self) -> Contact:
         """Where others reach this node."""
         runtime, claim = self.entered()
         return Contact(claim.identity.peer_id, runtime.addresses)
+
+    @property
+    def reached(self) -> Reached:
+        """By which ways others reach this node."""
+        return self.entered()[0].reached
 
     @property
     def name(self) -> str:
@@ -257,8 +279,11 @@ class NodeServices:
                 raise LocalError(
                     f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
                 ) from None
-            said = {**(labels or {}), HOST: self._name}
-            pairs = sorted_labels((*said.items(), *labels_of(lent).items()))
+            said = (*{**(labels or {}), HOST: self._name}.items(), *labels_of(lent).items())
+            if not isinstance(drivers, Mapping) and sandbox != "off":
+                room = MAX_LABELS - len(said)
+                said += await asyncio.to_thread(self._network_label, room)
+            pairs = sorted_labels(said)
             usage = await asyncio.to_thread(UsageFile, home / USAGE)
             names = tuple(sorted(makers))
             can = replace(hardware.capability, installs=can_install())
@@ -269,6 +294,15 @@ class NodeServices:
             self._work = (serve, makers, usage)
             self.call(self._serve)
             return hardware
+
+    def _network_label(self, room: int) -> tuple[tuple[str, str], ...]:
+        """Said of a machine whose tasks can be in a network of their gang's own."""
+        why = why_none(self._config.home.path)
+        if why is None and room < 1:
+            why = f"this node has {MAX_LABELS} labels, so that there is none left to say it with"
+        if why is not None:
+            log.info("tasks here can have no network of their gang: %s", why)
+        return () if why is not None else (NETWORK_LABEL,)
 
     def entered(self) -> tuple[Runtime, Claim]:
         self._lifecycle.check()

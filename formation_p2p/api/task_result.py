@@ -64,6 +64,8 @@ class TaskResult:
                 return None
             case "failed" if self.kind is FailureKind.DEADLINE:
                 return TaskFailed(f"{who} did not end before its job's deadline; allow it longer")
+            case "failed" if self.kind is FailureKind.GANG:
+                return TaskFailed(f"{who}: {self.result.decode(errors='replace')}")
             case "failed" if self.waited_for:
                 return TaskFailed(
                     f"{who} did not run: it waited for {self.waited_for}, which brought no result"

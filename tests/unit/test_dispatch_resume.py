@@ -18,12 +18,14 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskRecalled,
     TaskRetried,
+    TaskSaved,
     TaskSucceeded,
     WorkerLost,
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Effect
+from formation_p2p.core.execution.effects import ExecutionSaved
 from formation_p2p.core.negotiation.messages import (
     Dispatch,
     Leased,
@@ -33,6 +35,7 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
@@ -213,6 +216,36 @@ def test_what_ran_with_a_worker_that_is_gone_too_runs_elsewhere_and_does_not_cou
     retried = only(events, TaskRetried)
     assert {name_of(story.world, each.attempt.worker) for each in retried} == {victim.name}
     assert len(retried) + len(only(events, TaskRecalled)) == len(only(events, TaskPlaced)) - 3
+
+
+def test_a_task_goes_on_from_what_an_earlier_life_held() -> None:
+    story = Story(30.0, alice=1)
+    story.submit(job(1))
+    story.world.elapse(2)
+    (alice,) = story.workers
+    (key,) = alice.running
+    saved = Blob(Cid(RAW, digest_of(b"half")), 4, (alice.contact,))
+    story.world.deliver(alice, ExecutionSaved(*key, saved))
+    story.world.elapse(1)
+    (told,) = only(story.events(), TaskSaved)
+    assert told.checkpoint.sequence == 1
+    story.die()
+    story.world.kill(alice)
+    story.world.elapse(60)
+    carol = story.world.add("carol", serve=story.world.machine(cpu=1))
+    story.live_again()
+    story.world.elapse(20)
+    (running,) = carol.running.values()
+    assert running.work.restored is not None
+    assert running.work.restored.cid == saved.cid
+    assert [each.peer_id for each in running.work.restored.sources] == [story.bob.identity.peer_id]
+    # The chain goes on.
+    (key,) = carol.running
+    story.world.deliver(carol, ExecutionSaved(*key, saved))
+    story.world.elapse(1)
+    assert only(story.events(), TaskSaved)[-1].checkpoint.sequence == 2
+    story.world.elapse(60)
+    assert story.events()[-1] == JobEnded(1, 0, 0, 0)
 
 
 def test_a_worker_that_does_not_answer_has_lost_its_tasks_after_a_while() -> None:

@@ -68,6 +68,7 @@ class Worker(RuleBasedStateMachine):
             Lenient(),
             random.Random(seed),
             unshared(MACHINE),
+            lambda lease_id: int(lease_id, 16) % 2 == 0,
             price_micro=5,
         )
         self.now_s = 0.0
@@ -87,7 +88,9 @@ class Worker(RuleBasedStateMachine):
     @rule(owner=owners, needs=wishes, priority=st.sampled_from([0, 0, 3, 9]))
     def ask(self, owner: Contact, needs: Requirements, priority: int) -> None:
         request = PlacementRequest(1, needs, b"", priority)
-        ((_, answer),) = sent(self.lessor.requested(owner, request, at(self.now_s)))
+        effects = self.lessor.requested(owner, request, at(self.now_s))
+        ((_, answer),) = sent(effects[:1])
+        self.perform(effects)
         if isinstance(answer, Offer):
             assert shortfall(answer.holds, needs) is None
             self.offered.append((owner, answer.lease_id, priority))

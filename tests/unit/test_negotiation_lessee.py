@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.lessee import (
     LeaseLost,
     LeaseRecovered,
     Lessee,
-    NegotiationEvent,
+    LesseeEvent,
     RoundClosed,
 )
 from formation_p2p.core.negotiation.messages import (
@@ -84,7 +84,7 @@ class Bob:
         assert events == []
         return sent(effects)
 
-    def hears(self) -> tuple[list[tuple[PeerId, WorkMessage]], list[NegotiationEvent]]:
+    def hears(self) -> tuple[list[tuple[PeerId, WorkMessage]], list[LesseeEvent]]:
         effects, events = self.lessee.take()
         return sent(effects), events
 
@@ -141,8 +141,12 @@ HAPPEN: dict[str, Callable[[Bob, HeldLease], object]] = {
 
 
 def in_state(bob: Bob, state: HeldState) -> HeldLease:
-    if state is HeldState.COMMITTED:
-        return bob.committed(ALICE)
+    if state in (HeldState.COMMITTED, HeldState.RECOMMITTED):
+        lease = bob.committed(ALICE)
+        if state is HeldState.RECOMMITTED:
+            bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no"), at(0))
+            assert bob.sends() == [(ALICE.peer_id, Commit(lease.lease_id))]
+        return lease
     if state is HeldState.ADOPTED:
         lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, (), at(0))
     else:
@@ -152,6 +156,9 @@ def in_state(bob: Bob, state: HeldState) -> HeldLease:
             bob.lessee.tick(at(lease.renew_s))
         case HeldState.SUSPECT:
             bob.lessee.disconnected(ALICE.peer_id, at(0))
+        case HeldState.UNREACHED:
+            for _ in range(2):
+                bob.lessee.undelivered(Undelivered(ALICE.peer_id, "no"), at(0))
         case HeldState.ENDED:
             bob.lessee.release(lease, "for the test")
     bob.lessee.take()
@@ -170,11 +177,12 @@ def test_a_lease_follows_the_table_and_nothing_else(bob: Bob, state: HeldState, 
     sends, events = bob.hears()
     asks = event in ("renew", "disconnected", "undelivered")
     renewals = [message for _, message in sends if isinstance(message, Renew)]
-    assert len(renewals) == (asks and to not in (None, HeldState.ENDED))
+    assert len(renewals) == (asks and to not in (None, HeldState.RECOMMITTED, HeldState.ENDED))
     lost = [x for x in events if isinstance(x, LeaseLost)]
     ended_by_them = to is HeldState.ENDED and event != "released"
     assert [x.state for x in lost] == [state] * ended_by_them
-    recovered = event == "renewed" and state in (HeldState.SUSPECT, HeldState.ADOPTED)
+    in_doubt = (HeldState.SUSPECT, HeldState.UNREACHED, HeldState.ADOPTED)
+    recovered = event == "renewed" and state in in_doubt
     assert len([x for x in events if isinstance(x, LeaseRecovered)]) == recovered
 
 
@@ -634,16 +642,20 @@ def test_a_lease_that_was_asked_for_on_an_older_grant_is_renewed_on_the_new_one(
 
 def test_a_worker_that_cannot_be_asked_either_is_lost(bob: Bob) -> None:
     lease = bob.leased(ALICE)
-    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
-    bob.lessee.take()
+    for _ in range(2):
+        bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(2))
+        assert bob.hears() == ([(ALICE.peer_id, Renew(lease.lease_id, 5))], [])
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "refused"), at(2))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"), HeldState.SUSPECT)])
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("refused"), HeldState.UNREACHED)])
 
 
-def test_a_commit_that_may_not_have_arrived_is_lost_at_once(bob: Bob) -> None:
+def test_a_commit_that_may_not_have_arrived_is_sent_again_once(bob: Bob) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
-    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"), HeldState.COMMITTED)])
+    assert bob.hears() == ([(ALICE.peer_id, Commit(lease.lease_id))], [])
+    assert lease.renew_s == float("inf")
+    bob.lessee.undelivered(Undelivered(ALICE.peer_id, "broke"), at(0))
+    assert bob.hears() == ([], [LeaseLost(lease, Silent("broke"), HeldState.RECOMMITTED)])
 
 
 def test_a_closed_connection_is_a_reason_to_ask_once(bob: Bob) -> None:

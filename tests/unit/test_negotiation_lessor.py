@@ -46,6 +46,7 @@ from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.trust.network import Membership
 from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 from tests.support.stories import BOB, CAROL, MALLORY, NEEDS, Lenient, at, identity, sent, unshared
 
@@ -93,6 +94,7 @@ class Alice:
         parameters: LeaseParameters = LEASE_DEFAULTS,
     ) -> None:
         self.porter = Porter()
+        self.idle: set[str] = set()
         self.lessor = Lessor(
             capability,
             {"region": "eu"},
@@ -100,6 +102,7 @@ class Alice:
             admission or self.porter,
             random.Random(1),
             unshared(capability),
+            lambda lease_id: lease_id in self.idle,
             price_micro=250,
             parameters=parameters,
         )
@@ -138,7 +141,7 @@ class Alice:
         priority: int = 0,
     ) -> object:
         request = replace(asked(needs, priority=priority), grant=grant)
-        ((_, message),) = sent(self.lessor.requested(to, request, at(now_s)))
+        ((_, message),) = sent(self.lessor.requested(to, request, at(now_s))[:1])
         assert isinstance(message, RequestRefused)
         return message.refusal
 
@@ -586,6 +589,79 @@ def test_the_table_of_wants_keeps_the_most_urgent() -> None:
     assert alice.refusal(to=MALLORY, priority=6) == later
     reported = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(1))[0]
     assert sent([reported]) == [(BOB.peer_id, LeaseEnded(lease_id, Preempted(6)))]
+
+
+# -- idle leases ----------------------------------------------------------------------------
+
+KEPT_S = LEASE_DEFAULTS.keep_idle_s
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_an_idle_lease_ends_at_once_for_others(alice: Alice, priority: int) -> None:
+    lease_id = alice.lease(needs=ALL)
+    alice.idle.add(lease_id)
+    asks = asked(priority=priority)
+    answer, ended, fence = alice.lessor.requested(CAROL, asks, at(KEPT_S))
+    assert sent([answer, ended]) == [
+        (CAROL.peer_id, RequestRefused(1, GivingWay("cpu", 500))),
+        (BOB.peer_id, LeaseEnded(lease_id, Preempted(priority))),
+    ]
+    assert fence == Fence(lease_id, cause="")
+    assert alice.state(lease_id) is LeaseState.ENDING
+    # Until nothing runs any more the capacity is nobody's.
+    assert alice.refusal(now_s=0.6, to=CAROL, priority=priority) == GivingWay("cpu", 500)
+    alice.lessor.fenced(lease_id)
+    alice.lease(now_s=1.1, to=CAROL, priority=priority)
+
+
+def test_a_lease_has_a_moment_for_what_its_owner_sends_next(alice: Alice) -> None:
+    lease_id = alice.lease(needs=ALL)
+    alice.idle.add(lease_id)
+    assert alice.refusal(now_s=0.2, to=CAROL) == GivingWay("cpu", 300)
+    alice.lessor.ended(lease_id, Succeeded(b""), at(1))
+    assert alice.refusal(now_s=1.1, to=CAROL) == GivingWay("cpu", 400)
+    alice.idle.clear()
+    assert alice.refusal(now_s=3, to=CAROL) == Infeasible("cpu", 1000, 0)
+    assert alice.state(lease_id) is LeaseState.LEASED
+
+
+def test_an_idle_lease_keeps_its_place_against_less_urgent_requests(alice: Alice) -> None:
+    lease_id = alice.lease(needs=ALL, priority=5)
+    alice.idle.add(lease_id)
+    assert alice.refusal(now_s=3, to=CAROL, priority=4) == Infeasible("cpu", 1000, 0)
+
+
+def test_idle_leases_that_do_not_make_room_stay(alice: Alice) -> None:
+    alice.idle.add(alice.lease())
+    alice.lease()
+    assert alice.refusal(needs=ALL, now_s=3, to=CAROL) == Infeasible("cpu", 2000, 0)
+
+
+def test_the_longest_idle_goes_and_no_more_than_must(alice: Alice) -> None:
+    first, second = alice.lease(), alice.lease()
+    alice.idle |= {first, second}
+    alice.lessor.ended(first, Succeeded(b""), at(1))
+    assert alice.refusal(now_s=1.2, to=CAROL) == GivingWay("cpu", 500)
+    assert alice.state(first) is LeaseState.LEASED
+    assert alice.state(second) is LeaseState.ENDING
+
+
+def test_no_idle_lease_ends_for_one_whose_offers_lapse(alice: Alice) -> None:
+    alice.offer(to=CAROL, needs=ALL)
+    alice.lessor.tick(at(HOLD_S))
+    lease_id = alice.lease(now_s=HOLD_S, needs=ALL)
+    alice.idle.add(lease_id)
+    assert alice.refusal(now_s=HOLD_S + 1, to=CAROL) == Infeasible("cpu", 1000, 0)
+    assert alice.state(lease_id) is LeaseState.LEASED
+
+
+def test_no_idle_lease_ends_for_a_want_that_is_not_kept() -> None:
+    alice = Alice(parameters=LeaseParameters(max_wants=1))
+    lease_id = alice.lease(needs=ALL)
+    assert alice.refusal(now_s=0.1, to=CAROL, priority=5) == GivingWay("cpu", 7067)
+    alice.idle.add(lease_id)
+    assert alice.refusal(now_s=1, to=MALLORY) == Infeasible("cpu", 1000, 0)
+    assert alice.state(lease_id) is LeaseState.LEASED
 
 
 # -- what leases cost --------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from formation_p2p.core.negotiation.messages import (
     TasksEnded,
     ToLessee,
     ToMember,
+    ToOwner,
     ToPeer,
     ToScheduler,
     ToWorker,
@@ -336,7 +337,7 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
 
 def test_each_message_has_one_receiver() -> None:
     receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember)
-    kinds = [kind for receiver in receivers for kind in receiver.__args__]
+    kinds = [ToOwner, *(kind for receiver in receivers for kind in receiver.__args__)]
     assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
 
 

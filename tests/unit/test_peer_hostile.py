@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.negotiation.gang_usage import LeaseUsage
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     Assignment,
@@ -29,14 +30,17 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.refusals import Leaving
-from formation_p2p.core.workload.blob import RAW, Cid, digest_of
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.outcome import Ended, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from tests.support.stories import (
     NEEDS,
+    contact,
     ends,
     free,
     is_idle,
@@ -169,6 +173,13 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "name": "",
         "near": (Cid(RAW, digest_of(b"mine")),),
         "there": (0, 15),
+        "checkpoint": Checkpoint(1, Blob(Cid(RAW, digest_of(b"mine")), 4)),
+        "rank": 0,
+        "ticket": 0,
+        "others": (),
+        "trips_us": (),
+        "roster": Roster("ab" * 16, 1, 1, contact("mallory"), ()),
+        "reports": (LeaseUsage(lease_id, fence, 1, 1),),
     }
     kinds = WorkMessage.__args__
     return [kind(**{each.name: values[each.name] for each in fields(kind)}) for kind in kinds]

@@ -44,7 +44,15 @@ from formation_p2p.core.negotiation.session import (
     Undelivered,
 )
 from formation_p2p.core.peer.effects import Left, RejectRequest
-from formation_p2p.core.peer.events import Joined, Leave, Serve, Submit, Tick
+from formation_p2p.core.peer.events import (
+    AddressesChanged,
+    FoundNearby,
+    Joined,
+    Leave,
+    Serve,
+    Submit,
+    Tick,
+)
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
@@ -102,6 +110,21 @@ def test_a_worker_announces_itself_once_it_has_joined_and_not_before() -> None:
     assert [each.contact for each in bob.explained[0].decision.ranked] == [alice.contact]
 
 
+def test_a_worker_without_a_gate_is_found_by_who_is_told_of_it_on_the_lan() -> None:
+    world = World(1)
+    alice = world.add("alice", serve=world.machine(), gates=())
+    bob = world.add("bob", gates=())
+    world.elapse(5)
+    bob.explain(None)
+    world.elapse(1)
+    assert [each.contact for each in bob.explained[0].decision.ranked] == []
+    world.deliver(bob, FoundNearby((alice.contact,)))
+    world.elapse(1)
+    bob.explain(None)
+    world.elapse(1)
+    assert [each.contact for each in bob.explained[1].decision.ranked] == [alice.contact]
+
+
 def test_joining_or_serving_again_starts_no_second_worker() -> None:
     world = town(alice=2)
     alice = world.nodes["alice"]
@@ -110,6 +133,32 @@ def test_joining_or_serving_again_starts_no_second_worker() -> None:
     world.deliver(alice, Joined(alice.contact.addresses, (world.nodes["gate"].contact,)))
     world.elapse(5)
     assert peer_of(alice).worker is worker
+
+
+def test_a_worker_that_is_reached_elsewhere_is_found_there_at_once() -> None:
+    world = town(alice=2)
+    alice, bob = world.nodes["alice"], world.add("bob")
+    world.elapse(20)
+    direct = alice.contact.addresses
+    announced = (*direct, "/ip4/9.9.9.9/tcp/4001")
+    world.deliver(alice, AddressesChanged(direct, announced))
+    world.elapse(2)
+    bob.explain(None)
+    world.elapse(1)
+    assert [each.contact.addresses for each in bob.explained[0].decision.ranked] == [announced]
+    assert peer_of(alice).worker is not None
+    world.deliver(alice, AddressesChanged(direct, announced))  # nothing new
+    world.deliver(bob, AddressesChanged(direct, announced))  # which does not work
+    world.elapse(2)
+    bob.explain(None)
+    world.elapse(1)
+    assert bob.explained[1].decision.ranked == bob.explained[0].decision.ranked
+
+
+def test_before_it_has_joined_a_node_is_nowhere() -> None:
+    world = World(7)
+    alice = world.add("alice", asleep=True)
+    assert peer_of(alice).handle(AddressesChanged((), ("/ip4/9.9.9.9/tcp/1",)), at(1)) == []
 
 
 def test_a_machine_that_no_profile_has_room_for_is_refused_with_the_reason() -> None:

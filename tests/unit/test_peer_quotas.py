@@ -201,6 +201,7 @@ def test_who_may_not_submit_sees_who_works_all_the_same() -> None:
     ]
 
 
+@pytest.mark.at_length
 def test_the_few_workers_that_a_grant_is_for_are_found_among_many() -> None:
     world = village(1, labels=frozenset({("site", "lab")}))
     for number in range(30):

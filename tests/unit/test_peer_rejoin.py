@@ -42,6 +42,7 @@ def test_a_gate_that_comes_back_at_once_has_the_workers_records_in_some_seconds(
     assert newcomer_runs(world, "dave")
 
 
+@pytest.mark.at_length
 def test_so_has_one_that_comes_back_after_hours_and_remembers_a_worker() -> None:
     world = town(alice=1, carol=1)
     gate = world.nodes["gate"]
@@ -97,6 +98,7 @@ def test_a_worker_that_remembers_others_joins_without_the_gate_and_tells_it_late
     assert newcomer_runs(world, "dave")
 
 
+@pytest.mark.at_length
 def test_workers_that_lost_all_peers_find_each_other_without_the_gate() -> None:
     """As when a switch restarts while the gate is down."""
     world = town(alice=1, carol=1)

@@ -19,6 +19,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRecalled,
     TaskReopened,
     TaskRetried,
+    TaskSaved,
     TaskSucceeded,
     TaskUnplaceable,
     WorkerLost,
@@ -38,6 +39,7 @@ from formation_p2p.core.peer.story import (
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.executor import Running
@@ -47,6 +49,9 @@ from tests.support.stories import NEEDS, at, identity, job, name_of, only, passe
 
 ALICE = identity("alice").peer_id
 EVERYTHING_KEPT = StoryParameters(None, None)
+
+
+SAVED = Checkpoint(2, Blob(Cid(RAW, digest_of(b"half")), 4))
 
 
 def story(node: SimNode, task_id: str = "job/0") -> tuple[StoryEntry, ...]:
@@ -190,6 +195,8 @@ def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
     events: list[JobEvent] = [
         TaskPlaced("job/0", "job/0#1", ALICE, "lease", nearest=False),
         TaskBegan("job/0", ALICE),
+        TaskSaved("job/0", SAVED, ()),
+        TaskSaved("job/0", SAVED, (ALICE,)),
         TaskRetried("job/0", attempt),
         TaskRecalled("job/0", "job/0#2"),
         TaskReopened("job/0", ALICE),
@@ -203,6 +210,8 @@ def test_what_a_task_tells_becomes_a_step_of_its_own() -> None:
     assert [(each.step, each.peer, each.cause) for each in entries] == [
         (StoryStep.SENT, ALICE, "job/0#1 under lease lease"),
         (StoryStep.BEGAN, ALICE, "it runs for longer than a moment"),
+        (StoryStep.SAVED, None, "checkpoint 2, held by this node alone"),
+        (StoryStep.SAVED, None, f"checkpoint 2, held by {ALICE}"),
         (StoryStep.RETRIED, ALICE, "it is gone"),
         (StoryStep.RECALLED, None, "job/0#2 can run sooner elsewhere"),
         (StoryStep.REOPENED, ALICE, "its files are lost, and tasks wait for them"),

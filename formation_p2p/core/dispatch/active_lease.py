@@ -144,7 +144,9 @@ class ActiveLease:
                 blobs, assignments, size = [], [], 0
             if new:
                 blobs.append((number, task.shared))
-            assignments.append(Assignment(attempt_id, number, task.payload, run.job.timeout_ms))
+            assignments.append(
+                Assignment(attempt_id, number, task.payload, run.job.timeout_ms, run.checkpoint)
+            )
             size += more
         if assignments:
             yield self._message(blobs, assignments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,15 +12,22 @@ from formation_p2p.core.dispatch.job_events import RetryReason, TaskPlaced, Task
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.failed_environments import on_one_line
 from formation_p2p.core.negotiation.held_lease import HeldState
 from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
-from formation_p2p.core.negotiation.messages import Cancel, ResultAck, TaskOutput, TaskStarted
+from formation_p2p.core.negotiation.messages import (
+    Cancel,
+    ResultAck,
+    TaskCheckpoint,
+    TaskOutput,
+    TaskStarted,
+)
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied, Faulty, GrantEnded, Preempted, Unbuildable
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
@@ -111,6 +118,15 @@ class Attempts:
                 for run in group.queues.drain(job):
                     self._jobs.unplaceable(run, reasons)
 
+    def end_all(self, group: TaskGroup, why: str) -> None:
+        """All that wait and all that run: its gang has ended, or without a `why` as cancelled."""
+        runs = (run for active in group.leases.values() for run in active.runs)
+        for run in (*group.queues.drain(), *runs):
+            if why:
+                self._jobs.gang_ended(run, why)
+            else:
+                self._jobs.cancelled(run)
+
     def repeat(self, active: ActiveLease, cause: str) -> None:
         """The worker may have missed any of it: send once more what to run, and what not."""
         active.shared_blobs.forget()
@@ -166,6 +182,34 @@ class Attempts:
             printed = TaskPrinted(task_id, message.is_stderr, message.data, active.worker)
             self._jobs.notify(run.job, printed)
 
+    def saved(self, active: ActiveLease, message: TaskCheckpoint, now: Moment) -> None:
+        """An attempt has saved a checkpoint. Its worker has it, whatever other peers it names."""
+        run = active.attempts.get(message.attempt_id)
+        if run is None or not run.is_wanted:
+            return
+        cause = f"{message.attempt_id} has saved"
+        blob = replace(message.checkpoint.blob, sources=(active.lease.lessor,))
+        checkpoint = replace(message.checkpoint, blob=blob)
+        if not self._jobs.checkpoints.saved(run, checkpoint, cause):
+            self._experienced(active.worker, Experience.ERROR, now)
+
+    def spread(
+        self,
+        run: TaskRun,
+        pool: Mapping[PeerId, Profile],
+        leases: Iterable[ActiveLease],
+        now: Moment,
+    ) -> bool:
+        """Have others hold its checkpoint, not those that run it: first those of which this node
+        has `leases`, then those of the `pool`. Returns whether these may be enough."""
+        active = list(leases)
+        others = {each.worker: each.lease.lessor for each in active}
+        for peer_id, profile in pool.items():
+            others.setdefault(peer_id, Contact(peer_id, profile.addresses))
+        running = {each.worker for each in active if run in each.attempts.values()}
+        contacts = [each for worker, each in others.items() if worker not in running]
+        return self._jobs.checkpoints.spread(run, contacts, now)
+
     def lost(self, group: TaskGroup, active: ActiveLease, event: LeaseLost, now: Moment) -> None:
         """All that are in flight on a lease, with it."""
         runs = list(active.attempts.items())
@@ -218,10 +262,13 @@ class Attempts:
         if ended.attempt_id in active.fetching:
             return False
         run = active.attempts.get(ended.attempt_id)
-        if run is not None and run.state is TaskState.DISPATCHED:
+        if (
+            run is not None
+            and run.state is TaskState.DISPATCHED
+            and is_large(run.task.needs.driver, ended.outcome.result)
+        ):
             ended = self._judged(active, run, ended, now)
-            outcome = ended.outcome
-            if isinstance(outcome, Succeeded) and is_large(run.task.needs.driver, outcome.result):
+            if isinstance(ended.outcome, Succeeded):
                 return False
         recalled = ended.attempt_id in active.recalled
         run = active.remove(ended.attempt_id, now)
@@ -231,11 +278,9 @@ class Attempts:
         return True
 
     def _judged(self, active: ActiveLease, run: TaskRun, ended: Ended, now: Moment) -> Ended:
-        """As its worker sent it, unless that is a record of something else than a large result. The
-        fetch of one has begun."""
+        """With a record: as its worker sent it, unless that is one of something else than a large
+        result. The fetch of one that succeeded has begun."""
         outcome = ended.outcome
-        if not is_large(run.task.needs.driver, outcome.result):
-            return ended
         try:
             if isinstance(outcome, Failed):
                 blob_of(outcome.result, active.worker, MAX_BLOB_BYTES)

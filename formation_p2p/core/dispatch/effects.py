@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
+from formation_p2p.core.dispatch.fetch import (
+    DropCheckpoints,
+    FetchResult,
+    KeepCheckpoint,
+    SpreadCheckpoint,
+    StopFetch,
+)
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.negotiation.session import Send
 
-SchedulerEffect = EmitJobEvent | PersistLease | ForgetLease | FetchResult | StopFetch | Send
+SchedulerEffect = (
+    EmitJobEvent
+    | PersistLease
+    | ForgetLease
+    | FetchResult
+    | StopFetch
+    | KeepCheckpoint
+    | SpreadCheckpoint
+    | DropCheckpoints
+    | Send
+)

@@ -1,12 +1,14 @@
-"""Large results on their way from their workers: what the scheduler asks of the shell, and what the
-shell tells of it. An attempt is named by its worker, its lease and its own id."""
+"""Large results and checkpoints on their way from their workers: what the scheduler asks of the
+shell, and what the shell tells of it. An attempt is named by its worker, its lease and its own id.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formation_p2p.core.effects import Effect
+from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.private_blob import PrivateBlob
 
@@ -51,4 +53,58 @@ class ResultLost:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointEffect(Effect):
+    """About what a task has saved."""
+
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCheckpoint(CheckpointEffect):
+    """Fetch the content, and hold it: for a job that a state keeps also for the next incarnation.
+    Ends in CheckpointKept."""
+
+    job_id: str
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadCheckpoint(CheckpointEffect):
+    """Ask these `others`, one after the other, until so many as are `wanted` hold the content too.
+    Ends in CheckpointSpread."""
+
+    checkpoint: Checkpoint
+    others: tuple[Contact, ...]
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCheckpoints(CheckpointEffect):
+    """What is held of the task up to this number can go, once what was told before is on the
+    disk."""
+
+    job_id: str
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointKept:
+    """`holder` is this node, which has it now; None where it could not be fetched."""
+
+    task_id: str
+    sequence: int
+    holder: Contact | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSpread:
+    """`holders` hold it now."""
+
+    task_id: str
+    sequence: int
+    holders: tuple[Contact, ...]
+
+
 FetchEvent = ResultFetched | ResultLost
+CheckpointEvent = CheckpointKept | CheckpointSpread

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import UNMEASURED, FailureKind, Usage
@@ -121,6 +122,16 @@ class TaskReopened:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSaved:
+    """This node holds a checkpoint of the task, from which it goes on if it is started again. Told
+    anew when others hold it as well: `holders` are those, beside this node and the worker."""
+
+    task_id: str
+    checkpoint: Checkpoint
+    holders: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskGaveUp:
     """The task will bring no result. `attempts` tell why, the last one last: none where its
     job's deadline passed first, or a task brought no result for which it waited, itself or by way
@@ -189,7 +200,9 @@ class JobEnded:
 
 # How a task ends, in exactly one of these ways.
 TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
-TaskNews = TaskPlaced | TaskBegan | TaskPrinted | TaskRetried | TaskRecalled | TaskReopened
+TaskNews = (
+    TaskPlaced | TaskBegan | TaskPrinted | TaskSaved | TaskRetried | TaskRecalled | TaskReopened
+)
 # Of a job as a whole: these name no task.
 WholeJobEvent = CodeSent | WorkerLost | JobWaits | JobEnded
 JobEvent = TaskNews | TaskEnd | WholeJobEvent

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.core.dispatch import job_events
+from formation_p2p.core.dispatch.checkpoints import Checkpoints
 from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent, RetryReason
@@ -13,6 +14,7 @@ from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRu
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.large_result import (
@@ -54,7 +56,7 @@ class Outbox:
 
 class Jobs:
     """`begin` a job, and say how each of its tasks fares: the outbox has its events. Others only
-    read `runs`."""
+    read `runs`, and hand `checkpoints` what they are told of these."""
 
     def __init__(self, outbox: Outbox, parameters: DispatchParameters = DISPATCH_DEFAULTS) -> None:
         self._outbox = outbox
@@ -62,6 +64,7 @@ class Jobs:
         self.runs: dict[str, JobRun] = {}
         self._ready: list[TaskRun] = []
         self._unbound: dict[JobRun, None] = {}
+        self.checkpoints = Checkpoints(outbox.emit, outbox.acknowledge, outbox.notify)
 
     def begin(
         self, job: Job, now: Moment, incarnation: str = "", *, durable: bool = False
@@ -77,6 +80,14 @@ class Jobs:
         if job.code is not None:
             self.notify(run, job_events.CodeSent(job.code))
         return run
+
+    def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
+        """The job and the scheduling key of a task whose job has not ended."""
+        for run in self.runs.values():
+            for task in run.job.tasks:
+                if task.task_id == task_id:
+                    return run.job.job_id, run.job.options.scheduling_key(task.needs, task.member)
+        return None
 
     def overdue(self, now: Moment) -> list[JobRun]:
         """Those whose deadline has passed, each once."""
@@ -201,6 +212,7 @@ class Jobs:
         """Its worker was lost, or its result. That counts where it ran, not where it waited there
         behind another, or the worker had to make room. Returns whether the task is to be placed
         again."""
+        self.checkpoints.lost(run)
         attempt = Attempt(attempt_id, worker, why, lost=True)
         if counts:
             run.record_failure(attempt)
@@ -224,6 +236,10 @@ class Jobs:
         """The job does not want them any more."""
         for run in job.blocked.drain():
             self.stopped(run)
+
+    def gang_ended(self, run: TaskRun, why: str) -> None:
+        """It was for a member of a gang that has ended."""
+        self._give_up(run, FailureKind.GANG, why.encode())
 
     def upstream_failed(self, job: JobRun, task_id: str) -> None:
         """A task brought no result: nor will those that wait for it, themselves or by way of
@@ -261,6 +277,7 @@ class Jobs:
         if not run.move(how):
             return
         self.notify(run.job, event)
+        self.checkpoints.ended(run)
         task_id, job = run.task.task_id, run.job
         if run.state is not TaskState.SUCCEEDED:
             job.outputs.gave_up(task_id)

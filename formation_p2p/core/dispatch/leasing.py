@@ -101,6 +101,10 @@ class Leasing:
         group.wake_by(group.candidates.next_askable_s())
         return 0
 
+    def look_around(self, group: TaskGroup, run: TaskRun, now: Moment, cause: str) -> None:
+        """Look for more workers than its tasks wait for."""
+        self._search(group, run, now, cause)
+
     def searched(self, group: TaskGroup, decision: Decision, now: Moment) -> None:
         """For the story of its tasks."""
         best = tuple(each.profile.peer_id for each in decision.ranked[:NAMED])
@@ -149,14 +153,14 @@ class Leasing:
         return now.mono_s >= group.acquisition.searched_s + self._parameters.look_again_s
 
     def _search(self, group: TaskGroup, head: TaskRun, now: Moment, cause: str) -> None:
-        """Ask discovery, if it is time."""
+        """Ask discovery, if it is time and it was not asked."""
         stranded, parameters = group.is_stranded, self._parameters
         pause_s = parameters.look_again_s
         if stranded:
             more = group.acquisition.fruitless - parameters.looks_for_lost
             pause_s = min(pause_s, parameters.second_look_s * 2.0 ** min(max(0, more), 16))
         searched_s = group.acquisition.searched_s
-        if now.mono_s < searched_s + pause_s:
+        if group.acquisition.find is not None or now.mono_s < searched_s + pause_s:
             group.wake_by(searched_s + pause_s)
             return
         find = self._finder.find(
@@ -178,6 +182,8 @@ class Leasing:
         group.acquisition.leased(lease.lessor.peer_id)
         group.candidates.back_off.leased(lease.lessor.peer_id)
         group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s)
+        if lease.scheduling_key.member is not None:
+            return  # a gang does not outlive its owner
         self._outbox.emit(
             PersistLease(
                 lease.lease_id,
@@ -201,6 +207,8 @@ class Leasing:
     def ended(self, group: TaskGroup, active: ActiveLease) -> None:
         """It was given back, or lost."""
         del group.leases[active.lease.key]
+        if group.key.member is not None:
+            return
         forget = ForgetLease(active.worker, active.lease.lease_id, cause="the lease ended")
         self._outbox.emit(forget)
 
@@ -211,7 +219,7 @@ class Leasing:
         to be kept."""
         self.release(group, cause, now.mono_s, kept)
         for active in group.leases.values():
-            if active not in kept:
+            if active not in kept and group.key.member is None:
                 group.wake_by(active.idle_s + group.linger_s)
 
     def release_barred(self, group: TaskGroup, cause: str) -> None:
@@ -227,7 +235,10 @@ class Leasing:
         now_s: float = float("inf"),
         kept: Collection[ActiveLease] = (),
     ) -> None:
-        """Give back those that are only kept warm: at once, or where that is over by `now_s`."""
+        """Give back those that are only kept warm: at once, or where that is over by `now_s`. Those
+        of a gang's members are the gang's."""
+        if group.key.member is not None:
+            return
         for active in list(group.leases.values()):
             due_s = active.idle_s + group.linger_s
             if not active.is_busy and active not in kept and due_s <= now_s:

@@ -12,6 +12,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class SavedTask:
     """A task that has been begun: `tried` attempts were placed, `attempts` brought nothing.
 
     `ended` is how it ended; None while it is still to be done. Where it succeeded and other tasks
-    read files of it, `outputs` are those, and `worker` keeps them.
+    read files of it, `outputs` are those, and `worker` keeps them. `checkpoint` is the newest that
+    was held.
     """
 
     task_id: str
@@ -28,6 +30,7 @@ class SavedTask:
     ended: TaskState | None
     worker: PeerId | None = None
     outputs: Mapping[str, Blob] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ Tasks with the same scheduling key (placement/task_options.py) form a group, whi
 discovery found and the leases held, so that one lease runs any number of tasks. Each task waits in
 the queue of the worker that its policy names, by default the nearest by XOR, or of none in
 particular; a worker that is free while its own queue is empty takes over from the longest other
-one.
+one. One concept: what each event means for tasks, groups and leases; their parts do the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from formation_p2p.core.discovery.finder import Finder, Found
@@ -17,7 +17,7 @@ from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.effects import SchedulerEffect
-from formation_p2p.core.dispatch.fetch import FetchEvent
+from formation_p2p.core.dispatch.fetch import CheckpointEvent, CheckpointKept, FetchEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import Leasing, Note
@@ -30,7 +30,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.held_lease import HeldState, LeaseKey
+from formation_p2p.core.negotiation.held_lease import LeaseKey
 from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
     LeaseLost,
@@ -43,7 +43,6 @@ from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
-from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
 
 
@@ -69,6 +68,8 @@ class Scheduler:
         self._parameters = parameters
         self._outbox = Outbox()
         self._jobs = Jobs(self._outbox, parameters)
+        self.live = self._jobs.live
+        self.saved = self._jobs.checkpoints.numbers
         self._decider = PlacementDecider(authorised, facts, self.leases)
         self._leasing = Leasing(
             finder, lessee, self._decider.candidates, self._outbox, note, parameters
@@ -87,6 +88,8 @@ class Scheduler:
         ready: list[TaskRun] = []
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)
+            if task.goes_on_from:
+                self._jobs.checkpoints.inherit(task_run)
             if task.after:
                 task_run.block(dict.fromkeys(task.after))
             else:
@@ -107,6 +110,9 @@ class Scheduler:
             job = self._jobs.begin(saved.job, now, incarnation, durable=True)
             left, failed = revive(saved, job)
             runs |= {run.task.task_id: run for run in left}
+            for each in saved.begun:
+                if each.checkpoint is not None and each.task_id in runs:
+                    self._jobs.checkpoints.revived(runs[each.task_id], each.checkpoint)
             for task_id in failed:
                 self._jobs.upstream_failed(job, task_id)
             self._jobs.close(job)
@@ -156,13 +162,20 @@ class Scheduler:
             job.move("cancel")
             self._jobs.stop_blocked(job)
         for group in list(self.groups.values()):
-            leases = list(group.leases.values())
-            for run in (*group.queues.drain(), *(run for active in leases for run in active.runs)):
-                self._jobs.cancelled(run)
-            for active in leases:
-                self._leasing.ended(group, active)
-        self.groups.clear()
+            self._end(group, "")
         return self._outbox.take()
+
+    def ranks_ended(self, members: Collection[tuple[str, int]], why: str) -> list[SchedulerEffect]:
+        """End the tasks of these members of gangs; as cancelled where there is no `why`."""
+        for group in [each for each in self.groups.values() if each.key.member in members]:
+            self._end(group, why)
+        return self._outbox.take()
+
+    def _end(self, group: TaskGroup, why: str) -> None:
+        self._attempts.end_all(group, why)
+        for active in list(group.leases.values()):
+            self._leasing.ended(group, active)
+        del self.groups[group.key]
 
     def jobs(self) -> Iterator[JobRun]:
         return iter(self._jobs.runs.values())
@@ -175,14 +188,6 @@ class Scheduler:
         """Whether no task waits, runs or is being placed, and no lease is kept."""
         return not self.groups
 
-    def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
-        """The job and the scheduling key of a task whose job has not ended."""
-        for run in self._jobs.runs.values():
-            for task in run.job.tasks:
-                if task.task_id == task_id:
-                    return run.job.job_id, run.job.options.scheduling_key(task.needs)
-        return None
-
     def explain(
         self, key: SchedulingKey | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:
@@ -192,8 +197,7 @@ class Scheduler:
         return self._decider.explain(key, name, profiles, group, now)
 
     def found(self, found: Found, now: Moment) -> list[SchedulerEffect]:
-        waiting = (g for g in self.groups.values() if g.acquisition.find == found.find)
-        group = next(waiting, None)
+        group = next((g for g in self.groups.values() if g.acquisition.find == found.find), None)
         if group is None:
             return []
         group.acquisition.search_ended(answered=found.heard)
@@ -241,15 +245,13 @@ class Scheduler:
         return self._outbox.take()
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
-        lease = event.lease
+        lease, worker = event.lease, event.lease.lessor.peer_id
         group = self.groups.get(lease.scheduling_key)
         if group is None:
             return  # it was given back at the moment when it was lost
-        worker = lease.lessor.peer_id
         group.acquisition.committing.discard(worker)
         group.candidates.refused(worker, event.refusal, now)
-        active = group.leases.get(lease.key)
-        if active is not None:
+        if (active := group.leases.get(lease.key)) is not None:
             self._leasing.ended(group, active)
             self._attempts.lost(group, active, event, now)
         self._pump(group, now, f"lease {lease.lease_id} is lost")
@@ -269,6 +271,9 @@ class Scheduler:
                     self._pump(group, now, f"{message.attempt_id} runs")
             case work.TaskOutput():
                 self._attempts.printed(active, message)
+            case work.TaskCheckpoint():
+                if active.lease.fence == message.fence:
+                    self._attempts.saved(active, message, now)
             case work.TasksEnded():
                 # Each result counts only under the fencing token of its lease, and once.
                 if active.lease.fence != message.fence:
@@ -280,6 +285,22 @@ class Scheduler:
             case _:
                 assert_never(message)
         return self._outbox.take()
+
+    def checkpoint_told(self, event: CheckpointEvent, now: Moment) -> list[SchedulerEffect]:
+        if isinstance(event, CheckpointKept):
+            self._jobs.checkpoints.kept(event, now)
+        else:
+            self._jobs.checkpoints.spread_ended(event, now)
+        self._spread_checkpoints(now)
+        return self._outbox.take()
+
+    def _spread_checkpoints(self, now: Moment) -> None:
+        for run in self._jobs.checkpoints.due(now):
+            group = self.groups.get(run.scheduling_key)
+            pool = {} if group is None else group.candidates.pool
+            enough = self._attempts.spread(run, pool, self.leases(), now)
+            if not enough and group is not None:
+                self._leasing.look_around(group, run, now, "others are to hold a checkpoint")
 
     def fetch_ended(self, event: FetchEvent, now: Moment) -> list[SchedulerEffect]:
         """Of a lease that is lost, or an attempt that is wanted no more, it has no effect."""
@@ -318,13 +339,14 @@ class Scheduler:
         for group in list(self.groups.values()):
             if group.wake_s <= now.mono_s:
                 self._pump(group, now, "time to look again")
+        self._spread_checkpoints(now)
         return self._outbox.take()
 
     def next_timeout(self) -> float:
         if not self.groups:
             return float("inf")  # as a rule; it is asked for after every message
         wake_s = min(group.wake_s for group in self.groups.values())
-        return min(wake_s, self._jobs.next_deadline_s())
+        return min(wake_s, self._jobs.next_deadline_s(), self._jobs.checkpoints.due_s)
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
@@ -334,7 +356,9 @@ class Scheduler:
             ensure(not group.is_idle, "a group is kept without need")
             group.validate()
         used = {active.lease.key: active.lease for active in self.leases()}
-        held = {k: x for k, x in self._lessee.held.items() if x.state is not HeldState.COMMITTED}
+        held = {k: x for k, x in self._lessee.held.items() if not x.is_committing}
+        # Those of a gang's members come here once it is complete.
+        held = {k: x for k, x in held.items() if k in used or not x.scheduling_key.member}
         ensure(used == held, f"{used.keys() ^ held.keys()} are held, or used, but not both")
 
     # -- groups ---------------------------------------------------------------------------------
@@ -347,9 +371,9 @@ class Scheduler:
 
     def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
         """Have tasks wait for workers. Returns their groups."""
-        touched: dict[tuple[JobRun, Requirements], TaskGroup] = {}
+        touched: dict[tuple[object, ...], TaskGroup] = {}
         for run in runs:
-            key = (run.job, run.task.needs)
+            key = (run.job, run.task.needs, run.task.member)
             group = touched.get(key)
             if group is None:
                 group = touched[key] = self._group(run.scheduling_key)
@@ -384,6 +408,8 @@ class Scheduler:
 
     def _seek(self, group: TaskGroup, now: Moment, cause: str) -> int:
         """Go for more leases. Returns how many may yet come of what is in flight."""
+        if group.key.member is not None:
+            return 0  # its gang does
         if group.acquisition.is_open:
             return max(1, len(group.acquisition.committing))
         for other in list(self.groups.values()):

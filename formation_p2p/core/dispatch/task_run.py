@@ -16,6 +16,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.inputs_from import bound
 from formation_p2p.core.workload.outcome import Failed
 from formation_p2p.core.workload.work import Task
@@ -70,7 +71,8 @@ class TaskRun:
 
     `copies` are in flight: more than one where a second attempt is to overtake the first.
     `printed_bytes` are those of the attempts in flight. `inputs` are the files of other tasks that
-    it is bound to, and `near` the worker that keeps most of them.
+    it is bound to, and `near` the worker that keeps most of them. `checkpoint` is the newest
+    that can be had, from which its next attempt goes on.
     """
 
     task: Task
@@ -84,6 +86,7 @@ class TaskRun:
     printed_bytes: int = 0
     inputs: tuple[tuple[str, Blob], ...] = ()
     near: PeerId | None = None
+    checkpoint: Checkpoint | None = None
 
     def move(self, event: str) -> bool:
         """Follow the table; False where the state has no such way out. Counts for the job."""
@@ -99,7 +102,7 @@ class TaskRun:
 
     @property
     def scheduling_key(self) -> SchedulingKey:
-        return self.job.job.options.scheduling_key(self.task.needs)
+        return self.job.job.options.scheduling_key(self.task.needs, self.task.member)
 
     def block(self, before: Collection[str]) -> None:
         """It waits for these tasks of its job, which are to succeed first."""
@@ -135,6 +138,9 @@ class TaskRun:
 
     def failed(self, failed: Failed) -> None:
         self.last_failure = failed
+
+    def keeps(self, checkpoint: Checkpoint | None) -> None:
+        self.checkpoint = checkpoint
 
     def record_failure(self, attempt: Attempt) -> None:
         """An attempt brought no result, and that counts."""

@@ -11,28 +11,38 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import Ended
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """One attempt. `shared` is what its task has in common with others, `payload` what it has
-    alone; the driver reads both. None for `timeout_s` sets no limit."""
+    alone; the driver reads both. None for `timeout_s` sets no limit. `restored` is the checkpoint
+    that it goes on from."""
 
     attempt_id: str
     shared: bytes
     payload: bytes
     timeout_s: float | None
+    restored: Blob | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Execute(Effect):
+class LeaseEffect(Effect):
+    """For what runs under one lease."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execute(LeaseEffect):
     """Run these with the driver of `needs`, within what the lease holds, after those handed over
     before. What they return is for the `owner` of the lease."""
 
-    lease_id: str
     needs: Requirements
     device_ids: tuple[str, ...]
     work: tuple[Work, ...]
@@ -40,36 +50,42 @@ class Execute(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Kill(Effect):
+class Kill(LeaseEffect):
     """Take one attempt back, or end it where it has begun and `begun` says so. It still has its
     `Ended`."""
 
-    lease_id: str
     attempt_id: str
     begun: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(Effect):
+class Pause(LeaseEffect):
     """Begin nothing more under the lease until `Continue`: its results are not being fetched."""
 
-    lease_id: str
+
+@dataclass(frozen=True, slots=True)
+class Continue(LeaseEffect):
+    """Its results are fetched again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Continue(Effect):
-    lease_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FreeResults(Effect):
+class FreeResults(LeaseEffect):
     """The owner of the lease has these results, of which this machine keeps the content."""
 
-    lease_id: str
     attempt_ids: tuple[str, ...]
 
 
-ExecutionEffect = Execute | Kill | Pause | Continue | FreeResults | Send
+@dataclass(frozen=True, slots=True)
+class JoinGang(LeaseEffect):
+    """The lease is that of the gang's member with this rank, until it is fenced: let what runs
+    under it reach the other members, as the newest roster has them."""
+
+    rank: int
+    roster: Roster
+
+
+RunEffect = Execute | Kill | Pause | Continue | FreeResults | JoinGang
+ExecutionEffect = RunEffect | Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,15 @@ class ExecutionOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutionSaved:
+    """An attempt has saved a checkpoint, which this machine keeps."""
+
+    lease_id: str
+    attempt_id: str
+    blob: Blob
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionsEnded:
     """In the order in which they ended; as many as ended since the last one."""
 
@@ -96,4 +121,4 @@ class ExecutionsEnded:
     ended: tuple[Ended, ...]
 
 
-ExecutionEvent = ExecutionStarted | ExecutionOutput | ExecutionsEnded
+ExecutionEvent = ExecutionStarted | ExecutionOutput | ExecutionSaved | ExecutionsEnded

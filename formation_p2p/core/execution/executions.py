@@ -18,6 +18,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionEffect,
     ExecutionEvent,
     ExecutionOutput,
+    ExecutionSaved,
     ExecutionsEnded,
     ExecutionStarted,
     FreeResults,
@@ -34,6 +35,7 @@ from formation_p2p.core.negotiation.messages import (
     Cancel,
     Dispatch,
     ResultAck,
+    TaskCheckpoint,
     TaskOutput,
     TasksEnded,
     TaskStarted,
@@ -41,6 +43,8 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.core.workload.large_result import (
     size_at_worker,
 )
@@ -60,7 +64,8 @@ class LeaseExecutions:
     """What goes on under one lease. `in_flight` has the size of each payload, and what it shares;
     `unsent` are the results of the outbox that the owner may not have seen, `kept_bytes` the sizes
     of those whose content it has to fetch; `began` is the attempt
-    that it was last told to run for long."""
+    that it was last told to run for long. `saved` has the number of the last checkpoint of each
+    attempt in flight that has one."""
 
     lease: Lease
     window: int
@@ -73,6 +78,7 @@ class LeaseExecutions:
     kept_bytes: dict[str, int] = field(default_factory=dict)
     began: str = ""
     paused: bool = False
+    saved: dict[str, int] = field(default_factory=dict)
 
     def has_room_for(self, payload: bytes, shared: bytes) -> bool:
         # Attempts of one window may all end while those of the next come. One message carries as
@@ -99,6 +105,11 @@ class Executions:
     def __init__(self, parameters: LeaseParameters = LEASE_DEFAULTS) -> None:
         self._window = parameters.window
         self.runs: dict[str, LeaseExecutions] = {}
+
+    def is_idle(self, lease_id: str) -> bool:
+        """Whether nothing runs under a lease, and its owner has all results."""
+        run = self.runs.get(lease_id)
+        return run is None or not (run.in_flight or run.outbox)
 
     def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
@@ -127,7 +138,11 @@ class Executions:
                 run.in_flight[attempt_id] = len(assignment.payload), shared
                 run.load.add(len(assignment.payload), shared)
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
-                work.append(Work(attempt_id, shared, assignment.payload, timeout_s))
+                checkpoint = assignment.checkpoint
+                if checkpoint is not None:
+                    run.saved[attempt_id] = checkpoint.sequence
+                restored = None if checkpoint is None else checkpoint.blob
+                work.append(Work(attempt_id, shared, assignment.payload, timeout_s, restored))
         if work:
             devices = lease.device_ids
             owner = lease.owner.peer_id
@@ -187,6 +202,8 @@ class Executions:
                 pieces = (data[start : start + MAX_OUTPUT_BYTES] for start in starts)
                 printed = (TaskOutput(lease_id, attempt_id, is_stderr, each) for each in pieces)
                 return [Send(run.lease.owner, each, cause="the task printed") for each in printed]
+            case ExecutionSaved(lease_id, attempt_id, blob):
+                return _saved(run, attempt_id, blob)
             case ExecutionsEnded():
                 return self._ended(run, event.ended)
             case _:
@@ -198,6 +215,7 @@ class Executions:
             known = run.in_flight.pop(each.attempt_id, None)
             if known is None:
                 continue
+            run.saved.pop(each.attempt_id, None)
             run.load.remove(*known)
             kept = _bounded(each)
             run.outbox[kept.attempt_id] = kept
@@ -251,6 +269,18 @@ class Executions:
 
 def _started(run: LeaseExecutions, attempt_id: str, cause: str) -> Send:
     return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
+
+
+def _saved(run: LeaseExecutions, attempt_id: str, blob: Blob) -> list[ExecutionEffect]:
+    """One that is over saves nothing any more."""
+    if attempt_id not in run.in_flight:
+        return []
+    lease, sequence = run.lease, run.saved.get(attempt_id, 0) + 1
+    if sequence > MAX_SEQUENCE:
+        return []  # an owner that sent the last number has none left
+    run.saved[attempt_id] = sequence
+    told = TaskCheckpoint(lease.lease_id, lease.fence, attempt_id, Checkpoint(sequence, blob))
+    return [Send(lease.owner, told, cause=f"{attempt_id} has saved")]
 
 
 def _batches(ended: Iterable[Ended]) -> Iterable[tuple[Ended, ...]]:

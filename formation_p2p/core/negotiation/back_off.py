@@ -81,7 +81,7 @@ class BackOff:
     def note(self, worker: PeerId, refusal: Refusal, sequence: int, now: Moment) -> Fault:
         """`sequence` is of the newest profile of the worker that is known; 0 for none."""
         known = self._records.pop(worker, None)
-        fault = _fault(refusal, None if known is None else known.fault)
+        fault = fault_of(refusal, None if known is None else known.fault)
         rule = RULES[fault]
         wait_s = rule.first_s if known is None else min(known.wait_s * 2, rule.last_s)
         wait_s = max(wait_s, rule.first_s)
@@ -146,7 +146,8 @@ class BackOff:
         return record.until_s if suffices else float("inf")
 
 
-def _fault(refusal: Refusal, before: Fault | None) -> Fault:
+def fault_of(refusal: Refusal, before: Fault | None = None) -> Fault:
+    """`before` is the worker's last one."""
     match refusal:
         case refusals.Denied(retry_ms=None):
             return Fault.DENIED

@@ -18,9 +18,11 @@ LeaseKey = tuple[PeerId, str]
 
 class HeldState(StrEnum):
     COMMITTED = "committed"  # the worker has not answered the commit
+    RECOMMITTED = "recommitted"  # nor that: it may be lost, and was sent again
     HELD = "held"
     RENEWING = "renewing"  # the worker has not answered a renewal
     SUSPECT = "suspect"  # nor that, and what was sent before may be lost: nothing more is sent
+    UNREACHED = "unreached"  # the same, and it was asked a second time
     ADOPTED = "adopted"  # the same, of a lease that an earlier incarnation held
     ENDED = "ended"
 
@@ -34,16 +36,25 @@ _ANSWERING: Final = {
     **_ENDS,
 }
 _IN_DOUBT: Final = {"renewed": HeldState.HELD, "undelivered": HeldState.ENDED, **_ENDS}
+_COMMITTING: Final = {
+    "leased": HeldState.HELD,
+    **dict.fromkeys(("refused", "expired", "released"), HeldState.ENDED),
+}
 TRANSITIONS: Final = {
-    HeldState.COMMITTED: {
-        "leased": HeldState.HELD,
-        **dict.fromkeys(("refused", "undelivered", "expired", "released"), HeldState.ENDED),
-    },
+    HeldState.COMMITTED: {**_COMMITTING, "undelivered": HeldState.RECOMMITTED},
+    HeldState.RECOMMITTED: {**_COMMITTING, "undelivered": HeldState.ENDED},
     HeldState.HELD: _ANSWERING,
     HeldState.RENEWING: _ANSWERING,
-    HeldState.SUSPECT: {"renew": HeldState.SUSPECT, **_IN_DOUBT},
+    HeldState.SUSPECT: {
+        **_IN_DOUBT,
+        "renew": HeldState.SUSPECT,
+        "undelivered": HeldState.UNREACHED,
+    },
+    HeldState.UNREACHED: {"renew": HeldState.UNREACHED, **_IN_DOUBT},
     HeldState.ADOPTED: {"renew": HeldState.ADOPTED, **_IN_DOUBT},
 }
+
+_SUSPECT: Final = (HeldState.SUSPECT, HeldState.UNREACHED, HeldState.ADOPTED)
 
 
 @dataclass(slots=True)
@@ -73,7 +84,12 @@ class HeldLease:
     @property
     def is_suspect(self) -> bool:
         """Whether the worker may have missed what was sent last."""
-        return self.state is HeldState.SUSPECT or self.state is HeldState.ADOPTED
+        return self.state in _SUSPECT
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether the worker has not said yet that it is leased."""
+        return self.state is HeldState.COMMITTED or self.state is HeldState.RECOMMITTED
 
     def move(self, event: str) -> bool:
         """Follow the table. False where the state has no such way out."""
@@ -84,13 +100,15 @@ class HeldLease:
         return True
 
     def ask(self, event: str, now_s: float, again_s: float) -> bool:
-        """A renewal is sent because of this event, unless the state has no such way out."""
-        first = self.state is HeldState.HELD
-        if not self.move(event):
+        """The worker is asked because of this event, unless the state has no such way out, or none
+        but its end."""
+        was = self.state
+        if TRANSITIONS.get(was, {}).get(event) is HeldState.ENDED or not self.move(event):
             return False
-        if first:
+        if was is HeldState.HELD:
             self.asked_s = now_s
-        self.renew_s = now_s + again_s
+        if self.state is not HeldState.RECOMMITTED:
+            self.renew_s = now_s + again_s
         return True
 
     def granted(self, message: Leased | Renewed, parameters: LeaseParameters) -> None:

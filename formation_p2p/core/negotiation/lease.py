@@ -35,7 +35,7 @@ TRANSITIONS: Final = {
 class Lease:
     """One reservation. `expires_s` is on this machine's monotonic clock. `invitation` is what the
     owner's grant was made of. Of an offer that is not `kept`, the capacity is taken when it is
-    committed to, if it is still free then."""
+    committed to, if it is still free then. `used_s` is when it was last of use."""
 
     lease_id: str
     owner: Contact
@@ -46,6 +46,7 @@ class Lease:
     fence: int = 0
     invitation: str = ""
     kept: bool = True
+    used_s: float = 0.0
 
     @property
     def needs(self) -> Requirements:
@@ -63,12 +64,17 @@ class Lease:
         self.state = state
         return True
 
-    def granted(self, fence: int, expires_s: float) -> None:
-        self.fence, self.expires_s, self.kept = fence, expires_s, True
+    def granted(self, fence: int, now_s: float, lease_s: float) -> None:
+        self.fence, self.expires_s, self.kept = fence, now_s + lease_s, True
+        self.used_s = now_s
 
     def renewed(self, owner: Contact, expires_s: float) -> None:
         """`owner` may be at other addresses, in a later incarnation."""
         self.owner, self.expires_s = owner, expires_s
+
+    def used(self, now_s: float) -> None:
+        """Something ran under it until now."""
+        self.used_s = now_s
 
     def moved_to(self, grant: bytes) -> None:
         """Its owner has another grant."""

@@ -8,7 +8,7 @@ the renewal was sent, so that this side never believes in a lease longer than th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -55,13 +55,39 @@ class LeaseLost:
     state: HeldState
 
 
+@dataclass(frozen=True, slots=True)
+class CollectedOffer:
+    """It stands until `until_s`, and is to be committed to, or turned down. `rtt_us` is how far its
+    worker is, `trips_us` how far that has others of those asked."""
+
+    contact: Contact
+    offer: work.Offer
+    until_s: float
+    rtt_us: int | None = None
+    trips_us: tuple[tuple[PeerId, int], ...] = ()
+
+    @property
+    def key(self) -> LeaseKey:
+        return (self.contact.peer_id, self.offer.lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OffersCollected:
+    """A round that only collects has closed. `refusals` are as in RoundClosed."""
+
+    round: RoundId
+    offers: tuple[CollectedOffer, ...]
+    refusals: tuple[tuple[PeerId, Refusal], ...]
+
+
 NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
+LesseeEvent = NegotiationEvent | OffersCollected
 
 
 class Lessee:
     """Hand it every message of the lessor's kind and every Undelivered, `tick` when due; then
-    `take` what came of it. `rounds` are open, `held` the leases in force. `rtt_us` says how far a
-    peer is, as far as that was measured; `name` is that of this node."""
+    `take` what came of it. `rounds` are open, `offers` collected, `held` the leases in force.
+    `rtt_us` says how far a peer is, as far as that was measured; `name` is that of this node."""
 
     def __init__(
         self,
@@ -77,13 +103,14 @@ class Lessee:
         self.grant = grant
         self._rtt_us = rtt_us
         self.rounds: dict[RoundId, Round] = {}
+        self.offers: dict[LeaseKey, CollectedOffer] = {}
         self._round_count = 0
         # Random, so that answers to an earlier incarnation of this node match nothing.
         self._request_count = rng.getrandbits(48)
         self._effects: list[Send] = []
-        self._events: list[NegotiationEvent] = []
+        self._events: list[LesseeEvent] = []
 
-    def take(self) -> tuple[list[Send], list[NegotiationEvent]]:
+    def take(self) -> tuple[list[Send], list[LesseeEvent]]:
         effects, self._effects = self._effects, []
         events, self._events = self._events, []
         return effects, events
@@ -91,23 +118,52 @@ class Lessee:
     # -- rounds ---------------------------------------------------------------------------------
 
     def ask(
-        self, order: Sequence[Contact], key: SchedulingKey, *, wanted: int, now: Moment, cause: str
+        self,
+        order: Sequence[Contact],
+        key: SchedulingKey,
+        *,
+        wanted: int,
+        now: Moment,
+        cause: str,
+        collects: bool = False,
+        others: tuple[PeerId, ...] = (),
+        ticket: int = 0,
     ) -> RoundId:
         """Ask these workers, best first, for up to `wanted` leases, at most one of each. Ends in
-        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost."""
+        RoundClosed; each worker committed to then follows as LeaseHeld or LeaseLost. A round that
+        `collects` ends in OffersCollected; `others` and `ticket` go with its requests."""
         self._round_count += 1
         number = RoundId(self._round_count)
-        asked = Round(number, key, tuple(order), wanted, now.mono_s, cause, self._parameters)
+        asked = Round(
+            *(number, key, tuple(order), wanted, now.mono_s, cause, self._parameters),
+            collects=collects,
+            others=others,
+        )
         self.rounds[number] = asked
         near = tuple(blob.cid for blob in key.hints.near)
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
             request = work.PlacementRequest(
-                self._request_count, key.needs, self.grant, key.priority, near, self._name
+                *(self._request_count, key.needs, self.grant, key.priority, near, self._name),
+                others,
+                ticket,
             )
             self._send(contact, request, cause)
         return number
+
+    def commit(
+        self, offered: CollectedOffer, key: SchedulingKey, now: Moment, cause: str
+    ) -> HeldLease:
+        """Commit to an offer that was collected: it follows as LeaseHeld or LeaseLost."""
+        del self.offers[offered.key]
+        return self._commit(offered.contact, offered.offer, key, now, cause)
+
+    def turn_down(self, offers: Iterable[CollectedOffer], cause: str) -> None:
+        """Give back those of these offers that were not committed to."""
+        for each in offers:
+            if self.offers.pop(each.key, None) is not None:
+                self._give_back(each.contact, each.offer.lease_id, cause)
 
     def received(self, sender: Contact, message: work.ToLessee, now: Moment) -> None:
         if isinstance(message, work.Offer | work.RequestRefused):
@@ -187,19 +243,18 @@ class Lessee:
             for contact, lease_id in asked.leases():
                 self._give_back(contact, lease_id, cause)
         self.rounds.clear()
+        self.turn_down(list(self.offers.values()), cause)
 
     def undelivered(self, event: Undelivered, now: Moment) -> None:
-        """The stream to a worker broke. The first time its leases are suspect and it is asked
-        whether it is still there; when that cannot be delivered either, they are lost."""
+        """The stream to a worker broke. What its leases wait for is asked again, then once more
+        where they were held; when that cannot be delivered either, they are lost."""
         for asked in list(self.rounds.values()):
             if any(c.peer_id == event.to for c in asked.order) and asked.outstanding(event.to):
                 asked.refusals[event.to] = Silent(event.reason)
                 self._close_if_decided(asked, now)
         for lease in [x for x in self.held.values() if x.lessor.peer_id == event.to]:
-            if lease.is_suspect or lease.state is HeldState.COMMITTED:
+            if not self._ask(lease, "undelivered", now):
                 self._lose(lease, "undelivered", Silent(event.reason))
-            else:
-                self._ask(lease, "undelivered", now)
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """The connection to a worker closed: ask whether it is still there."""
@@ -237,9 +292,10 @@ class Lessee:
             self._close(asked, now)
 
     def _close(self, asked: Round, now: Moment) -> None:
-        """Commit to the best offers, and give back the rest."""
+        """Commit to the best offers, and give back the rest; or hand on those collected."""
         del self.rounds[asked.round]
         committed: list[PeerId] = []
+        collected: list[CollectedOffer] = []
         refusals: list[tuple[PeerId, Refusal]] = []
         for contact in asked.best_first():
             standing = asked.offers.get(contact.peer_id)
@@ -250,20 +306,38 @@ class Lessee:
                 if now.mono_s >= asked.closes_s():
                     waited = f"it did not answer within {now.mono_s - asked.started_s:.1f} s"
                     refusals.append((contact.peer_id, Silent(waited)))
-            elif (contact.peer_id, standing.offer.lease_id) in self.held:
+            elif self._has((contact.peer_id, standing.offer.lease_id)):
                 twice = Gone(f"lease {standing.offer.lease_id}", "the worker offered it twice")
                 refusals.append((contact.peer_id, twice))
+            elif asked.collects:
+                rtt_us = self._rtt_us(contact.peer_id, now)
+                trips_us = asked.trips_us(standing.offer)
+                offered = CollectedOffer(
+                    contact, standing.offer, standing.until_s, rtt_us, trips_us
+                )
+                self.offers[offered.key] = offered
+                collected.append(offered)
             elif len(committed) >= asked.wanted or standing.until_s <= now.mono_s:
                 # One that has run out does not count against the worker: this machine slept.
                 self._give_back(contact, standing.offer.lease_id, "a better offer was taken")
             else:
                 committed.append(contact.peer_id)
-                lease_id, devices = standing.offer.lease_id, standing.offer.holds.device_ids
-                self._hold(contact, lease_id, asked.key, HeldState.COMMITTED, 0, devices, now)
-                self._send(contact, work.Commit(lease_id), asked.cause)
+                self._commit(contact, standing.offer, asked.key, now, asked.cause)
         for contact, lease_id in asked.turned_down:
             self._give_back(contact, lease_id, "a better offer was taken")
-        self._events.append(RoundClosed(asked.round, tuple(committed), tuple(refusals)))
+        if asked.collects:
+            offers = tuple(collected)
+            self._events.append(OffersCollected(asked.round, offers, tuple(refusals)))
+        else:
+            self._events.append(RoundClosed(asked.round, tuple(committed), tuple(refusals)))
+
+    def _commit(
+        self, to: Contact, offer: work.Offer, key: SchedulingKey, now: Moment, cause: str
+    ) -> HeldLease:
+        devices = offer.holds.device_ids
+        lease = self._hold(to, offer.lease_id, key, HeldState.COMMITTED, 0, devices, now)
+        self._send(to, work.Commit(offer.lease_id), cause)
+        return lease
 
     def _hold(
         self,
@@ -286,17 +360,25 @@ class Lessee:
         self.held[lease.key] = lease
         return lease
 
-    def _ask(self, lease: HeldLease, event: str, now: Moment) -> None:
-        if lease.ask(event, now.mono_s, self._parameters.renew_again_s):
+    def _ask(self, lease: HeldLease, event: str, now: Moment) -> bool:
+        """Whether there is anything left to ask."""
+        asks = lease.ask(event, now.mono_s, self._parameters.renew_again_s)
+        if asks and lease.is_committing:
+            self._send(lease.lessor, work.Commit(lease.lease_id), "the commit may be lost")
+        elif asks:
             grant = b"" if lease.grant == self.grant else self.grant
             renew = work.Renew(lease.lease_id, lease.fence, grant)
             self._send(lease.lessor, renew, "renewal is due")
+        return asks
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
         offered = (each for asked in self.rounds.values() for each in asked.leases())
-        return (sender.peer_id, lease_id) in self.held or any(
+        return self._has((sender.peer_id, lease_id)) or any(
             (contact.peer_id, known) == (sender.peer_id, lease_id) for contact, known in offered
         )
+
+    def _has(self, key: LeaseKey) -> bool:
+        return key in self.held or key in self.offers
 
     def _give_back(self, to: Contact, lease_id: str, cause: str) -> None:
         """Turn an offer down, unless its name is that of a lease held."""

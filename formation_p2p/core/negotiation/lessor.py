@@ -3,7 +3,7 @@
 The worker is the only judge of its capacity, and of what grants allow on it. An offer holds
 capacity softly for a moment, a commit makes the hold hard, and the capacity returns once the shell
 has said that nothing runs under the lease any more. Work of higher priority takes the place of
-lower at a commit or a renewal, never in between.
+lower at a commit or a renewal, never in between; what is idle gives way to all others at once.
 
 Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
 2006, section 2.4 (sequencers).
@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Final
 
 from formation_p2p.core import refusals
@@ -27,7 +26,8 @@ from formation_p2p.core.negotiation.failed_environments import FailedEnvironment
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.preemption import Wants, to_displace
+from formation_p2p.core.negotiation.precedence import Asked, Precedence
+from formation_p2p.core.negotiation.seniority import Seniority
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.standing import Standing
 from formation_p2p.core.placement.fragmentation import best_devices
@@ -46,8 +46,9 @@ _LEAVING: Final = refusals.Leaving()
 
 class Lessor:
     """`admission` judges grants, and `budget` how near their holders are; both are told what leases
-    use. `places` says which content of a list is here. `seen` is what it was asked for lately, by
-    which it chooses devices."""
+    use. `places` says which content of a list is here, `rtt_us` how far a peer is. Nothing runs
+    under a lease that `is_idle`. `seen` is what it was asked for lately, by which it chooses
+    devices."""
 
     def __init__(
         self,
@@ -57,8 +58,10 @@ class Lessor:
         admission: AdmissionController,
         rng: random.Random,
         budget: Budget,
+        is_idle: Callable[[str], bool],
         price_micro: int = 0,
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
+        rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
     ) -> None:
         self._parameters = parameters
@@ -74,9 +77,13 @@ class Lessor:
         self.price_micro = price_micro
         self._budget = budget
         self._places = places
+        self._rtt_us = rtt_us
         self._leases: dict[str, Lease] = {}
-        self._wants = Wants(parameters)
         self.standing = Standing(capability, parameters)
+        self._seniority = Seniority(parameters)
+        self._precedence = Precedence(self._leases, self.ledger, self.standing, is_idle, parameters)
+        self._wants = self._precedence.wants
+        self._evicted: list[LessorEffect] = []  # while a request is answered
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._closed: refusals.PeerRefusal | None = None
@@ -93,11 +100,18 @@ class Lessor:
             holds, hold_ms = held_by(lease.reservation), round(self._parameters.hold_s * 1000)
             price_micro, there = self.price_micro, self._places(request.near)
             answer = work.Offer(
-                request.request_id, lease.lease_id, holds, price_micro, hold_ms, there
+                *(request.request_id, lease.lease_id, holds, price_micro, hold_ms, there),
+                self._trips_us(request.others, now),
             )
         else:
             answer = work.RequestRefused(request.request_id, lease)
-        return [Send(sender, answer, cause=cause)]
+        evicted, self._evicted = self._evicted, []
+        return [Send(sender, answer, cause=cause), *evicted]
+
+    def _trips_us(self, others: Sequence[PeerId], now: Moment) -> tuple[tuple[int, int], ...]:
+        """To those that were measured, but for this node itself."""
+        trips = ((place, self._rtt_us(other, now)) for place, other in enumerate(others))
+        return tuple((place, us) for place, us in trips if us)
 
     def committed(self, sender: Contact, message: work.Commit, now: Moment) -> list[LessorEffect]:
         cause = f"{sender.peer_id} commits {message.lease_id}"
@@ -118,7 +132,7 @@ class Lessor:
         else:
             if is_offer:
                 self._fence += 1
-                lease.granted(self._fence, now.mono_s + self._parameters.lease_s)
+                lease.granted(self._fence, now.mono_s, self._parameters.lease_s)
                 self._admission.began(lease.lease_id, now)
                 self.standing.committed(sender.peer_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
@@ -161,6 +175,7 @@ class Lessor:
         """How an execution under a lease has ended."""
         lease = self._leases.get(lease_id)
         if lease is not None:
+            lease.used(now.mono_s)
             self._failed_environments.ended(lease.request.needs.environment, outcome, now)
 
     def tick(self, now: Moment) -> list[LessorEffect]:
@@ -225,9 +240,9 @@ class Lessor:
         denied = self._denied(sender, request, now, another=True)
         if denied is not None:
             return denied
-        request = replace(
-            request, priority=self._admission.weighed(request.grant, request.priority)
-        )
+        priority = self._admission.weighed(request.grant, request.priority)
+        ticket = self._seniority.since_ms(sender.peer_id, request.ticket, now)
+        request = replace(request, priority=priority, ticket=ticket)
         if self._closed is not None:
             return self._closed
         for want in self._wants.take_lapsed(now):
@@ -249,17 +264,24 @@ class Lessor:
         # than there is.
         least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
         reservation = self.ledger.reserve(lease_id, least)
+        kept = not self.standing.is_doubtful(owner, invitation, now)
+        lacks = isinstance(reservation, refusals.Infeasible)
+        if lacks and kept and self._wound(request, least, now):
+            reservation = self.ledger.reserve(lease_id, least)
         if isinstance(reservation, refusals.Infeasible):
-            return self._later(owner, invitation, least, request.priority, reservation, now)
+            asked = Asked(owner, invitation, least, request.priority)
+            answer, idle = self._precedence.later(asked, reservation, now)
+            for each in idle:
+                self._evict(each, request.priority, now)
+            return answer
         if isinstance(reservation, refusals.Busy):
             return reservation
-        urgent = self._hindered(request.priority, now)
+        urgent = self._precedence.hindered(request.priority, now)
         if urgent is not None:
             self.ledger.release(lease_id)
             return refusals.Infeasible("priority", urgent, request.priority)
         self._wants.forget(owner, least, request.priority)
         expires_s = now.mono_s + self._parameters.hold_s
-        kept = not self.standing.is_doubtful(owner, invitation, now)
         state = LeaseState.OFFERED
         lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, invitation, kept)
         self._leases[lease_id] = lease
@@ -268,6 +290,30 @@ class Lessor:
         else:
             self.ledger.release(lease_id)
         return lease
+
+    def _wound(self, request: work.PlacementRequest, needs: Requirements, now: Moment) -> bool:
+        """Soft holds for gangs of equal priority that began to seek later yield, where that makes
+        room: of two gangs that hold what the other wants, the elder gets it. They hear it when they
+        commit. An owner that lets offers lapse gets none so. Source: Rosenkrantz, Stearns and
+        Lewis, "System level concurrency control for distributed database systems", 1978
+        (wound-wait)."""
+        younger = [
+            lease
+            for lease in self._offers()
+            if lease.kept
+            and 0 < request.ticket < lease.request.ticket
+            and lease.request.priority == request.priority
+        ]
+        younger.sort(key=lambda lease: lease.request.ticket, reverse=True)
+        free, yielding = self.ledger.free, list[Lease]()
+        for lease in younger:
+            free = self.ledger.with_back(free, lease.lease_id)
+            yielding.append(lease)
+            if self.ledger.lacks(needs, free) is None:
+                for each in yielding:
+                    self._end(each, "preempt", "an elder gang wants it", now)
+                return True
+        return False
 
     def _take(self, lease: Lease, now: Moment) -> refusals.PeerRefusal | None:
         """Keep what an offer was for, now that it is committed to; or why not."""
@@ -290,58 +336,6 @@ class Lessor:
 
     def _offers(self) -> list[Lease]:
         return [x for x in self._leases.values() if x.state is LeaseState.OFFERED]
-
-    def _later(
-        self,
-        owner: PeerId,
-        invitation: str,
-        needs: Requirements,
-        priority: int,
-        lacking: refusals.Infeasible,
-        now: Moment,
-    ) -> refusals.GivingWay | refusals.Infeasible:
-        """What is lacking may come free for these needs: then it is kept for them, for a while;
-        or what is offered to others may."""
-        lower = [x for x in self._leases.values() if x.request.priority < priority]
-        lower = [x for x in lower if x.state is not LeaseState.ENDING]
-        # An offer goes before a lease, then the one that is up for renewal first.
-        lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
-        displaced = to_displace(needs, self.ledger, self._ending(), [x.lease_id for x in lower])
-        if (
-            displaced is None
-            or self.standing.is_doubtful(owner, invitation, now)
-            or not self._wants.note(owner, invitation, needs, priority, displaced, now)
-        ):
-            self._wants.forget(owner, needs, priority)
-            return self._unless_offers_lapse(needs, lacking, now)
-        ends = (self._gives_way_s(self._leases[lease_id]) for lease_id in displaced)
-        wait_s = max(max(ends, default=0.0) - now.mono_s, 0.0) + self._parameters.fencing_s
-        return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
-
-    def _unless_offers_lapse(
-        self, needs: Requirements, lacking: refusals.Infeasible, now: Moment
-    ) -> refusals.GivingWay | refusals.Infeasible:
-        """An open offer may lapse without a commit: then there is room soon."""
-        offers = sorted(self._offers(), key=lambda x: x.expires_s)
-        order, ending = [offer.lease_id for offer in offers], self._ending()
-        lapsing = to_displace(needs, self.ledger, ending, order)
-        if lapsing is None:
-            return lacking
-        ends = (self._leases[lease_id].expires_s - now.mono_s for lease_id in lapsing)
-        wait_s = max(*ends, self._parameters.fencing_s if ending else 0.0, 0.0)
-        return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
-
-    def _hindered(self, priority: int, now: Moment) -> int | None:
-        """The priority of something more urgent that would not find room any more."""
-        for want in self._wants.above(priority, now):
-            back = {*self._ending(), *want.displaced}
-            free = reduce(self.ledger.with_back, back, self.ledger.free)
-            if self.ledger.lacks(want.needs, free) is not None:
-                return want.priority
-        return None
-
-    def _ending(self) -> list[str]:
-        return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
 
     def _denied(
         self, sender: Contact, request: work.PlacementRequest, now: Moment, *, another: bool
@@ -383,11 +377,11 @@ class Lessor:
             return []
         return [Fence(lease.lease_id, cause=cause)]
 
-    def _gives_way_s(self, lease: Lease) -> float:
-        """When it is committed or renewed, or runs out."""
-        parameters = self._parameters
-        left_s = (1 - parameters.renew_at) * parameters.lease_s
-        return lease.expires_s - (left_s if lease.state is LeaseState.LEASED else 0.0)
+    def _evict(self, lease: Lease, priority: int, now: Moment) -> None:
+        why = refusals.Preempted(priority)
+        ended = work.LeaseEnded(lease.lease_id, why)
+        self._evicted.append(Send(lease.owner, ended, cause=str(why)))
+        self._evicted += self._end(lease, "preempt", str(why), now)
 
     def _forget(self, lease: Lease) -> None:
         self.ledger.release(lease.lease_id)

@@ -2,18 +2,25 @@
 
 A message is a dataclass with its number, its lane and what each field may be; packing, parsing and
 the lane follow (core/records/schema.py), and the unions at the end say who takes it. `parse` checks
-types, lengths and ranges. Who may say what is for the state tables to judge.
+types, lengths and ranges. Who may say what is for the state tables to judge. One concept: the
+messages of one protocol, side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, assert_never
+from typing import Annotated, Final
 
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.gang_usage import MAX_REPORTS, LeaseUsage
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
+from formation_p2p.core.negotiation.outcome_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
+from formation_p2p.core.negotiation.outcome_kind import OUTCOME
 from formation_p2p.core.negotiation.refusal_kind import REFUSAL
-from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_text
+from formation_p2p.core.negotiation.roster import MAX_MEMBERS, PEER_ID, Roster
+from formation_p2p.core.placement.round_trips import MAX_RTT_US
+from formation_p2p.core.records.codec import MAX_INT, Malformed
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.records.schema import (
@@ -34,17 +41,15 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import (
     MAX_CPU_MS,
     Ended,
-    Failed,
-    FailureKind,
     Outcome,
-    Succeeded,
     Usage,
 )
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_RESULT_BYTES
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_PRIORITY
 
 # One frame. A payload and a result are at most 8 MiB each; the rest is small.
 MAX_FRAME_BYTES: Final = 16 * MIB
@@ -55,11 +60,11 @@ MAX_ID_CHARS: Final = 128
 # Attempts in one message, and in flight under one lease. A scheduler keeps a record of each; many
 # more than hide the longest round trip behind the shortest task would be taken from other workers.
 MAX_WINDOW: Final = 1024
-# Of a reason, or of the end of a traceback.
-MAX_MESSAGE_CHARS: Final = 16_384
 # In one message: the sender's own, and those of the voices that it heard last. To check the
 # signatures of so many takes two milliseconds.
 MAX_ATTESTATIONS: Final = 8
+# Workers that a gang of 64 members, chosen of three times as many, asks at once.
+MAX_OTHERS: Final = 192
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -79,37 +84,12 @@ def _read_name(value: object) -> object:
     return value
 
 
-def _pack_outcome(outcome: Outcome) -> list[object]:
-    match outcome:
-        case Succeeded(result):
-            return ["ok", result]
-        case Failed(kind, message, result):
-            return [kind.value, _printable(message[-MAX_MESSAGE_CHARS:]), result]
-        case _:
-            assert_never(outcome)
+def _read_checkpoint(value: object) -> Checkpoint | None:
+    return None if value is None else Checkpoint.unpack(value)
 
 
-def _printable(text: str) -> str:
-    """What a task printed may hold anything; what travels must be safe in a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-
-
-def _read_outcome(value: Any) -> Outcome:
-    match value:
-        case ["ok", result]:
-            return Succeeded(take_bytes(result, "result", MAX_RESULT_BYTES))
-        case [str() as kind, message, result]:
-            try:
-                failure = FailureKind(kind)
-            except ValueError:
-                raise Malformed("outcome", "a kind of failure that is not known") from None
-            return Failed(
-                failure,
-                take_text(message, "message", MAX_MESSAGE_CHARS, multiline=True),
-                take_bytes(result, "result", MAX_RESULT_BYTES),
-            )
-        case _:
-            raise Malformed("outcome", "neither a success nor a failure")
+def _pack_checkpoint(checkpoint: Checkpoint | None) -> bytes | None:
+    return None if checkpoint is None else checkpoint.pack()
 
 
 def _make_ended(
@@ -121,16 +101,18 @@ def _make_ended(
 _ID: Final = text(MAX_ID_CHARS)
 _CID: Final = custom(Cid.from_bytes, Cid.to_bytes)
 _PLACE: Final = integer(0, MAX_NEAR - 1)
+_TRIP: Final = pair(integer(0, MAX_OTHERS - 1), integer(1, MAX_RTT_US))
 _ENDED: Final = record(
     _make_ended,
     {
         "attempt_id": _ID,
-        "outcome": custom(_read_outcome, _pack_outcome),
+        "outcome": OUTCOME,
         "ran_us": integer(0, MAX_INT),
         "used.memory_bytes": optional(integer(0, MAX_MEMORY_BYTES)),
         "used.cpu_ms": optional(integer(0, MAX_CPU_MS)),
     },
 )
+_CHECKPOINT: Final = custom(_read_checkpoint, _pack_checkpoint)
 Id = Annotated[str, _ID]
 Count = Annotated[int, integer(0, MAX_INT)]
 Milliseconds = Annotated[int, integer(0, MAX_MS)]
@@ -144,7 +126,9 @@ _WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """Would you take work with these needs, on this grant? `request_id` is the asker's own. `near`
-    is data that the work would like to find, `name` that of the asker's node."""
+    is data that the work would like to find, `name` that of the asker's node. For a member of a
+    gang, `others` are asked too, as far as it matters how far they are, and `ticket` is when the
+    gang began to seek; 0 for other work."""
 
     request_id: Count
     needs: Annotated[Requirements, custom(_read_needs, pack_requirements)]
@@ -152,6 +136,8 @@ class PlacementRequest:
     priority: Annotated[int, integer(0, MAX_PRIORITY)] = 0
     near: Annotated[tuple[Cid, ...], items(_CID, MAX_NEAR)] = ()
     name: Annotated[str, custom(_read_name)] = ""
+    others: Annotated[tuple[PeerId, ...], items(PEER_ID, MAX_OTHERS)] = ()
+    ticket: Count = 0
 
 
 @_WORK.message(2, urgent=True)
@@ -160,7 +146,8 @@ class Offer:
     """Yes: this much is held softly under `lease_id` for `hold_ms`, until it is committed.
 
     `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
-    the request's `near`, of the data that the worker has.
+    the request's `near`, of the data that the worker has. `trips_us` are the round trips that it
+    has measured to the request's `others`, by their places.
     """
 
     request_id: Count
@@ -169,6 +156,7 @@ class Offer:
     price_micro: Count
     hold_ms: Milliseconds
     there: Annotated[tuple[int, ...], items(_PLACE, MAX_NEAR)] = ()
+    trips_us: Annotated[tuple[tuple[int, int], ...], items(_TRIP, MAX_OTHERS)] = ()
 
 
 @_WORK.message(3, urgent=True)
@@ -246,12 +234,13 @@ class Release:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One attempt to run. `shared_blob` numbers what its task shares with others, 0 for nothing;
-    `timeout_ms` 0 means none."""
+    `timeout_ms` 0 means none. It goes on from the `checkpoint`, if there is one."""
 
     attempt_id: Id
     shared_blob: Count
     payload: Annotated[bytes, octets(MAX_PAYLOAD_BYTES)]
     timeout_ms: Milliseconds
+    checkpoint: Annotated[Checkpoint | None, _CHECKPOINT] = None
 
 
 @_WORK.message(11)
@@ -357,13 +346,45 @@ class GrantRefused:
     refusal: Annotated[PeerRefusal, REFUSAL]
 
 
+@_WORK.message(22)
+@dataclass(frozen=True, slots=True)
+class Enlist:
+    """The lease is that of a gang's member with this rank: who its members are, from now on."""
+
+    lease_id: Id
+    fence: Count
+    rank: Annotated[int, integer(0, MAX_MEMBERS - 1)]
+    roster: Annotated[Roster, record(Roster)]
+
+
+@_WORK.message(30)
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """An attempt has saved this, and I have it. Told once: the next one replaces it."""
+
+    lease_id: Id
+    fence: Count
+    attempt_id: Id
+    checkpoint: Annotated[Checkpoint, custom(Checkpoint.unpack, Checkpoint.pack)]
+
+
+@_WORK.message(23)
+@dataclass(frozen=True, slots=True)
+class ReportUsage:
+    """What members of the receiver's gangs use, by the leases that it has of the sender. Told every
+    few seconds, and not again where it is lost."""
+
+    reports: Annotated[tuple[LeaseUsage, ...], items(record(LeaseUsage), MAX_REPORTS)]
+
+
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
-ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck
+ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | Enlist
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
-ToScheduler = TaskStarted | TaskOutput | TasksEnded
+ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint
+ToOwner = ReportUsage
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused
-WorkMessage = ToWorker | ToLessee | ToScheduler | ToPeer | ToMember
+WorkMessage = ToWorker | ToLessee | ToScheduler | ToOwner | ToPeer | ToMember
 
 pack = _WORK.pack
 parse = _WORK.parse

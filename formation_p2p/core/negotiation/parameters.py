@@ -28,6 +28,9 @@ class LeaseParameters:
     max_lease_s: float = 30.0
     # What ran under a lease is usually gone after this long; asking again sooner is for nothing.
     fencing_s: float = 0.5
+    # A lease under which nothing runs ends for others after so long: longer than its owner takes to
+    # send what comes next, between continents too.
+    keep_idle_s: float = 0.5
 
     # Attempts that one lease may have in flight. A warm interpreter does some 10,000 calls of
     # nothing a second, so that these last for 50 ms: longer than a round trip between continents
@@ -54,6 +57,17 @@ class LeaseParameters:
     proved_s: float = 600.0
     # Owners, invitations, and owners that committed: as many as there are leases.
     max_standings: int = 1024
+
+    # A gang may have sought elsewhere for so long before it asks a worker, and clocks differ: what
+    # its ticket says beyond that is not believed,
+    ticket_slack_s: float = 5.0
+    # and past this all are alike, so that to ask for ever gains no more.
+    max_seniority_s: float = 60.0
+    # A ticket that is not shown again is kept in mind for so long: longer than the longest back-off
+    # of a gang.
+    ticket_s: float = 30.0
+    # As many gangs of one owner as offers that it may hold.
+    max_tickets_per_owner: int = 16
 
     # How long a request for what work of lower priority holds is kept in mind: a lease comes up for
     # renewal within 7 s, and what ran under it takes a few more to end.

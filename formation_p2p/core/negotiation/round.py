@@ -36,7 +36,8 @@ class Round:
     back when the round closes, with those that were not the best, so that no worker can tell
     from when it hears whether its price or its place was the reason.
 
-    `offered_s` is when the first offer came.
+    `offered_s` is when the first offer came. One that `collects` commits to none of its offers: who
+    asked chooses. `others` are as in the requests.
     """
 
     round: RoundId
@@ -51,6 +52,8 @@ class Round:
     offered_s: float = float("inf")
     refusals: dict[PeerId, Refusal] = field(default_factory=dict)
     turned_down: list[tuple[Contact, str]] = field(default_factory=list)
+    collects: bool = False
+    others: tuple[PeerId, ...] = ()
 
     def waits_for(self, peer_id: PeerId, request_id: int) -> bool:
         return self.requests.get(request_id) == peer_id and self.outstanding(peer_id)
@@ -77,6 +80,11 @@ class Round:
             if contact.peer_id in self.offers:
                 yield contact, self.offers[contact.peer_id].offer.lease_id
         yield from self.turned_down
+
+    def trips_us(self, offer: Offer) -> tuple[tuple[PeerId, int], ...]:
+        """How far the worker has the others, as it says."""
+        count = len(self.others)
+        return tuple((self.others[at], us) for at, us in offer.trips_us if at < count)
 
     def decided(self) -> bool:
         """Whether no answer still to come could change the choice: the best `wanted` offers

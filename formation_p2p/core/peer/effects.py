@@ -12,6 +12,7 @@ from typing import Final
 from formation_p2p.core.dht.rpc import DhtEffect
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.dispatch.effects import SchedulerEffect
+from formation_p2p.core.dispatch.fetch import DropCheckpoints
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     ForgetLease,
@@ -19,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import ExecutionEffect
+from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessor import LessorEffect
 from formation_p2p.core.negotiation.messages import ResultAck
@@ -45,8 +47,8 @@ class Left(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RejectRequest(Effect):
-    """What the person asked for cannot be done. `what` is the job's id, the number of the query
-    as text, or `serve`."""
+    """What the person asked for cannot be done. `what` is the job's id or the gang's, the number
+    of the query as text, or `serve`."""
 
     what: str
     why: str
@@ -64,7 +66,7 @@ class MemberMet(Effect):
 
 
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
-UserEffect = EmitJobEvent | Explained | RejectRequest
+UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest
 PeerEffect = (
     DhtEffect
     | SchedulerEffect
@@ -72,11 +74,12 @@ PeerEffect = (
     | GrantEffect
     | RenewalEffect
     | UserEffect
+    | OwnRoster
     | MemberMet
     | Left
 )
 
-_OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease)
+_OF_RECORD: Final = (EmitJobEvent, PersistLease, ForgetLease, DropCheckpoints)
 
 
 def is_of_record(effect: PeerEffect) -> bool:

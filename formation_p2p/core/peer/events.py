@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.core.dht.rpc import DhtEvent
-from formation_p2p.core.dispatch.fetch import FetchEvent
+from formation_p2p.core.dispatch.fetch import CheckpointEvent, FetchEvent
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionEvent
+from formation_p2p.core.gang.events import EndGang, FormGang, ResizeGang
 from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.negotiation.gang_usage import LeaseUsage
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
@@ -28,6 +30,22 @@ class Joined:
     addresses: tuple[str, ...]
     gates: tuple[Contact, ...]
     remembered: tuple[Contact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AddressesChanged:
+    """Others reach us elsewhere from now on. `direct` is where they may be able to dial us, for the
+    DHT; `announced` what our record says, with circuits. See `nat/own_addresses.py`."""
+
+    direct: tuple[str, ...]
+    announced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNearby:
+    """Peers of this network may be on the same LAN: nothing is known of them but where to dial."""
+
+    contacts: tuple[Contact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +152,23 @@ class EnvironmentsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageMeasured:
+    """What the tasks of these leases use now; each is a gang member's."""
+
+    reports: tuple[LeaseUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """`next_timeout` has passed."""
 
 
+# What a worker's shell tells of what runs.
+WorkerReport = ExecutionEvent | Fenced | UsageMeasured
 PeerEvent = (
     Joined
+    | AddressesChanged
+    | FoundNearby
     | Serve
     | Renewed
     | Issue
@@ -147,6 +176,9 @@ PeerEvent = (
     | Submit
     | Resume
     | CancelJob
+    | FormGang
+    | EndGang
+    | ResizeGang
     | Explain
     | Leave
     | Measured
@@ -157,7 +189,7 @@ PeerEvent = (
     | Received
     | Undelivered
     | Disconnected
-    | ExecutionEvent
     | FetchEvent
-    | Fenced
+    | CheckpointEvent
+    | WorkerReport
 )

@@ -8,6 +8,7 @@ from typing import Final
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.parameters import DispatchParameters
+from formation_p2p.core.gang.parameters import GangParameters
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.peer.story import StoryParameters
 from formation_p2p.core.trust.parameters import TrustParameters
@@ -21,6 +22,7 @@ class PeerParameters:
     discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
     lease: LeaseParameters = field(default_factory=LeaseParameters)
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
+    gang: GangParameters = field(default_factory=GangParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
     # Have this node's grant renewed where one with the root's key is online.

@@ -18,37 +18,37 @@ from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import OperationId, Published, Searched
 from formation_p2p.core.dht.store import RecordStore
-from formation_p2p.core.discovery.finder import Finder, FindId, Found, suits
+from formation_p2p.core.discovery.finder import Finder, suits
 from formation_p2p.core.discovery.publication import names_of
-from formation_p2p.core.dispatch.fetch import ResultFetched, ResultLost
+from formation_p2p.core.dispatch.fetch import (
+    CheckpointKept,
+    CheckpointSpread,
+    ResultFetched,
+    ResultLost,
+)
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.execution.effects import ExecutionOutput, ExecutionsEnded, ExecutionStarted
+from formation_p2p.core.gang.candidates import Means
+from formation_p2p.core.gang.events import EndGang, FormGang, ResizeGang
+from formation_p2p.core.gang.gangs import Gangs
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.negotiation import messages
-from formation_p2p.core.negotiation.lessee import LeaseHeld, Lessee
-from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Send, Undelivered
+from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.effects import (
-    Explained,
-    Left,
-    MemberMet,
-    PeerEffect,
-    RejectRequest,
-)
+from formation_p2p.core.peer.effects import Left, MemberMet, PeerEffect, RejectRequest
+from formation_p2p.core.peer.explanations import Explanations
+from formation_p2p.core.peer.inbox import Inbox
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.renewal import Issuer, Renewal
-from formation_p2p.core.peer.renewal import answer as answer_renewal
+from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile
-from formation_p2p.core.refusals import Denied, Leaving
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
@@ -56,8 +56,7 @@ from formation_p2p.core.trust.reputation import Reputation
 
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
-    an earlier incarnation learnt of others, `name` what this node goes by. Others read
-    `scheduler`, `lessee` and `worker`, and change nothing there."""
+    an earlier incarnation learnt of others, `name` what this node goes by. Parts are read-only."""
 
     def __init__(
         self,
@@ -70,15 +69,13 @@ class Peer:
     ) -> None:
         self._identity = identity
         self.network = network
-        self._network_id = network.network_id
         self._met: list[MemberMet] = []
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         self.grant = OwnGrant(network)
-        self._issuer: Issuer | None = None
         store = RecordStore(
             self._membership.denies_work,
-            lambda profile: names_of(profile, self._network_id, parameters.discovery.shards),
+            lambda profile: names_of(profile, network.network_id, parameters.discovery.shards),
             suits,
             parameters.dht,
             self._met_worker,
@@ -99,7 +96,7 @@ class Peer:
         )
         self._story = Story(parameters.story)
         self._finder = Finder(
-            self.dht, self._network_id, self._context.labels, parameters.discovery
+            self.dht, network.network_id, self._context.labels, parameters.discovery
         )
         self.scheduler = Scheduler(
             self._finder,
@@ -110,14 +107,29 @@ class Peer:
             self._story.note,
             parameters.dispatch,
         )
+        facts = self._context.authorised, self._context.candidate
+        means = Means(self._finder, self.lessee, *facts, rng, parameters.gang)
+        self.gangs = Gangs(means, lambda: self._own or Contact(identity.peer_id))
+        self._inbox = Inbox(
+            identity.peer_id,
+            self.lessee,
+            self.scheduler,
+            self.gangs,
+            self.renewal,
+            self._gossip,
+            self._membership,
+            self.reputation,
+            parameters.trust.submit_milli,
+        )
         self.worker: Worker | None = None
         self._serve: events.Serve | None = None
         self._own: Contact | None = None
         self._joining: OperationId | None = None
-        self._leaving = False
-        self._withdrawn = False
-        self._left = False
-        self._explaining: dict[FindId, events.Explain] = {}
+        self._leaving = self._withdrawn = self._left = False
+        self._explanations = Explanations(self._finder, self.scheduler)
+        self._reports = Reports(
+            self._explanations, self.gangs, self.scheduler, self._gossip, self._story
+        )
         self._due_s = float("inf")
 
     def handle(self, event: events.PeerEvent, now: Moment) -> list[PeerEffect]:
@@ -139,6 +151,7 @@ class Peer:
             self.dht.next_timeout(),
             self.lessee.next_timeout(),
             self.scheduler.next_timeout(),
+            self.gangs.next_timeout(),
             self.grant.next_timeout(),
             self.renewal.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
@@ -150,17 +163,17 @@ class Peer:
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""
-        return status_of(self.scheduler, self.worker, self.grant.expires_unix_s, now)
+        return status_of(self.scheduler, self.worker, self.gangs, self.grant.expires_unix_s, now)
 
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
         return self._story.of(task_id, self.scheduler.live(task_id))
 
     def validate(self) -> None:
-        """Raises InvariantBroken where two of its parts disagree: the leases that it holds and
-        those that its tasks run under, what is reserved, and what runs. Changes nothing."""
+        """Raises InvariantBroken where two of its parts disagree: of leases, or of what runs."""
         self.lessee.validate()
         self.scheduler.validate()
+        self.gangs.validate()
         if self.worker is not None:
             self.worker.validate()
 
@@ -169,6 +182,8 @@ class Peer:
         return self._due_s
 
     def _dispatch(self, event: events.PeerEvent, now: Moment) -> Sequence[PeerEffect]:
+        if isinstance(event, events.WorkerReport):
+            return [] if self.worker is None else self.worker.handle_report(event, now)
         match event:
             case rpc.RequestReceived(sender=sender) | rpc.ResponseReceived(sender=sender):
                 self.dht.handle(event, now)
@@ -181,7 +196,7 @@ class Peer:
             ):
                 self.dht.handle(event, now)
             case Received(sender, message):
-                return self._received(sender, message, now)
+                return self._inbox.received(sender, message, self.worker, now)
             case Undelivered(to):
                 self.lessee.undelivered(event, now)
                 if self.worker is not None:
@@ -192,8 +207,8 @@ class Peer:
                 self.lessee.disconnected(sender, now)
                 if self.worker is not None:
                     self.worker.disconnected(sender, now)
-            case ExecutionStarted() | ExecutionOutput() | ExecutionsEnded() | Fenced():
-                return [] if self.worker is None else self.worker.handle_report(event, now)
+            case CheckpointKept() | CheckpointSpread():
+                return self.scheduler.checkpoint_told(event, now)
             case ResultFetched() | ResultLost():
                 return self.scheduler.fetch_ended(event, now)
             case events.Measured(peer_id, rtt_us):
@@ -213,11 +228,15 @@ class Peer:
                 if not self.grant.is_foreign:
                     self.renewal.granted(self.network, now)
                 return self._granted(self.grant.look(now), now)
+            case events.AddressesChanged():
+                self._moved(event, now)
+            case events.FoundNearby(contacts):
+                self.dht.found_nearby(contacts, now)
             case events.Renewed(network):
                 return self._renewed(network, now)
             case events.Issue(root, withdrawn):
                 least_milli = self._parameters.trust.submit_milli
-                self._issuer = Issuer(root, withdrawn, self.reputation, least_milli)
+                self._inbox.issuer = Issuer(root, withdrawn, self.reputation, least_milli)
             case events.AskRenewal():
                 return self.renewal.begin(now)
             case events.Serve():
@@ -232,79 +251,34 @@ class Peer:
                 return self.scheduler.resume(jobs, leases, incarnation, now)
             case events.CancelJob(job_id):
                 return self.scheduler.cancel(job_id, now)
+            case FormGang() | EndGang() | ResizeGang():
+                self.gangs.handle(event, now)
             case events.Explain():
-                return self._explain(event, now)
+                return self._explanations.ask(event, now)
             case events.Leave():
                 return self._leave(now)
             case _:
                 assert_never(event)
         return []
 
-    def _received(
-        self, sender: Contact, message: messages.WorkMessage, now: Moment
-    ) -> Sequence[PeerEffect]:
-        if isinstance(message, messages.ToLessee):
-            self.lessee.received(sender, message, now)
-            return []
-        if isinstance(message, messages.ToScheduler):
-            return self.scheduler.received(sender, message, now)
-        if isinstance(message, messages.ToPeer):
-            return self._gossip.received(sender, message, now)
-        if isinstance(message, messages.AskGrant):
-            answer = answer_renewal(self._issuer, sender, message, now)
-            return [Send(sender, answer, cause=f"{sender.peer_id} asks for a new grant")]
-        if isinstance(message, messages.GrantIssued | messages.GrantRefused):
-            return self.renewal.answered(sender, message, now)
-        if isinstance(message, messages.PlacementRequest) and self._distrusts(sender, now):
-            denied = Denied("submit", "this node has had bad experience with you")
-            refused = messages.RequestRefused(message.request_id, denied)
-            return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
-        if self.worker is None:
-            return self._without_worker(sender, message, now)
-        effects = self.worker.received(sender, message, now)
-        if isinstance(message, messages.PlacementRequest) and not any(map(_denies, effects)):
-            met = MemberMet(
-                sender.peer_id, message.name, message.grant, cause="it asks for a lease"
-            )
-            self._met.append(met)
-        return effects
-
     def _met_worker(self, profile: Profile) -> None:
         if profile.peer_id != self._identity.peer_id:
+            self.dht.met(profile.peer_id)
             met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
             self._met.append(met)
 
-    def _distrusts(self, submitter: Contact, now: Moment) -> bool:
-        if submitter.peer_id == self._identity.peer_id:
-            return False
-        score_milli = self.reputation.score_milli(submitter.peer_id, now)
-        return score_milli < self._parameters.trust.submit_milli
-
-    def _without_worker(
-        self, sender: Contact, message: messages.ToWorker, now: Moment
-    ) -> list[Send]:
-        """What a worker is asked, by peers that knew an earlier incarnation of it: a scheduler
-        that learns at once that its leases are gone need not wait until they expire."""
-        answer: messages.WorkMessage
-        match message:
-            case messages.PlacementRequest():
-                denied = self._membership.denies_submit(
-                    message.grant, sender.peer_id, message.needs, message.priority, now
-                )
-                answer = messages.RequestRefused(message.request_id, denied or Leaving())
-            case messages.Commit(lease_id):
-                answer = messages.CommitRefused(lease_id, Leaving())
-            case messages.Renew(lease_id) | messages.Dispatch(lease_id):
-                answer = messages.LeaseEnded(lease_id, Leaving())
-            case messages.Release() | messages.Cancel() | messages.ResultAck():
-                return []  # all as the sender wants it
-            case _:
-                assert_never(message)
-        return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]
+    def _moved(self, event: events.AddressesChanged, now: Moment) -> None:
+        if self._own is None:
+            return  # `Joined` tells where we are by then
+        self._own = Contact(self._identity.peer_id, event.announced)
+        self.dht.moved(event.direct, now)
+        if self.worker is not None:
+            self.worker.moved(self._own, now)
 
     def _tick(self, now: Moment) -> list[PeerEffect]:
         self.dht.tick(now)
         self.lessee.tick(now)
+        self.gangs.tick(now)
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
         effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
@@ -351,6 +325,7 @@ class Peer:
             self._membership,
             self._circles,
             self._blobs,
+            self._round_trips,
             self._rng,
             self._parameters,
         )
@@ -366,29 +341,18 @@ class Peer:
         if self._leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
+            self.gangs.check(event.job.options, event.job.tasks)
             effects = self.scheduler.submit(event.job, now, durable=event.durable)
         except InvalidInput as error:
             return [RejectRequest(job_id, str(error), cause="submit")]
         self._story.note(JobTaken(job_id, StoryStep.SUBMITTED), now)
         return effects
 
-    def _explain(self, event: events.Explain, now: Moment) -> list[RejectRequest]:
-        target = key_of(event.name.encode())
-        needs = None if event.terms is None else event.terms.needs
-        why = "too many queries are under way; ask again when one has ended"
-        try:
-            find = self._finder.find(needs, target, now, "explain", fresh=True)
-        except InvalidInput as error:
-            find, why = None, str(error)
-        if find is None:
-            return [RejectRequest(str(event.query), why, cause="explain")]
-        self._explaining[find] = event
-        return []
-
     def _leave(self, now: Moment) -> list[PeerEffect]:
         if self._leaving:
             return []
         self._leaving = True
+        self.gangs.leave()
         effects: list[PeerEffect] = [*self.scheduler.leave()]
         self.lessee.leave("leave")
         if self.worker is not None:
@@ -400,7 +364,7 @@ class Peer:
         outward: list[PeerEffect] = []
         for effect in effects:  # which grows on the way
             if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
-                effects += self._received(effect.to, effect.message, now)
+                effects += self._inbox.received(effect.to, effect.message, self.worker, now)
                 effects += self._settle(now)
             else:
                 outward.append(effect)
@@ -415,20 +379,16 @@ class Peer:
                     self.worker.announcer.met(gate, now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
-            effects += asked
-            effects += sent
+            effects += [*asked, *sent]
             found = self._finder.take()
-            if not completed and not negotiated and not found:
+            told = self._reports.of_gangs(now)
+            effects += told or ()
+            if not completed and not negotiated and not found and told is None:
                 return effects
             for each in completed:
                 effects += self._completed(each, now)
-            for event in negotiated:
-                self._story.note(event, now)
-                if isinstance(event, LeaseHeld):
-                    effects += self._gossip.met(event.lease.lessor, now)
-            effects += self.scheduler.negotiated(negotiated, now)
-            for every in found:
-                effects += self._found(every, now)
+            effects += self._reports.negotiated(negotiated, now)
+            effects += self._reports.found(found, now)
 
     def _completed(
         self, completed: Searched[SignedProfile] | Published, now: Moment
@@ -442,19 +402,3 @@ class Peer:
         elif self.worker is None or not self.worker.announcer.searched(completed, now):
             self._finder.searched(completed, now)
         return []
-
-    def _found(self, found: Found, now: Moment) -> Sequence[PeerEffect]:
-        query = self._explaining.pop(found.find, None)
-        if query is None:
-            return self.scheduler.found(found, now)
-        decision = self.scheduler.explain(query.terms, query.name, found.profiles, now)
-        return [Explained(query.query, decision, found.trace, cause="explain")]
-
-
-def _denies(effect: PeerEffect) -> bool:
-    """Whether it tells a peer that its grant does not allow what it asks for."""
-    return (
-        isinstance(effect, Send)
-        and isinstance(effect.message, messages.RequestRefused)
-        and isinstance(effect.message.refusal, Denied)
-    )

@@ -9,6 +9,8 @@ from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.dispatch.task_run import JobRun, TaskState
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.gang.gangs import Gangs
+from formation_p2p.core.gang.status import GangStatus, status_of_gang
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.peer.worker import Worker
@@ -60,17 +62,22 @@ class GrantedStatus:
 @dataclass(frozen=True, slots=True)
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
-    ends at `grant_expires_unix_s`."""
+    ends at `grant_expires_unix_s`. `gangs` are those that it owns."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
     granted: tuple[GrantedStatus, ...]
     free: Capacity | None
     grant_expires_unix_s: int
+    gangs: tuple[GangStatus, ...] = ()
 
 
 def status_of(
-    scheduler: Scheduler, worker: Worker | None, grant_expires_unix_s: int, now: Moment
+    scheduler: Scheduler,
+    worker: Worker | None,
+    gangs: Gangs,
+    grant_expires_unix_s: int,
+    now: Moment,
 ) -> Status:
     held = tuple(scheduler.leases())
     # A task of which two attempts are under way is one task.
@@ -82,6 +89,7 @@ def status_of(
         () if worker is None else _granted(worker, now),
         None if worker is None else worker.lessor.ledger.free,
         grant_expires_unix_s,
+        tuple(map(status_of_gang, gangs.gangs.values())),
     )
 
 

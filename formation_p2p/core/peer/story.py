@@ -53,6 +53,7 @@ class StoryStep(StrEnum):
     LEASE_LOST = "lease lost"
     SENT = "sent"
     BEGAN = "began"
+    SAVED = "saved"
     RECALLED = "recalled"
     RETRIED = "retried"
     REOPENED = "reopened"
@@ -84,6 +85,7 @@ class JobTaken:
 TaskEvent = (
     job_events.TaskPlaced
     | job_events.TaskBegan
+    | job_events.TaskSaved
     | job_events.TaskSucceeded
     | job_events.TaskRetried
     | job_events.TaskRecalled
@@ -168,7 +170,7 @@ def _waits(taken: list[Moment], events: list[tuple[Moment, TaskEvent]]) -> Waits
         match event:
             case job_events.TaskRetried() | job_events.TaskRecalled() | job_events.TaskReopened():
                 since_s = at.mono_s
-            case job_events.TaskBegan():
+            case job_events.TaskBegan() | job_events.TaskSaved():
                 pass
             case _:
                 if since_s is not None:
@@ -220,6 +222,9 @@ def _step(event: TaskEvent) -> tuple[StoryStep, PeerId | None, str]:
             return StoryStep.SENT, worker, f"{attempt_id} under lease {lease_id}{how}"
         case job_events.TaskBegan(_, worker):
             return StoryStep.BEGAN, worker, "it runs for longer than a moment"
+        case job_events.TaskSaved(_, saved, holders):
+            others = ", ".join(holders) or "this node alone"
+            return StoryStep.SAVED, None, f"checkpoint {saved.sequence}, held by {others}"
         case job_events.TaskSucceeded(_, worker):
             return StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms"
         case job_events.TaskRetried(_, attempt):

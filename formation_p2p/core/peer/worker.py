@@ -10,18 +10,20 @@ from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.execution.effects import ExecutionEvent, ExecutionsEnded
+from formation_p2p.core.execution.effects import ExecutionsEnded, JoinGang
 from formation_p2p.core.execution.executions import Executions
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Span
 from formation_p2p.core.negotiation import messages
 from formation_p2p.core.negotiation.budget import Budget
+from formation_p2p.core.negotiation.gang_usage import LeaseUsage
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
 from formation_p2p.core.peer.effects import WorkerEffect
-from formation_p2p.core.peer.events import BlobsChanged, Serve
+from formation_p2p.core.peer.events import BlobsChanged, Serve, UsageMeasured, WorkerReport
 from formation_p2p.core.peer.parameters import PeerParameters
+from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.core.trust.admission import AdmissionController
@@ -65,6 +67,7 @@ class Worker:
         membership: Membership,
         circles: Circles,
         blobs: BlobIndex,
+        round_trips: RoundTrips,
         rng: random.Random,
         parameters: PeerParameters,
     ) -> None:
@@ -86,8 +89,10 @@ class Worker:
             self._admission,
             rng,
             Budget(serve.shares, serve.capability.cpu_milli, circles.scope_of),
+            self.executions.is_idle,
             serve.price_micro,
             blobs.places,
+            round_trips.rtt_us,
             parameters.lease,
         )
         buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
@@ -131,27 +136,64 @@ class Worker:
                 else:
                     ended = messages.LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))
+            case messages.Enlist():
+                lease = self.lessor.lease(sender, message.lease_id, message.fence)
+                if isinstance(lease, Lease) and self._is_meant(message, sender):
+                    effects.append(
+                        JoinGang(lease.lease_id, message.rank, message.roster, cause="enlisted")
+                    )
             case messages.Cancel() | messages.ResultAck():
                 effects += self.executions.received(sender.peer_id, message)
             case _:
                 assert_never(message)
         return self._after(effects, now)
 
+    def _is_meant(self, message: messages.Enlist, sender: Contact) -> bool:
+        """Whether the roster is one of the sender's own gang, and has this lease under that rank.
+        One who owns another lease here could lead the streams of a gang elsewhere otherwise."""
+        member = message.roster.member(message.rank)
+        return (
+            message.roster.owner.peer_id == sender.peer_id
+            and member is not None
+            and (member.peer_id, member.fence) == (self._own.peer_id, message.fence)
+        )
+
+    def moved(self, own: Contact, now: Moment) -> None:
+        """Others reach this machine elsewhere, and are told at once."""
+        if own != self._own:
+            self._own = own
+            self.announcer.moved(own, now)
+
     def environments_changed(self, warm: tuple[str, ...]) -> None:
         if set(warm) != set(self._environments):
             self.announcer.altered()
         self._environments = warm
 
-    def handle_report(self, event: ExecutionEvent | Fenced, now: Moment) -> list[WorkerEffect]:
+    def handle_report(self, event: WorkerReport, now: Moment) -> list[WorkerEffect]:
         effects: Sequence[WorkerEffect] = ()
         if isinstance(event, Fenced):
             self.lessor.fenced(event.lease_id)
+        elif isinstance(event, UsageMeasured):
+            effects = self._measured(event.reports)
         else:
             if isinstance(event, ExecutionsEnded):
                 for ended in event.ended:
                     self.lessor.ended(event.lease_id, ended.outcome, now)
             effects = self.executions.handle_report(event)
         return self._after(effects, now)
+
+    def _measured(self, reports: Sequence[LeaseUsage]) -> list[WorkerEffect]:
+        """Tell the owners of these leases, each in one message, as far as they live."""
+        found: dict[PeerId, tuple[Contact, list[LeaseUsage]]] = {}
+        live = {x.lease_id: x.owner for x in self.lessor if x.state is LeaseState.LEASED}
+        for usage in reports:
+            owner = live.get(usage.lease_id)
+            if owner is not None:
+                found.setdefault(owner.peer_id, (owner, []))[1].append(usage)
+        return [
+            Send(owner, messages.ReportUsage(tuple(each)), cause="a look at what its gang uses")
+            for owner, each in found.values()
+        ]
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         self.executions.interrupted(peer_id)

@@ -68,7 +68,7 @@ def free_part(needs: Requirements, capability: Capability, capacity: Capacity) -
     GPUs where the task needs any."""
     parts = [*map(_part, amounts(capacity)[:2], amounts(capability)[:2])]
     if needs.gpu_count:
-        free_milli = sum(gpu.share_milli for gpu in capacity.gpus)
+        free_milli = capacity.gpu_share_milli
         parts.append(_part(free_milli, len(capability.gpus) * WHOLE_GPU_MILLI))
     return min(parts)
 

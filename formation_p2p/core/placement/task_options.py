@@ -55,6 +55,7 @@ class SchedulingKey(NamedTuple):
     are the same where they are equal.
 
     The maximum price, the hints that prefer workers and the policy are not sent to workers.
+    `member` is a gang's id and a rank: only the lease of that member runs such tasks.
     """
 
     needs: Requirements
@@ -64,6 +65,7 @@ class SchedulingKey(NamedTuple):
     hints: Hints = NO_HINTS
     scope: Scope = Scope.COMMONS
     linger_s: float | None = None
+    member: tuple[str, int] | None = None
 
     def view(self, name: str, key: Key) -> TaskView:
         """A task with this scheduling key."""
@@ -97,6 +99,17 @@ class PlacementKwargs(TypedDict, total=False):
     requirements.txt, pyproject.toml, uv.lock or pylock.toml (docs/environments.md)."""
 
 
+class GangKwargs(PlacementKwargs, total=False):
+    """The options of a gang."""
+
+    needs: Needs
+    """What each member needs, as for `map`."""
+    python: str
+    """The Python that runs the calls of its members, as for `map`."""
+    priority: int
+    """From 0 to what the grant allows; work of a higher priority comes first (docs/leases.md)."""
+
+
 class CallKwargs(PlacementKwargs, total=False):
     """The options of `map` and `executor`."""
 
@@ -120,8 +133,9 @@ class CallKwargs(PlacementKwargs, total=False):
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
     linger_s: float | None
-    """How long workers stay leased after the last task, so that later ones find them warm: a
-    quarter of a second by default, a minute at most. Others cannot use them meanwhile."""
+    """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
+    for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
+    who ask for the room get it at once."""
 
 
 class TaskOptionKwargs(CallKwargs, total=False):
@@ -189,8 +203,10 @@ class TaskOptions:
         for name in ("memory_given", "speculate", "learn"):
             _check_kind(name, getattr(self, name), bool, "True or False")
 
-    def scheduling_key(self, needs: Requirements) -> SchedulingKey:
-        """By which tasks with these needs share leases."""
+    def scheduling_key(
+        self, needs: Requirements, member: tuple[str, int] | None = None
+    ) -> SchedulingKey:
+        """By which tasks with these needs, of a gang's member where one is given, share leases."""
         return SchedulingKey(
             needs,
             self.priority,
@@ -199,6 +215,7 @@ class TaskOptions:
             self.hints,
             self.scope,
             self.linger_s,
+            member,
         )
 
     def pack(self) -> list[list[object]]:

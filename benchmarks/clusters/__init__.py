@@ -1,0 +1,1 @@
+"""What machines do that work as one; `python -m benchmarks.clusters`."""

@@ -1,0 +1,138 @@
+"""Calls of functions on the machines of a network: many of one, and an executor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeVar, Unpack, overload
+
+from formation_p2p.api.calls import call_options
+from formation_p2p.api.data import DataNode
+from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
+from formation_p2p.api.output import is_shown
+from formation_p2p.api.progress import Progress
+from formation_p2p.api.reference import Reference
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, CallKwargs, TaskOptions
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Of an executor: what a call raises reaches its future at once.
+EXECUTOR_OPTIONS: Final = replace(DEFAULT_OPTIONS, attempts=1)
+
+
+class CallingNode(DataNode):
+    """The part of `Node` that is about calls."""
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T | Reference[T]] | AsyncIterable[T | Reference[T]],
+        *,
+        trust_results: bool = ...,
+        ordered: bool = ...,
+        buffersize: int = ...,
+        show_output: bool | None = ...,
+        progress: bool | Progress = ...,
+        options: TaskOptions = ...,
+        **kwargs: Unpack[CallKwargs],
+    ) -> Mapped[R]: ...
+
+    # Of a lambda, or a function with overloads, mypy finds no `T` in that union.
+    @overload
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[Reference[T]] | AsyncIterable[Reference[T]],
+        *,
+        trust_results: bool = ...,
+        ordered: bool = ...,
+        buffersize: int = ...,
+        show_output: bool | None = ...,
+        progress: bool | Progress = ...,
+        options: TaskOptions = ...,
+        **kwargs: Unpack[CallKwargs],
+    ) -> Mapped[R]: ...
+
+    def map(
+        self,
+        function: Callable[[Any], R],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        trust_results: bool = False,
+        ordered: bool = True,
+        buffersize: int = LOOK_AHEAD,
+        show_output: bool | None = None,
+        progress: bool | Progress = False,
+        options: TaskOptions = DEFAULT_OPTIONS,
+        **kwargs: Unpack[CallKwargs],
+    ) -> Mapped[R]:
+        """`[function(item) for item in items]`, each on whichever machine can.
+
+        Await it for the list, or `async for` one result after the other: in the order of the
+        items, or with `ordered=False` as they come. Items are taken as results are: at most
+        `buffersize` of them are ahead of the caller, so that they may have no end.
+
+        `show_output` is as for `submit`. With `progress` a bar on stderr shows how many calls have
+        ended and failed, or a line now and then where it is not a terminal; or a function of your
+        own is called, on the loop, with how many brought a result, how many failed, and how many
+        there are: None for items without a length.
+
+        The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
+        unless `trust_results` (docs/data.md says which). Raises, where it is awaited, for the
+        first failure known, in the order of the items: what the function raised, TaskRaised,
+        TaskFailed, ResultTooLarge, NotPlain or Unplaceable, as `value_of` does; the rest is
+        cancelled then.
+        """
+        self._lifecycle.check()
+        if buffersize < 1:
+            raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
+        chosen = call_options(kwargs, options, call="map")
+        return Mapped(
+            lambda: Flow(
+                self._bridge,
+                self._code,
+                function,
+                items,
+                chosen,
+                buffersize,
+                trust_results=trust_results,
+                show_output=is_shown(show_output),
+                progress=progress,
+            ),
+            ordered,
+        )
+
+    def executor(
+        self,
+        *,
+        max_workers: int | None = None,
+        trust_results: bool = False,
+        show_output: bool | None = None,
+        options: TaskOptions = EXECUTOR_OPTIONS,
+        **kwargs: Unpack[CallKwargs],
+    ) -> NodeExecutor:
+        """A `concurrent.futures.Executor` whose calls run on whichever machines can.
+
+        Use it from any thread. `max_workers` is how many calls may be in flight at once; None for
+        as many as the network takes. A call is tried once unless `attempts` says otherwise.
+        `show_output` is as for `submit`. The
+        keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
+        what has not begun.
+        """
+        self._lifecycle.check()
+        chosen = call_options(kwargs, options, call="executor")
+        executor = NodeExecutor(
+            self._bridge,
+            self._code,
+            chosen,
+            max_workers,
+            trust_results=trust_results,
+            show_output=is_shown(show_output),
+            owner=self,
+        )
+        self._executors.add(executor)
+        return executor

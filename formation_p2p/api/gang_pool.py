@@ -1,0 +1,114 @@
+"""What a gang has, what it uses, and which member has which part of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from formation_p2p.api.gang_base import GangBase
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.gang.events import GangMember
+from formation_p2p.core.gang.part import ASSUMED_BYTES_S, LOCAL_BYTES_S, Links, MemberCapacity
+from formation_p2p.core.gang.pool import Pool, PoolMember
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.resources.capability import Capability, Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUsage:
+    """What the tasks of a rank use: `cpu_milli` is the mean of some seconds, in thousandths of a
+    core. `links` are bytes on streams with other ranks, -1 for the owner, since the lease began."""
+
+    rank: int
+    worker: PeerId
+    cpu_milli: int
+    memory_bytes: int
+    links: tuple[LinkBytes, ...]
+
+
+def pool_of(gang: GangBase) -> Pool:
+    return Pool(tuple(_member(each, gang.reported.get(each.rank)) for each in gang.members))
+
+
+def pool_of_workers(profiles: Iterable[Profile]) -> Pool:
+    return Pool(tuple(PoolMember(x.peer_id, x.capability, x.capacity) for x in profiles))
+
+
+def usage_of(gang: GangBase) -> tuple[MemberUsage, ...]:
+    return tuple(
+        MemberUsage(each.rank, each.peer_id, used.cpu_milli, used.memory_bytes, used.links)
+        for each in gang.members
+        if (used := gang.reported.get(each.rank)) is not None
+    )
+
+
+def used_percent(gang: GangBase) -> float | None:
+    """Of the cores that the members hold; None before all have reported."""
+    if not gang.members or len(gang.reported) < len(gang.members):
+        return None
+    held_milli = sum(each.needs.cpu_milli for each in gang.members)
+    return 100 * sum(each.cpu_milli for each in gang.reported.values()) / held_milli
+
+
+def capacities(
+    gang: GangBase,
+    speeds: Mapping[int, int] | None = None,
+    has: Mapping[int, Iterable[str]] | None = None,
+    *,
+    of_gpus: bool = False,
+) -> tuple[MemberCapacity, ...]:
+    """Raises InvalidInput for speeds of other ranks than the members'."""
+    ranks = {member.rank for member in gang.members}
+    if speeds is not None and speeds.keys() != ranks:
+        raise InvalidInput("speeds", f"give one for each of the ranks {sorted(ranks)}")
+    return tuple(
+        MemberCapacity(
+            each.rank,
+            each.needs.cpu_milli if speeds is None else speeds[each.rank],
+            _gpu_bytes(each) if of_gpus else each.needs.memory_bytes,
+            frozenset((has or {}).get(each.rank, ())),
+        )
+        for each in gang.members
+    )
+
+
+def links_of(gang: GangBase) -> Links:
+    """What is known of the links between the members: round trips as their workers have told them,
+    and rates where streams were seen to be faster than is assumed. One machine has no link."""
+    bytes_s, rtt_us = dict(gang.rates.over(ASSUMED_BYTES_S)), {}
+    for one in gang.members:
+        trips_us = dict(one.trips_us)
+        for other in gang.members:
+            pair = one.rank, other.rank
+            if one.peer_id == other.peer_id and one is not other:
+                bytes_s[pair], rtt_us[pair] = LOCAL_BYTES_S, 0
+            elif other.peer_id in trips_us:
+                rtt_us[pair] = trips_us[other.peer_id]
+    return Links(bytes_s, rtt_us)
+
+
+def _member(member: GangMember, used: LeaseUsage | None) -> PoolMember:
+    needs, profile = member.needs, member.profile
+    if profile is None:  # all that is known of it is what it holds for us
+        capability = Capability(needs.cpu_milli, needs.memory_bytes, needs.storage_bytes)
+        free = Capacity(0, 0)
+    else:
+        capability, free = profile.capability, profile.capacity
+    return PoolMember(
+        member.peer_id,
+        capability,
+        free,
+        member.rank,
+        needs,
+        member.device_ids,
+        0 if used is None else used.cpu_milli,
+        0 if used is None else used.memory_bytes,
+    )
+
+
+def _gpu_bytes(member: GangMember) -> int:
+    gpus = () if member.profile is None else member.profile.capability.gpus
+    held = sum(gpu.memory_bytes for gpu in gpus if gpu.device_id in member.device_ids)
+    return held * member.needs.gpu_share_milli // 1000

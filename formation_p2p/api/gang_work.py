@@ -1,0 +1,144 @@
+"""What a gang does with its members beside single calls: parts, slices, rounds, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from formation_p2p.api.gang_base import GangBase
+from formation_p2p.api.gang_parts import PartsRun
+from formation_p2p.api.gang_pool import MemberUsage, capacities, links_of, pool_of, usage_of
+from formation_p2p.api.gang_rounds import GangRounds
+from formation_p2p.api.gang_scaling import GRACE_S, Autoscaling
+from formation_p2p.api.gang_slices import SliceRun
+from formation_p2p.core.gang.events import Repartitioned
+from formation_p2p.core.gang.part import Links, Part, Strategy
+from formation_p2p.core.gang.partition import Partition, Repartition, repartition
+from formation_p2p.core.gang.pool import Pool
+from formation_p2p.core.gang.recovery import Recovery
+from formation_p2p.core.gang.rounds import batch_size
+from formation_p2p.core.gang.scaling import ScalingPolicy
+from formation_p2p.host.partitioning import partition
+from formation_p2p.host.recoveries import parse_recovery
+
+R = TypeVar("R")
+
+
+class GangWork(GangBase):
+    """The part of `Gang` that divides work among its members (docs/clusters.md)."""
+
+    @property
+    def pool(self) -> Pool:
+        """What the members have together, and whose it is: of now."""
+        return pool_of(self)
+
+    def usage(self) -> tuple[MemberUsage, ...]:
+        """What each member's tasks used when its worker last said so, which it does every two
+        seconds; without those that have not yet."""
+        return usage_of(self)
+
+    def partition(
+        self,
+        parts: Iterable[Part],
+        strategy: str | Strategy = "proportional",
+        *,
+        speeds: Mapping[int, int] | None = None,
+        links: Links | None = None,
+        has: Mapping[int, Iterable[str]] | None = None,
+        of_gpus: bool = False,
+    ) -> Partition:
+        """Which rank has which part. Members are as fast as they have cores, unless `speeds` says
+        otherwise, in units of work a second; and have the memory that they hold, or that of the
+        devices that they hold. `links` are as they were measured (`measured_links`), unless they
+        are given; `has` names the content that is on the machine of a rank. Raises InvalidInput;
+        Unplaceable where the parts do not fit."""
+        members = capacities(self, speeds, has, of_gpus=of_gpus)
+        measured = self.measured_links() if links is None else links
+        return partition(parts, members, strategy, links=measured)
+
+    def measured_links(self) -> Links:
+        """Round trips between the members, as their workers told them when they were chosen, and
+        the rates that streams between them have reached. What is not known is left out."""
+        return links_of(self)
+
+    def repartition(
+        self, old: Partition, *, speeds: Mapping[int, int] | None = None, of_gpus: bool = False
+    ) -> Repartition:
+        """The same parts over the members of now, after some have gone or come: as few move as the
+        strategy can do with, and `moves` says which. `events` tells of it. Raises as `partition`
+        does."""
+        members = capacities(self, speeds, old.content(), of_gpus=of_gpus)
+        new = repartition(old, members, self.measured_links())
+        self.notify(Repartitioned(new.moves))
+        return new
+
+    async def work(
+        self,
+        function: Callable[..., R],
+        parts: Iterable[Part] | Partition,
+        *args: Any,
+        strategy: str | Strategy = "proportional",
+        recovery: str | Recovery = "recompute",
+    ) -> dict[str, R]:
+        """`function(member, name, *args)` for each part, at the member that has it; what each
+        returned, by name. After a loss `recovery` decides: `recompute` and `checkpoint` wait for
+        the worker that takes the rank, `repartition` has the others take over, `end` ends the
+        gang. Raises what the first call that fails raises; NodeClosed where the gang ends."""
+        if not isinstance(parts, Partition):
+            parts = self.partition(parts, strategy)
+        return await PartsRun(self, function, parts, parse_recovery(recovery), args).run()
+
+    async def slices(
+        self, function: Callable[..., R], items: Sequence[Any], *, rounds: int = 1
+    ) -> list[list[R]]:
+        """`function(member, item)` once for each item in each round: results by round, in the order
+        of the items. A member has the same items in each round, and takes over from others where
+        it has none left; what a lost member had, others do. Raises what a call raises."""
+        return await SliceRun(self, function, items, rounds).run()
+
+    def rounds(
+        self,
+        function: Callable[..., R],
+        *,
+        target: int,
+        rounds: int,
+        samples: int | Mapping[int, int],
+        sample_bytes: int = 0,
+        shared: Any = None,
+    ) -> GangRounds[R]:
+        """Rounds of `target` samples, done in batches: `function(member, shared, samples)`. A batch
+        has `samples`, of each rank its own; with `sample_bytes` as many as fit into the memory that
+        the member holds, at most `samples`. Iterate over it with `async for`. Raises
+        InvalidInput."""
+        ranks = {member.rank: member for member in self.members}
+        if isinstance(samples, int):
+            memory = {rank: member.needs.memory_bytes for rank, member in ranks.items()}
+            sizes = {
+                rank: batch_size(memory[rank], sample_bytes, samples) if sample_bytes else samples
+                for rank in ranks
+            }
+        else:
+            sizes = {rank: size for rank, size in samples.items() if rank in ranks}
+        return GangRounds(self, function, sizes, target, rounds, shared)
+
+    def autoscale(
+        self,
+        *,
+        least: int = 1,
+        most: int,
+        target_percent: int = 70,
+        in_cooldown_s: float = 300.0,
+        out_cooldown_s: float = 120.0,
+        grace_s: float = GRACE_S,
+    ) -> Autoscaling:
+        """Within its `async with` the gang has as many members, from `least` to `most`, as let each
+        use `target_percent` of its cores; and ends where it has fewer than `least` for `grace_s`.
+        Work that is given to ranks that go is cancelled. Raises InvalidInput."""
+        policy = ScalingPolicy(
+            least=least,
+            most=most,
+            target_percent=target_percent,
+            in_cooldown_s=in_cooldown_s,
+            out_cooldown_s=out_cooldown_s,
+        )
+        return Autoscaling(self, policy, grace_s)

@@ -1,0 +1,215 @@
+"""The newest checkpoint of each task that runs: which one counts, and who holds it.
+
+A worker reports what an attempt has saved, under the lease and the fence of that attempt. The owner
+fetches the content; from then on it counts, also where the worker is lost. Then other peers are
+asked to hold it as well, again and again while there are too few, and before they may forget it.
+The numbers of a chain only grow: a report of an attempt whose lease is lost is refused as its
+results are, and one that is behind, such as that of a second attempt from an older checkpoint, has
+no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from formation_p2p.core.dispatch.fetch import (
+    CheckpointKept,
+    CheckpointSpread,
+    DropCheckpoints,
+    KeepCheckpoint,
+    SpreadCheckpoint,
+)
+from formation_p2p.core.dispatch.job_events import JobEvent, TaskSaved
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
+
+if TYPE_CHECKING:
+    from formation_p2p.core.dispatch.task_run import TaskRun
+
+# Peers that are to hold it beside its owner: one of them and the owner may be lost.
+WANTED: Final = 2
+# Peers to ask, one after the other, before it is tried again.
+MAX_ASKED: Final = 4
+# Where too few hold it: a worker may have joined, or have room by now. Twice as long each time.
+AGAIN_S: Final = 30.0
+# Those that hold it do so for an hour at least (host/blobs/held_for_others.py).
+RENEWED_S: Final = 1800.0
+# Reports are lost with a stream, a few at a time: two a second are sent at most. With longer steps
+# a hostile worker would soon be at the last number, and no other could save any more.
+MAX_SKIPPED: Final = 65_536
+
+_NEVER_S: Final = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """`coming` is on its way here, and `waiting` the newest reported since. `held` is with this
+    node, the last of its sources, and with those before. `asking` is the number of the one that
+    others are being asked to hold, 0 for none; `due_s` when others are asked next, `asked` those
+    that were, and `short` how many times in a row too few of them could."""
+
+    run: TaskRun
+    coming: Checkpoint | None = None
+    waiting: Checkpoint | None = None
+    held: Checkpoint | None = None
+    asking: int = 0
+    due_s: float = _NEVER_S
+    short: int = 0
+    asked: set[PeerId] = field(default_factory=set)
+
+
+class Checkpoints:
+    """`emit` takes effects; `after` those that are to be performed after the events that are told
+    now, which `notify` takes with their job. There are as many chains as tasks that have saved,
+    and have not ended. `due_s` is when the next of them is."""
+
+    def __init__(
+        self,
+        emit: Callable[[KeepCheckpoint | SpreadCheckpoint], None],
+        after: Callable[[DropCheckpoints], None],
+        notify: Callable[[str, JobEvent], None],
+    ) -> None:
+        self._emit = emit
+        self._after = after
+        self._notify = notify
+        self._chains: dict[str, _Chain] = {}
+        self.due_s = _NEVER_S
+
+    def saved(self, run: TaskRun, checkpoint: Checkpoint, cause: str) -> bool:
+        """An attempt that is in flight has saved. If it fails, its worker has the content. Returns
+        False for a number that no honest worker sends."""
+        newest = 0 if run.checkpoint is None else run.checkpoint.sequence
+        if checkpoint.sequence > newest + MAX_SKIPPED:
+            return False
+        if checkpoint.sequence > newest:
+            run.keeps(checkpoint)
+            self._keep(run, checkpoint, cause)
+        return True
+
+    def revived(self, run: TaskRun, checkpoint: Checkpoint) -> None:
+        """An earlier incarnation held it: so does this one, if it can be had."""
+        run.keeps(checkpoint)
+        self._keep(run, checkpoint, "an earlier incarnation held it")
+
+    def inherit(self, run: TaskRun) -> None:
+        """It goes on from what is held of another task, and that is held for it as well."""
+        chain = self._chains.get(run.task.goes_on_from)
+        if chain is not None and chain.held is not None:
+            run.keeps(chain.held)
+            self._keep(run, chain.held, f"it goes on from {run.task.goes_on_from}")
+
+    def numbers(self) -> Mapping[str, int]:
+        """Of the newest that is held of each task."""
+        chains = self._chains.items()
+        return {task_id: x.held.sequence for task_id, x in chains if x.held is not None}
+
+    def _keep(self, run: TaskRun, checkpoint: Checkpoint, cause: str) -> None:
+        chain = self._chains.setdefault(run.task.task_id, _Chain(run))
+        if chain.coming is not None:
+            chain.waiting = checkpoint
+            return
+        chain.coming = checkpoint
+        self._emit(KeepCheckpoint(run.task.task_id, _job(run), checkpoint, cause=cause))
+
+    def kept(self, event: CheckpointKept, now: Moment) -> None:
+        """The content is here, or does not come."""
+        chain = self._chains.get(event.task_id)
+        if chain is None or chain.coming is None or chain.coming.sequence != event.sequence:
+            return  # its task has ended
+        run, checkpoint = chain.run, chain.coming
+        if event.holder is not None:
+            blob = replace(checkpoint.blob, sources=(event.holder,))
+            chain.held = replace(checkpoint, blob=blob)
+            chain.due_s = now.mono_s
+            self._count(chain)
+            self._drop(run, event.sequence - 1, "a newer one is held")
+        waiting, chain.coming, chain.waiting = chain.waiting, None, None
+        if waiting is not None:
+            self._keep(run, waiting, "it was saved meanwhile")
+        self._rearm()
+
+    def due(self, now: Moment) -> list[TaskRun]:
+        """Those of which others are to be asked: see `spread`."""
+        if self.due_s > now.mono_s:
+            return []
+        return [each.run for each in self._chains.values() if each.due_s <= now.mono_s]
+
+    def spread(self, run: TaskRun, others: Iterable[Contact], now: Moment) -> bool:
+        """Have some of these hold it: first those that do, then those that were not asked. Returns
+        whether there may be enough of them."""
+        chain = self._chains[run.task.task_id]
+        assert chain.held is not None, "what is due is held"
+        chain.due_s = _NEVER_S
+        contacts = list(others)
+        if not chain.asking:
+            holding = {each.peer_id for each in chain.held.blob.sources}
+            if all(each.peer_id in chain.asked for each in contacts):
+                chain.asked.clear()
+            contacts.sort(key=lambda c: (c.peer_id not in holding, c.peer_id in chain.asked))
+            if first := tuple(contacts[:MAX_ASKED]):
+                chain.asking = chain.held.sequence
+                chain.asked.update(each.peer_id for each in first)
+                cause = "others are to hold it too"
+                ask = SpreadCheckpoint(run.task.task_id, chain.held, first, WANTED, cause=cause)
+                self._emit(ask)
+            else:
+                self._wait(chain, 0, now)
+        self._rearm()
+        return not chain.short and len(contacts) >= WANTED
+
+    def spread_ended(self, event: CheckpointSpread, now: Moment) -> None:
+        """Others hold it, or could not."""
+        chain = self._chains.get(event.task_id)
+        if chain is None or chain.held is None or chain.asking != event.sequence:
+            return  # its task has ended
+        chain.asking = 0
+        if chain.held.sequence != event.sequence:
+            chain.due_s = now.mono_s  # a newer one is here
+        else:
+            self._wait(chain, len(event.holders), now)
+            sources = (*event.holders, chain.held.blob.sources[-1])
+            if sources != chain.held.blob.sources:
+                blob = replace(chain.held.blob, sources=sources)
+                chain.held = replace(chain.held, blob=blob)
+                self._count(chain)
+        self._rearm()
+
+    def _wait(self, chain: _Chain, holders: int, now: Moment) -> None:
+        """Until others are asked again. So many hold it now."""
+        chain.short = 0 if holders >= WANTED else chain.short + 1
+        pause_s = AGAIN_S * 2.0 ** min(chain.short - 1, 16) if chain.short else RENEWED_S
+        chain.due_s = now.mono_s + min(pause_s, RENEWED_S)
+
+    def lost(self, run: TaskRun) -> None:
+        """Its worker is, and what that alone had."""
+        chain = self._chains.get(run.task.task_id)
+        run.keeps(None if chain is None else chain.held)
+
+    def ended(self, run: TaskRun) -> None:
+        """The task has: it does not go on from anywhere."""
+        run.keeps(None)
+        if self._chains.pop(run.task.task_id, None) is not None:
+            self._drop(run, MAX_SEQUENCE, "its task has ended")
+            self._rearm()
+
+    def _count(self, chain: _Chain) -> None:
+        """What is held counts, as it is held now."""
+        run, held = chain.run, chain.held
+        assert held is not None, "something is held"
+        if run.checkpoint is None or run.checkpoint.sequence <= held.sequence:
+            run.keeps(held)
+        holders = tuple(each.peer_id for each in held.blob.sources[:-1])
+        self._notify(_job(run), TaskSaved(run.task.task_id, held, holders))
+
+    def _drop(self, run: TaskRun, up_to: int, cause: str) -> None:
+        self._after(DropCheckpoints(run.task.task_id, _job(run), up_to, cause=cause))
+
+    def _rearm(self) -> None:
+        self.due_s = min((each.due_s for each in self._chains.values()), default=_NEVER_S)
+
+
+def _job(run: TaskRun) -> str:
+    return run.job.job.job_id

@@ -1,0 +1,110 @@
+"""The ports of a member's task, in the network of its sandbox: its supervisor, which is in there,
+makes sockets for the node and hands them over.
+
+A task that shares the machine's network has none: they would be the ports of all programs of the
+machine, and members of the gang are strangers to those.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from formation_p2p.host.drivers.supervisor import LISTEN, REACH
+
+# A supervisor looks up ten times a second at least; while no task runs it does not look.
+ANSWER_S: Final = 5.0
+# To reach a port of the same machine.
+REACH_S: Final = 1.0
+NO_PORTS: Final = (
+    "no task with a network of its own runs here now; where it has no sandbox, or shares the "
+    "machine's network, use services by name"
+)
+
+
+class PortUser(Protocol):
+    """What is given the socket on which a supervisor is asked; returns what takes it away again."""
+
+    def attach(self, channel: socket.socket) -> Callable[[], None]: ...
+
+
+class TaskPorts:
+    """Of one lease."""
+
+    def __init__(self) -> None:
+        self._channel: socket.socket | None = None
+        self._turn = trio.Lock()
+        self._number = 0
+
+    def attach(self, channel: socket.socket) -> Callable[[], None]:
+        """It does not block."""
+        self._channel = channel
+
+        def detach() -> None:
+            if channel.fileno() >= 0:
+                trio.lowlevel.notify_closing(channel.fileno())
+            if self._channel is channel:
+                self._channel = None
+
+        return detach
+
+    async def reached(self, port: int) -> socket.socket | str:
+        """Connected to it; or why not."""
+        nothing = f"no program of its task listens on 127.0.0.1:{port}"
+        try:
+            made = await self._made(REACH, port)
+        except OSError as error:
+            return nothing if error.errno == errno.ECONNREFUSED else error.strerror or nothing
+        try:
+            with trio.move_on_after(REACH_S):
+                await trio.lowlevel.wait_writable(made.fileno())
+                if not made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    return made
+        except BaseException:
+            made.close()
+            raise
+        made.close()
+        return nothing
+
+    async def listening(self, port: int) -> socket.socket:
+        """On 127.0.0.1. Raises OSError."""
+        return await self._made(LISTEN, port)
+
+    async def _made(self, kind: bytes, port: int) -> socket.socket:
+        async with self._turn:
+            channel = self._channel
+            if channel is None:
+                raise OSError(errno.ENETDOWN, NO_PORTS)
+            self._number = (self._number + 1) % 256
+            try:
+                # To its end: requests that are given up would pile up there.
+                with trio.CancelScope(shield=True), trio.fail_after(ANSWER_S):
+                    channel.send(kind + port.to_bytes(2) + bytes([self._number]))
+                    problem, made = await self._answer(channel)
+            except (trio.TooSlowError, trio.ClosedResourceError) as error:
+                raise OSError(errno.ETIMEDOUT, "the task does not run any more") from error
+        if made is None:
+            raise OSError(problem, os.strerror(problem))
+        return made
+
+    async def _answer(self, channel: socket.socket) -> tuple[int, socket.socket | None]:
+        """To the latest request: earlier ones may have come too late."""
+        while True:
+            await trio.lowlevel.wait_readable(channel.fileno())
+            said, fds, _, _ = socket.recv_fds(channel, 2, 1)
+            made = socket.socket(fileno=fds[0]) if fds else None
+            if made is not None:
+                made.set_inheritable(False)
+            if len(said) != 2:
+                raise OSError(errno.EPIPE, "its supervisor has ended")
+            if said[1] == self._number:
+                if made is not None:
+                    made.setblocking(False)
+                return said[0], made
+            if made is not None:
+                made.close()

@@ -1,0 +1,113 @@
+"""What tasks save on real workers, and how they go on from there: tried again, and elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import cloudpickle
+
+from formation_p2p import (
+    Limits,
+    Node,
+    ProcessResult,
+    ProcessSpec,
+    TaskPlaced,
+    TaskSaved,
+    checkpoint,
+    python_call,
+    restored,
+    value_of,
+)
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.core.units import MIB
+from formation_p2p.host.machine.home import Home
+from tests.support.commands import LOOPBACK, started
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, gate_at, sees, small_network
+from tests.support.nodes import OpenNode
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+NEEDS = "cpu=0.5,memory=128MiB"
+MACHINE = Limits(cpu_milli=1000, memory_bytes=1024 * MIB)
+SAVES = """
+if [ -f "$FORMATION_CHECKPOINT.restored" ]; then cat "$FORMATION_CHECKPOINT.restored"; exit; fi
+printf half > "$FORMATION_CHECKPOINT.new"
+mv "$FORMATION_CHECKPOINT.new" "$FORMATION_CHECKPOINT"
+exit 1
+"""
+
+
+def counting(upto: int, fails_at: int = -1) -> tuple[int, int]:
+    """Where it began, and where it ended."""
+    first = int(restored() or b"0")
+    for number in range(first, upto):
+        checkpoint(b"%d" % (number + 1))
+        if number == fails_at:
+            raise ValueError("once")
+        time.sleep(0.2)
+    return first, upto
+
+
+async def test_what_failed_goes_on_from_what_it_had_saved(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+        bob = network.bob
+        job = await bob.submit(ProcessSpec(("sh", "-c", SAVES)), needs=NEEDS, attempts=2)
+        (result,) = await job
+        assert ProcessResult.decode(result.result).stdout_tail == b"half"
+        job = await bob.submit(python_call(counting, 4, 2), needs=NEEDS, attempts=2)
+        (result,) = await job
+        assert value_of(result) == (3, 4)
+
+
+async def test_a_call_goes_on_elsewhere_when_its_worker_is_killed(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        with ExitStack() as workers:
+            running = {}
+            for name in ("alice", "carol"):
+                home = tmp_path / name
+                Home(home).join(parse_invite(invitation()))
+                argv = ("worker", "--json", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
+                worker = workers.enter_context(started(home, *argv))
+                line = await asyncio.to_thread(worker.line_with, "ready")
+                running[json.loads(line)["peer_id"]] = worker
+            async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
+                await sees(bob, 2)
+                job = await bob.submit(python_call(counting, 40), needs=NEEDS)
+                events = job.events()
+                first = await anext(each async for each in events if isinstance(each, TaskPlaced))
+                await anext(
+                    each async for each in events if isinstance(each, TaskSaved) and each.holders
+                )
+                running[first.worker].process.kill()
+                second = await anext(each async for each in events if isinstance(each, TaskPlaced))
+                assert second.worker != first.worker
+                (result,) = await job
+                began, ended = value_of(result)
+                assert began >= 1
+                assert ended == 40
+
+
+async def test_a_restarted_submitter_goes_on_from_what_it_held(tmp_path: Path) -> None:
+    home, state = tmp_path / "bob", tmp_path / "jobs.db"
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        async with Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
+            await alice.worker(limits=MACHINE)
+            async with Node.join(invitation(), home=home, listen=(), state=state) as bob:
+                job = await bob.submit(python_call(counting, 12), needs=NEEDS)
+                await anext(x async for x in job.events() if isinstance(x, TaskSaved))
+                job_id = job.job_id
+        # What its worker had is gone with that, and so is the submitter's process.
+        async with Node.join(invitation(), home=tmp_path / "carol", listen=LISTEN) as carol:
+            await carol.worker(limits=MACHINE)
+            async with Node.join(invitation(), home=home, listen=(), state=state) as bob:
+                (result,) = await (await bob.job(job_id))
+                began, ended = value_of(result)
+                assert began >= 1
+                assert ended == 12

@@ -1,0 +1,124 @@
+"""Gangs of real nodes over loopback: formed, used, mended, closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p import Node, NodeClosed, ProcessSpec, TaskFailed
+from formation_p2p.core.negotiation.tunnel import TunnelError
+from tests.support.loopback import LISTEN
+from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
+from tests.support.nodes import OpenNode
+
+SMALL = "cpu=0.5,memory=128MiB"
+
+
+@asynccontextmanager
+async def three_workers(folder: Path) -> AsyncIterator[tuple[Node, list[OpenNode]]]:
+    """Bob, who finds three workers."""
+    async with AsyncExitStack() as stack:
+        invitation = await stack.enter_async_context(gate_at(folder))
+        workers = []
+        for name in ("alice", "carol", "dave"):
+            joining = OpenNode.join(invitation(), home=folder / name, listen=LISTEN, name=name)
+            worker = await stack.enter_async_context(joining)
+            await worker.worker(limits=MACHINE)
+            workers.append(worker)
+        bob = OpenNode.join(invitation(), home=folder / "bob", listen=LISTEN)
+        owner = await stack.enter_async_context(bob)
+        await sees(owner, 3)
+        yield owner, workers
+
+
+def who(member: Any, word: str) -> tuple[int, int, str]:
+    return member.rank, member.size, word
+
+
+async def test_a_gang_runs_on_every_rank_and_on_one(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+        async with bob.gang(3, needs=SMALL) as gang:
+            assert {member.name for member in gang.members} == {"alice", "carol", "dave"}
+            assert [member.rank for member in gang.members] == [0, 1, 2]
+            assert await gang.run(who, "hi") == [(0, 3, "hi"), (1, 3, "hi"), (2, 3, "hi")]
+            assert await gang.call(1, who, "you") == (1, 3, "you")
+            with pytest.raises(ZeroDivisionError):
+                await gang.run(lambda member: 1 // member.rank)
+        assert gang.is_over
+        async with bob.gang(2, needs=SMALL, driver="process") as gang:
+            script = "echo $FORMATION_RANK of $FORMATION_SIZE"
+            results = await (await gang.submit([ProcessSpec(("sh", "-c", script))] * 2))
+            assert [each.status for each in results] == ["succeeded", "succeeded"]
+
+
+def talk(member: Any) -> bytes:
+    """Rank 1 tells rank 0 what the owner has told it."""
+    with member.listen("in") as listening:
+        if member.rank == 1:
+            with listening.accept()[0] as stream, member.connect(0, "in") as other:
+                other.sendall(stream.makefile("rb").read())
+            return b""
+        with listening.accept()[0] as stream:
+            return bytes(stream.makefile("rb").read())
+
+
+async def test_members_and_their_owner_talk_by_streams_and_ports(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        three_workers(tmp_path) as (bob, _),
+        bob.gang(2, needs=SMALL) as gang,
+    ):
+        running = asyncio.create_task(gang.run(talk))
+        port = await gang.forward(1, "in")
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"hello" * 100_000)
+        writer.write_eof()
+        assert await running == [b"hello" * 100_000, b""]
+        writer.close()
+
+        serving = asyncio.create_task(gang.run(ports))
+        there = await gang.forward(0, 8080)
+        reader, writer = await asyncio.open_connection("127.0.0.1", there)
+        assert await reader.read() == b"hello from the port"
+        writer.close()
+        assert await serving == [b"", b"hello from the port"]
+
+        async def held() -> None:
+            await gang.call(0, hold)
+
+        holding = asyncio.create_task(held())
+        reader, writer = await gang.connect(0, "held")
+        assert await reader.readexactly(2) == b"hi"
+        await gang.close()
+        with pytest.raises((TunnelError, NodeClosed)):
+            await reader.readexactly(1)
+        writer.close()
+        with pytest.raises(TaskFailed):
+            await holding
+
+
+def ports(member: Any) -> bytes:
+    """Rank 0 serves two on a port of its own; rank 1 is one of them, and the owner the other."""
+    import socket
+
+    if member.rank == 1:
+        member.forward(9000, 0, 8080)
+        member.forward(9000, 0, 8080)
+        with socket.create_connection(("127.0.0.1", 9000)) as stream:
+            return bytes(stream.makefile("rb").read())
+    with socket.create_server(("127.0.0.1", 8080)) as listening:
+        for _ in range(2):
+            with listening.accept()[0] as stream:
+                stream.sendall(b"hello from the port")
+    return b""
+
+
+def hold(member: Any) -> None:
+    with member.listen("held") as listening, listening.accept()[0] as stream:
+        stream.sendall(b"hi")
+        stream.recv(1)

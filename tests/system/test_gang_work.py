@@ -1,0 +1,189 @@
+"""Work divided among the members of real gangs: parts, slices, rounds; what they use; sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from examples import gang_pipeline
+from formation_p2p import (
+    GangEnded,
+    GangFormed,
+    MemberLost,
+    MemberReplaced,
+    Part,
+    Repartitioned,
+)
+from formation_p2p.api.gang import Gang
+from formation_p2p.api.gang_scaling import Autoscaling
+from formation_p2p.cli.main import app
+from formation_p2p.core.gang.resizing import Phase
+from tests.support.network import DEADLINE_S
+from tests.support.waiting import until
+from tests.system.test_gang import three_workers
+
+NEEDS = "cpu=0.5,memory=128MiB"
+
+
+def rank_of(member: Any, name: str) -> int:
+    rank: int = member.rank
+    return rank
+
+
+def sliced(member: Any, item: int) -> tuple[int, int]:
+    time.sleep(0.2 if member.rank == 0 else 0.0)
+    return member.rank, item * item
+
+
+def batch(member: Any, shared: int, samples: int) -> int:
+    time.sleep(0.005 * (member.rank + 1))
+    return shared + samples
+
+
+def spins(member: Any, seconds: float) -> bytes:
+    """A quarter of a core, and 50 MB."""
+    data, until_s = b"x" * 50_000_000, time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        busy_until_s = time.process_time() + 0.02
+        while time.process_time() < busy_until_s:
+            pass
+        time.sleep(0.06)
+    return data[:1]
+
+
+async def test_a_gang_divides_its_work_and_says_what_it_uses(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+        pool = await bob.pool()
+        assert len(pool.members) == 3
+        async with bob.gang(3, needs=NEEDS) as gang:
+            assert gang.pool.reserved.cpu_milli == 1500
+            assert gang.pool.total.cpu_milli == pool.total.cpu_milli
+            found = gang.partition([Part(f"p{n}") for n in range(6)])
+            assert await gang.work(rank_of, found) == dict(found.assigned)
+            spinning = [gang.call(rank, spins, 60.0) for rank in range(3)]
+            await until(lambda: _all_busy(gang))
+            assert all(each.memory_bytes > 50_000_000 for each in gang.usage())
+            assert gang.pool.used.cpu_milli == sum(each.cpu_milli for each in gang.usage())
+            await asyncio.to_thread(_shown, tmp_path, gang)
+            for call in spinning:
+                call.cancel()
+            by_round = await gang.slices(sliced, range(6), rounds=2)
+            assert [[value for _, value in each] for each in by_round] == [[0, 1, 4, 9, 16, 25]] * 2
+            assert sum(rank == 0 for rank, _ in by_round[1]) == 1
+            play = gang.rounds(batch, target=60, rounds=2, samples=5, shared=1)
+            async for each in play:
+                assert each.samples >= 60 or each.number == 0
+                assert {x for one in each.results.values() for x in one} == {play.shared + 5}
+                play.shared += 1
+            assert play.shared == 3
+
+
+def _shown(folder: Path, gang: Gang) -> None:
+    """What `formation gangs` and `formation top` say of a busy gang, at both ends."""
+    for command in ("gangs", "top --once"):
+        said = CliRunner().invoke(app, [*command.split(), "--home", str(folder / "bob")]).stdout
+        assert gang.gang_id in said
+        assert "formed" in said
+    (told,) = shown_gangs(folder / "bob")
+    assert [each["worker"] for each in told["gangs"][0]["members"]] == [
+        each.peer_id for each in gang.members
+    ]
+    assert all(each["cpu_milli"] > 100 for each in told["gangs"][0]["members"])
+    (told,) = shown_gangs(folder / "alice")
+    (member,) = told["hosted"]
+    assert (member["gang_id"], member["size"]) == (gang.gang_id, 3)
+    assert member["memory_bytes"] > 50_000_000
+    assert told["gangs"] == []
+    (told,) = shown_gangs(folder / "gate")
+    assert told["gangs"] == told["hosted"] == []
+
+
+def shown_gangs(home: Path) -> list[dict[str, Any]]:
+    said = CliRunner().invoke(app, ["gangs", "--json", "--home", str(home)]).stdout
+    nodes: list[dict[str, Any]] = json.loads(said)["nodes"]
+    return nodes
+
+
+async def _all_busy(gang: Gang) -> bool:
+    used = gang.usage()
+    return len(used) == 3 and all(each.cpu_milli > 100 for each in used)
+
+
+def slow_part(member: Any, name: str) -> tuple[int, bytes | None]:
+    """Its rank, and from what it went on. Rank 1 does not come to an end."""
+    restored: bytes | None = member.restored
+    if member.rank == 1:
+        member.checkpoint(name.encode())
+        time.sleep(60)
+    return member.rank, restored
+
+
+async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, workers):
+        async with bob.gang(2, needs=NEEDS) as gang:
+            parts = [Part(f"p{n}") for n in range(4)]
+            found = gang.partition(parts)
+            work = asyncio.create_task(gang.work(slow_part, found, recovery="repartition"))
+            await until(lambda: _saved_by(gang, 1))
+            lost = gang.members[1].peer_id
+            (worker,) = [each for each in workers if each.peer_id == lost]
+            await worker.close()
+            done = await work
+            assert set(done) == {part.name for part in parts}
+            assert {rank for rank, _ in done.values()} == {0}
+            went_on = {name for name, (_, restored) in done.items() if restored == name.encode()}
+            assert len(went_on) == 1  # the other one of rank 1 had not begun
+            assert went_on < set(found.of(1))
+            await until(lambda: len(gang.members) == 2)
+            assert gang.members[1].peer_id != lost
+        events = [event async for event in gang.events()]
+    assert [type(event) for event in events] == [
+        GangFormed,
+        MemberLost,
+        Repartitioned,
+        MemberReplaced,
+        GangEnded,
+    ]
+    (told,) = (each for each in events if isinstance(each, Repartitioned))
+    assert {(move.part, move.target) for move in told.moves} == {(x, 0) for x in found.of(1)}
+
+
+async def _saved_by(gang: Gang, count: int) -> bool:
+    return len(await gang.saved()) == count
+
+
+async def test_a_gang_grows_while_its_members_are_busy(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+        forming = bob.gang(1, needs=NEEDS)
+        async with forming as gang:
+            busy = gang.call(0, spins, 60.0)
+            scaled = gang.autoscale(most=2, target_percent=20, out_cooldown_s=0.0)
+            async with scaled as scaling:
+                await until(lambda: gang.usage())
+                await scaling.look(1e6)
+                await until(lambda: gang.size == 2 and len(gang.members) == 2)
+                await until(lambda: _is(scaling, Phase.COMPLETED))
+                await scaling.look(1e6)  # it is as large as it may be
+                assert gang.size == 2
+            busy.cancel()
+
+
+def _is(scaling: Autoscaling, phase: Phase) -> bool:
+    change = scaling.resizing.current
+    return change is not None and change.phase is phase
+
+
+async def test_a_model_in_three_stages_computes_what_it_does_on_one_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
+        await gang_pipeline.main(bob)
+    said = capsys.readouterr().out
+    assert said.startswith("pipeline: a step takes")
+    assert "the same as on one machine: True" in said

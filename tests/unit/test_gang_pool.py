@@ -1,0 +1,93 @@
+"""What members have together, whose it is, and how it is divided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formation_p2p.core.gang.pool import Pool, PoolMember
+from formation_p2p.core.refusals import Infeasible
+from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.resources.requirements import Requirements, parse_requirements
+from formation_p2p.core.units import GIB
+from tests.support.stories import contact
+
+A100 = Gpu("G0", "nvidia", "a100", 80 * GIB, 80)
+H100 = Gpu("G1", "nvidia", "h100", 80 * GIB, 90)
+
+
+def machine(name: str, cores: int, gib: int, *gpus: Gpu) -> PoolMember:
+    capability = Capability(cores * 1000, gib * GIB, 100 * GIB, 1000, gpus)
+    return PoolMember(contact(name).peer_id, capability, idle(capability))
+
+
+def member(rank: int, of: PoolMember, needs: str, *device_ids: str) -> PoolMember:
+    reserved = parse_requirements(needs)
+    return replace(of, rank=rank, reserved=reserved, device_ids=device_ids)
+
+
+KITCHEN = machine("kitchen", 4, 16, A100)
+CELLAR = machine("cellar", 8, 8, A100, H100)
+
+
+def test_a_pool_adds_up_and_maps_back() -> None:
+    pool = Pool(
+        (
+            member(0, KITCHEN, "cpu=2,memory=4GiB,gpu=1", "G0"),
+            replace(
+                member(1, CELLAR, "cpu=3,memory=1GiB"), used_cpu_milli=2500, used_memory_bytes=GIB
+            ),
+        )
+    )
+    assert (pool.total.cpu_milli, pool.total.memory_bytes) == (12_000, 24 * GIB)
+    assert pool.total.gpus == {"a100": 2, "h100": 1}
+    assert (pool.reserved.cpu_milli, pool.reserved.memory_bytes) == (5000, 5 * GIB)
+    assert pool.reserved.gpus == {"a100": 1}
+    assert (pool.used.cpu_milli, pool.used.memory_bytes) == (2500, GIB)
+    assert pool.free.gpus == {"a100": 2, "h100": 1}
+    assert [each.rank for each in pool.whose("G1")] == [1]
+    assert len(pool.whose("G0")) == 2
+    assert pool.member(1) is pool.members[1]
+    assert pool.member(2) is None
+
+
+def test_a_pool_grows_and_shrinks_with_its_members() -> None:
+    assert Pool(()).total == Pool(()).reserved == Pool(()).used
+    assert Pool((KITCHEN,)).total.cpu_milli == 4000
+    assert Pool((KITCHEN, CELLAR)).total.storage_bytes == 200 * GIB
+
+
+def test_what_one_machine_holds_is_not_divided() -> None:
+    divided = Pool((KITCHEN, CELLAR)).divided(parse_requirements("cpu=6,memory=8GiB"))
+    assert divided == {CELLAR.peer_id: parse_requirements("cpu=6,memory=8GiB")}
+
+
+def test_gpus_are_divided_whole_and_only_among_those_that_have_them() -> None:
+    small = machine("small", 1, 4)
+    needs = parse_requirements("cpu=9,memory=10GiB,gpu=3,gpu.memory=80GiB,gpu.vendor=nvidia")
+    divided = Pool((small, KITCHEN, CELLAR)).divided(needs)
+    assert not isinstance(divided, Infeasible)
+    assert {peer: each.gpu_count for peer, each in divided.items()} == {
+        CELLAR.peer_id: 2,
+        KITCHEN.peer_id: 1,
+    }
+    assert sum(each.cpu_milli for each in divided.values()) == 9000
+    assert sum(each.memory_bytes for each in divided.values()) == 10 * GIB
+    alone = Pool((small, KITCHEN)).divided(parse_requirements("cpu=5,gpu=1"))
+    assert not isinstance(alone, Infeasible)
+    assert alone[small.peer_id].gpu_count == 0
+    assert alone[KITCHEN.peer_id].gpu_count == 1
+
+
+def test_what_all_together_lack_is_named() -> None:
+    pool = Pool((KITCHEN, CELLAR))
+    assert pool.divided(parse_requirements("cpu=13")) == Infeasible("cpu", 13_000, 12_000)
+    assert pool.divided(parse_requirements("cpu=1,gpu=4")) == Infeasible("gpu", 4, 3)
+    assert pool.divided(parse_requirements("cpu=1,gpu=2,gpu.model=h100")) == Infeasible("gpu", 2, 1)
+    assert Pool(()).divided(Requirements()) == Infeasible("cpu", 1000, 0)
+
+
+def test_a_machine_without_room_has_no_share() -> None:
+    busy = replace(KITCHEN, free=replace(KITCHEN.free, cpu_milli=0))
+    divided = Pool((busy, CELLAR)).divided(parse_requirements("cpu=8,memory=1GiB"))
+    assert divided == {CELLAR.peer_id: parse_requirements("cpu=8,memory=1GiB")}
