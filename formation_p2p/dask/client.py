@@ -1,0 +1,53 @@
+"""A Dask client whose futures survive the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from time import time
+from typing import Any, Final
+
+from distributed import Client
+
+_AGAIN_S: Final = 0.2
+
+
+class FormationClient(Client):  # type: ignore[misc]
+    """`cluster.get_client()` makes one. Where the cluster keeps a state, its futures go on with the
+    next life of the scheduler; those that this does not know are cancelled, as all of a plain
+    Client's are."""
+
+    async def _gather_remote(self, direct: bool, local_worker: Any) -> Any:
+        try:
+            return await super()._gather_remote(direct, local_worker)
+        except OSError:
+            if getattr(self.cluster, "survival", None) is None or self.status == "closed":
+                raise
+            await asyncio.sleep(_AGAIN_S)
+            # As where workers have lost results: the next life is asked.
+            return {"status": "error", "keys": []}
+
+    async def _reconnect(self) -> None:
+        if getattr(self.cluster, "survival", None) is None:
+            await super()._reconnect()
+            return
+        # As Dask's own, which cancels all futures first.
+        self.status, self.scheduler_comm = "connecting", None
+        for state in self.futures.values():
+            if state.status == "finished":
+                state.reset()  # until the next life says that it has it
+        deadline = time() + self._timeout
+        while self.status == "connecting":
+            try:
+                await self._ensure_connected(timeout=self._timeout)
+            except OSError:
+                if time() > deadline:
+                    await self._close()
+                    return
+                await asyncio.sleep(_AGAIN_S)
+        keys = list(self.futures)
+        for key in await self.scheduler.formation_desire(client=self.id, keys=keys):
+            self.futures[key].cancel(
+                reason="scheduler-connection-lost",
+                msg="Its scheduler ended before the state had it: submit it again.",
+            )
+            del self.futures[key]

@@ -1,0 +1,123 @@
+"""Dask's messages over unix sockets, as members of a gang have them: no node takes part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, Scheduler, Security, Worker
+from distributed.comm import connect, listen
+from distributed.comm.core import CommClosedError
+from distributed.protocol import to_serialize
+
+from formation_p2p.dask.comm import PREFIX, FormationBackend
+from formation_p2p.dask.door import Door, Pair
+from formation_p2p.dask.place import GANG, GANG_ID, RANK, Place, own_place, owned, place_for
+
+GANG_NAME = "0" * 32
+
+
+@pytest.fixture
+def member(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """This process is rank 1 of a gang, whose folder has a long path."""
+    folder = tmp_path / ("long" * 30)
+    (folder / "services").mkdir(parents=True)
+    monkeypatch.setenv(GANG, str(folder))
+    monkeypatch.setenv(RANK, "1")
+    monkeypatch.setenv(GANG_ID, GANG_NAME)
+    yield own_place()
+    owned.clear()
+
+
+async def echo(comm: Any) -> None:
+    try:
+        while True:
+            await comm.write({"back": to_serialize(await comm.read())})
+    except CommClosedError:
+        return
+
+
+async def test_arrays_go_there_and_back(member: Place) -> None:
+    async with listen(PREFIX, echo) as listener:
+        assert listener.contact_address.startswith(f"formation://m1.{GANG_NAME}:")
+        comm = await connect(listener.contact_address)
+        sent = np.arange(3_000_000)
+        await comm.write({"array": to_serialize(sent)})
+        answer = await comm.read()
+        np.testing.assert_array_equal(answer["back"]["array"], sent)
+        assert comm.local_address == f"formation://m1.{GANG_NAME}:0"
+        await comm.close()
+    assert not list((member.folder / "services").iterdir())
+
+
+async def test_what_a_killed_process_left_is_replaced(member: Place) -> None:
+    listener, port = member.listening(40_404, 8)
+    with pytest.raises(OSError, match="in use"):
+        member.listening(port, 8)
+    listener.close()
+    again, _ = member.listening(port, 8)
+    again.close()
+
+
+async def test_security_is_refused(member: Place) -> None:
+    security = Security.temporary()
+    with pytest.raises(RuntimeError, match="leave out security="):
+        listen(PREFIX, echo, **security.get_listen_args("worker"))
+    with pytest.raises(RuntimeError, match="leave out security="):
+        await connect(
+            f"formation://m0.{GANG_NAME}:1", timeout=1, **security.get_connection_args("client")
+        )
+
+
+async def test_nothing_listens_outside_a_gang() -> None:
+    with pytest.raises(RuntimeError, match=r"node.dask"):
+        await listen(PREFIX, echo)
+
+
+class Streams:
+    """Those of a gang that has one member, which is here."""
+
+    gang_id = GANG_NAME
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    async def connect(self, rank: int, service: str, *, wait_s: float) -> Pair:
+        if rank != 1:
+            raise ConnectionError(f"member {rank} is being replaced")
+        connection = await self._place.connected("services", service)
+        return await asyncio.open_unix_connection(sock=connection)
+
+
+async def test_the_owner_reaches_members_by_its_door(member: Place) -> None:
+    async with listen("formation://:8787", echo) as listener:
+        door = await Door(Streams(member), 8787, trust_results=True).open()
+        try:
+            assert place_for(f"m1.{GANG_NAME}").host == f"owner.{GANG_NAME}"
+            connector = FormationBackend().get_connector()
+            with pytest.raises(CommClosedError, match="member 0 is being replaced"):
+                await connector.connect(f"m0.{GANG_NAME}:8786")
+            with pytest.raises(CommClosedError, match="not the host of a member"):
+                await connector.connect(f"gate.{GANG_NAME}:8786")
+            comm = await connect(listener.contact_address)
+            await comm.write("hello")
+            assert await comm.read() == {"back": "hello"}
+            assert comm.local_address == f"formation://owner.{GANG_NAME}:0"
+            await comm.close()
+        finally:
+            await door.close()
+        assert not owned
+
+
+async def test_a_scheduler_and_a_worker_work_over_it(member: Place) -> None:
+    async with (
+        Scheduler(protocol="formation", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        Worker(scheduler.address, nthreads=1, dashboard_address="127.0.0.1:0") as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        assert worker.address.startswith(f"formation://m1.{GANG_NAME}:")
+        assert await client.submit(sum, [1, 2, 3]) == 6
