@@ -25,6 +25,7 @@ A worker or a gate of the same home does the same for commands. Commands with --
 def agent(
     name: str | None = flags.NAME,
     no_renew: bool = flags.NO_RENEW,
+    no_mdns: bool = flags.NO_MDNS,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -42,7 +43,13 @@ def agent(
         from formation_p2p.cli.local.server import commands_served
 
         leave = asyncio.Event()
-        joining = Node.join(home=place.path, listen=(), metrics=metrics, renew=not no_renew)
+        joining = Node.join(
+            home=place.path,
+            listen=(),
+            metrics=metrics,
+            renew=not no_renew,
+            mdns=False if no_mdns else None,
+        )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
             if as_json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.cli.command import Declared
-from formation_p2p.core.errors import InvalidInput, LocalError, Unauthorized
+from formation_p2p.core.errors import InvalidInput, Unauthorized
 from formation_p2p.core.units import parse_bytes, parse_milli
 from formation_p2p.host.machine.home_path import home_path
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB.
 _MAX_JOIN_CHARS: Final = 16 * 1024
+_NO_INVITE: Final = "it is neither an invite nor a readable file; paste all of it"
 _PREFIX: Final = re.compile(r"\s*formation\d+:")
 
 _DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.ASCII)
@@ -76,6 +77,13 @@ NO_RENEW: Final = option(
     "",
     "Do not have this node's grant renewed; nor, where the root key is here, those of others.",
     default=False,
+)
+NO_MDNS: Final = option(
+    "--no-mdns",
+    "",
+    "Do not look for the network on this LAN, nor tell others there; see docs/reach.md.",
+    default=False,
+    envvar="FORMATION_NO_MDNS",
 )
 JSON: Final = option("--json", "", "Write JSON for programs, not text for people.", default=False)
 CPU: Final = option("--cpu", "CORES", "Cores to offer, such as 4 or 1.5.")
@@ -165,9 +173,13 @@ def read_invite(given: str) -> str:
     try:
         with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
             return file.read(_MAX_JOIN_CHARS)
-    except (OSError, ValueError):
-        problem = "it is neither an invite nor a readable file; paste all of it"
+    except FileNotFoundError:
+        # What has these is no part of an invite, which is base64url, and so no secret.
+        is_path = "." in given or "/" in given
+        problem = f"{given} does not exist" if is_path else _NO_INVITE
         raise InvalidInput("join", problem) from None
+    except (OSError, ValueError):
+        raise InvalidInput("join", _NO_INVITE) from None
 
 
 def home_of(home: Path | None, join: str | None, name: str | None = None) -> Home:
@@ -208,15 +220,10 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
     Raises Unauthorized; LocalError where the home is in no network.
     """
     from formation_p2p.core.trust.grants import check
-    from formation_p2p.host.machine.home import Home
+    from formation_p2p.host.machine.home import Home, joined_network
 
     place = Home(home)
-    network = place.network()
-    if network is None:
-        raise LocalError(
-            f"{place.path} is in no network; run `formation network create`, or join one with "
-            "an invite: formation network join -"
-        )
+    network = joined_network(place)
     denied = check(
         network.grant,
         network.root_public_key,

@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,17 +24,20 @@ from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import FormationError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
     """Of the function that its name says, in this module; the group of the module's commands where
-    `is_group`. The list of commands shows `brief`, or else the first line of the command's help.
-    The arguments of a program that runs are not ours, from its first word on: `takes_program`."""
+    `is_group`. The list of commands shows `brief`. The arguments of a program that runs are not
+    ours, from its first word on: `takes_program`."""
 
     module: str
-    brief: str = ""
+    brief: str
     is_group: bool = False
     takes_program: bool = False
 
@@ -48,33 +51,38 @@ class _Command:
             name,
             getattr(module, f"{name.title()}Command", click.Command),
             epilog=getattr(module, f"{name.upper()}_EPILOG", None),
-            short_help=self.brief or None,
+            short_help=self.brief,
             context_settings={"allow_interspersed_args": not self.takes_program},
         )
 
 
 _COMMANDS: Final = {
-    "worker": _Command("serve"),
-    "gate": _Command("serve"),
-    "agent": _Command("agent"),
-    "run": _Command("run", takes_program=True),
-    "submit": _Command("submit"),
-    "resume": _Command("resume"),
+    "worker": _Command("serve", "Lend this machine to the network until Ctrl-C."),
+    "gate": _Command("serve", "Be the peer through which others join, until Ctrl-C."),
+    "agent": _Command("agent", "Stay in the network until Ctrl-C, so that commands start at once."),
+    "run": _Command("run", "Run one command on a worker, and wait for it.", takes_program=True),
+    "submit": _Command("submit", "Run the tasks of a TOML file, and wait for them."),
+    "build": _Command("build", "Build what a folder holds, on a worker, and bring it back."),
+    "resume": _Command("resume", "Continue jobs whose program has ended, crashed or been killed."),
     "jobs": _Command("resume", "List the jobs of a state."),
     "status": _Command("status", "Show what this machine is, and until when."),
-    "top": _Command("top", "Show jobs, leases and workers, live."),
+    "top": _Command("top", "Show jobs, gangs, leases and workers, live."),
+    "gangs": _Command("gangs", "Show the gangs of this machine's nodes."),
     "logs": _Command("top", "Show the events and the output of jobs."),
     "story": _Command("story", "Show the way of one task."),
     "workers": _Command("look", "Show the workers of the network."),
+    "ping": _Command("ping", "Show how a peer is reached, and how fast."),
     "members": _Command("members", "Show who is in the network."),
     "explain": _Command("look", "Show which workers could run a task, and why."),
     "profile": _Command("look", "Show what this machine offers."),
     "trust": _Command("trust", "Show which peers this machine trusts."),
     "sizes": _Command("sizes", "Show the memory that tasks used."),
     "usage": _Command("usage", "Show how this machine was used."),
-    "network": _Command("network", is_group=True),
+    "network": _Command(
+        "network", "Create a network, invite others to it, join one.", is_group=True
+    ),
     "doctor": _Command("doctor.command", "Check this machine and its network."),
-    "version": _Command("version"),
+    "version": _Command("version", "Print the version of formation and Python."),
 }
 
 
@@ -118,6 +126,22 @@ class _Formation(CommandGroup):
             return None
         return self.commands[cmd_name]
 
+    # To import every command, for the line that each has in a list, takes a second.
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.brief) for name, each in _COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=each.brief)
+            for name, each in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -145,6 +169,9 @@ class _Formation(CommandGroup):
             # The last resort: whatever it is, a person gets a line and not a page.
             log.exception("a fault of this program; please report it")
             sys.exit(FAULT)
+        finally:
+            # Nor is it looked through when the interpreter ends.
+            gc.freeze()
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.words import Json, ago, date, put, say
-from formation_p2p.core.errors import InvalidInput, LocalError
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import GrantTerms, read_grant
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network
-from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
+from formation_p2p.host.machine.claim import peers_of
+from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import learn_name, named
 from formation_p2p.host.storage.member_file import FILE, Member, read_members
 
@@ -58,17 +58,19 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     which stands beside it, tells members apart.
     """
     place = Home(home)
-    network = place.network()
-    if network is None:
-        problem = f"{place.path} is in no network; create one, or join one with an invite"
-        raise LocalError(f"{problem}: formation network join -")
+    network = joined_network(place)
     found = _seen(place, network)
     if as_json:
-        put({"network_id": network.network_id.hex(), "members": [_document(x) for x in found]})
-    elif found:
+        gates = [asdict(gate) for gate in network.contacts()]
+        shown = [_document(x) for x in found]
+        put({"network_id": network.network_id.hex(), "members": shown, "gates": gates})
+        return
+    if found:
         _show(found)
     else:
         say(f"formation: no node of {place.path} has met a member yet; start one, such as a worker")
+    for gate in network.contacts():
+        print(f"gate {named(gate.peer_id)} at {', '.join(gate.addresses)}")
 
 
 def invitations(home: Home, begin: str) -> list[str]:
@@ -92,7 +94,7 @@ def _seen(home: Home, network: Network) -> list[_Seen]:
             learn_name(member.peer_id, member.name)
             read.append((member, terms))
     names = Counter(member.name for member, _ in read if member.name)
-    own = _own(home)
+    own = peers_of(home)
     issuer = home.issuer()
     withdrawn = frozenset[str]() if issuer is None else issuer[1]
     return [
@@ -105,12 +107,6 @@ def _seen(home: Home, network: Network) -> list[_Seen]:
         )
         for member, terms in reversed(read)
     ]
-
-
-def _own(home: Home) -> frozenset[PeerId]:
-    """The nodes of this home, as far as they have run."""
-    there = (n for n in range(MAX_IDENTITIES) if (home.path / f"identity-{n}.lock").exists())
-    return frozenset(home.identity(number).peer_id for number in there)
 
 
 def _show(found: list[_Seen]) -> None:

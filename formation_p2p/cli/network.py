@@ -17,7 +17,7 @@ from formation_p2p.cli.logs import logged
 from formation_p2p.cli.members import SHOWN_DIGITS, invitations
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
-from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import (
     MAX_PRIORITY,
     Right,
@@ -29,13 +29,15 @@ from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.quota import GRANT_DIGITS, Quota
 from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place
-from formation_p2p.host.machine.home import Home
-from formation_p2p.host.names import peer_meant
+from formation_p2p.host.machine.home import Home, joined_network
+from formation_p2p.host.names import named, peer_meant
 from formation_p2p.host.storage.member_file import learn_names
 
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
 # As `formation members` shows one, or more of it.
 _BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
+# Of a peer on the same LAN.
+DIAL_S: Final = 2.0
 _RIGHTS: Final = click.Choice([str(each) for each in Right])
 
 app: Final = CommandGroup(
@@ -99,7 +101,10 @@ def create(
         put({"network_id": network.network_id.hex(), "home": str(place.path)})
         return
     print(f"created network {_short(network)}; its root key is {place.path / 'root.key'}")
-    say("next: run `formation gate` where others can reach it, then `formation network invite`")
+    say(
+        "next: run `formation gate` where others can reach it, then `formation network invite`; "
+        "machines on one LAN need no gate"
+    )
 
 
 @app.command(epilog=INVITE_EPILOG)
@@ -188,8 +193,8 @@ def invite(
     say(f"a secret: it lets {holder} {in_words(rights)}")
     if not gates:
         say(
-            "no gate is known here, so a new node cannot connect: run `formation gate`, or name "
-            "one with `formation network add-gate`, and invite again"
+            "no gate is known here, so a new node finds others on its own LAN only: for others "
+            "run `formation gate`, or name one with `formation network add-gate`, and invite again"
         )
 
 
@@ -199,6 +204,7 @@ def join(
     invite: str = argument(
         "INVITE|FILE|-", "The invite, a file with it, or - for stdin.", default=...
     ),
+    no_mdns: bool = flags.NO_MDNS,
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
@@ -210,12 +216,19 @@ def join(
     place = Home(home)
     network = place.join(parse_invite(flags.read_invite(invite)))
     rights = network.rights
+    nearby = [] if no_mdns else _nearby(place, network)
     if as_json:
-        put(_document(place, network))
+        found = [{"peer_id": peer_id, "address": address} for peer_id, address in nearby]
+        put({**_document(place, network), "nearby": found})
         return
     print(f"joined network {_short(network)}; this node may {in_words(rights)}")
-    if not network.gates:
-        say("the invite names no gate, so no peer can be found; ask for a newer invite")
+    for peer_id, address in nearby:
+        print(f"found on this LAN: {named(peer_id)} at {address}")
+    if not network.gates and not nearby:
+        say(
+            "the invite names no gate, and no peer answers on this LAN: start one here, or ask "
+            "for a newer invite"
+        )
 
 
 @app.command()
@@ -226,12 +239,7 @@ def show(
 ) -> None:
     """Show this machine's network, its gates, and what its grant allows."""
     place = Home(home)
-    network = place.network()
-    if network is None:
-        raise LocalError(
-            f"{place.path} is in no network; create one with `formation network create`, or join "
-            f"one with `formation network join -`; its peer id is {place.identity().peer_id}"
-        )
+    network = joined_network(place)
     if as_json:
         put(_document(place, network))
         return
@@ -345,6 +353,29 @@ def _withdrawable(home: Home, text: str) -> str:
         problem = f"{text!r} may be any of {len(found)}: {listed}; write the one that is meant"
         raise InvalidInput("withdraw", problem)
     return found[0]
+
+
+def _nearby(home: Home, network: Network) -> list[tuple[str, str]]:
+    """The peers on this LAN that say that they are of the network, and that answer a dial, each
+    with its address. Whether they are members is seen once a node of this home runs."""
+    from formation_p2p.host.net.mdns import is_wanted
+
+    if not is_wanted((), network):
+        return []
+    import trio
+
+    from formation_p2p.host.net.gate_probe import probe_gates
+    from formation_p2p.host.net.mdns import look_around
+
+    async def look() -> list[tuple[str, str]]:
+        found = await look_around(home.identity().peer_id, network)
+        said = [f"{address}/p2p/{each.peer_id}" for each in found for address in each.addresses]
+        answers = [answer.gate for answer in await probe_gates(said, DIAL_S) if not answer.problem]
+        parts = (gate.rpartition("/p2p/") for gate in answers)
+        return list({peer_id: address for address, _, peer_id in parts}.items())
+
+    learn_names(home.path)
+    return trio.run(look)
 
 
 def _document(home: Home, network: Network) -> Json:

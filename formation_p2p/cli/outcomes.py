@@ -144,8 +144,9 @@ async def why_alone(node: Link, home: Path) -> str | None:
     network = Home(home).network()
     if network is None or not network.gates:
         return (
-            "this network has no gate yet; run `formation gate` on a machine that the others can "
-            "reach, and invite from there"
+            "this network has no gate yet, and no peer of it answers on this LAN; start "
+            "`formation worker` on another machine of the LAN, or, for machines elsewhere, "
+            "`formation gate` where all can reach it, and invite from there"
         )
     return f"no gate of this network answers; see that one runs at {', '.join(network.gates)}"
 

@@ -28,7 +28,8 @@ def in_json(allowed: Rights) -> Json:
     }
 
 
-def in_words(rights: Rights) -> str:
+def in_words(rights: Rights, left: str = "") -> str:
+    """`left` is how long that is from now; it follows the end."""
     quota = rights.quota
     of_quota = {
         "CPU-hours a month": quota.cpu_milli_hours,
@@ -48,7 +49,7 @@ def in_words(rights: Rights) -> str:
         f"on workers with {labels}" if labels else "",
         f"at {rights.hours} UTC" if rights.hours is not None else "",
         f"as one of {of}" if of else "",
-        "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}",
+        "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{left}",
         _renewal_in_words(rights),
     )
     may = " and ".join(sorted(rights.may)) or "do nothing"

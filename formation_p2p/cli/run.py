@@ -132,7 +132,6 @@ def run(
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.cli.local.link import reach
-        from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
         own = join is not None
         async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
@@ -140,6 +139,8 @@ def run(
             work, name = kind.of(replace(spec, inputs=inputs)), spec.argv[0]
             begun = partial(node.submit, work, name=name, labels=[one_line(name)])
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
+            from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
+
             tell_sizes(job.sizes, as_json=as_json)
             if state is None:
                 interrupt.first(job.cancel, "cancelling the command")
@@ -187,7 +188,7 @@ def _pass_on(what: str) -> Show:
                 impatience.cancel()
             case TaskPrinted(_, is_stderr, data):
                 # In a thread, so that a reader who dawdles does not keep Ctrl-C waiting.
-                await asyncio.to_thread(_write, sys.stderr if is_stderr else sys.stdout, data)
+                await asyncio.to_thread(write_output, sys.stderr if is_stderr else sys.stdout, data)
             case TaskRetried():
                 say(f"formation: {retried_in_words(event)}")
             case JobWaits():
@@ -199,6 +200,7 @@ def _pass_on(what: str) -> Show:
     return show
 
 
-def _write(stream: TextIO, data: bytes) -> None:
+def write_output(stream: TextIO, data: bytes) -> None:
+    """What a task has printed."""
     stream.buffer.write(data)
     stream.buffer.flush()

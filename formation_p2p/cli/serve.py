@@ -16,24 +16,36 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.reached import tell_reached
 from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.resources.bounds import refuse_host_label
 from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.trust.network import MAX_GATES
 from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.drivers.lent import labels_of, lent_folders
 from formation_p2p.host.environments.settings import DEFAULT_DISK_BYTES, EnvironmentSettings
+from formation_p2p.host.machine.file_lock import lock_file
 
 if TYPE_CHECKING:
     from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
     from formation_p2p.host.drivers.machine import Sandboxing
     from formation_p2p.host.machine.home import Home
+    from formation_p2p.host.net.circuit_settings import RelaySettings
 
-GATE_LISTEN: Final = "/ip4/0.0.0.0/tcp/4001"
-WORKER_LISTEN: Final = "/ip4/0.0.0.0/tcp/0"
+GATE_LISTEN: Final = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
+WORKER_LISTEN: Final = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
+# Of the addresses that a gate has, the best, so that those of another one stay in the list.
+MAX_GATE_ADDRESSES: Final = MAX_GATES // 2
+# Locked by a worker of the home, until its process ends.
+LOCK: Final = "worker.lock"
+TWICE: Final = (
+    "another worker of this home runs, so that this machine is offered twice: end one of them, or "
+    "give each its part by --cpu, --memory and --gpus"
+)
 # A worker that has reached no peer by now says so. It keeps trying.
 ALONE_S: Final = 5.0
 
@@ -76,7 +88,7 @@ class WorkerCommand(click.Command):
 
 def worker(
     listen: list[str] = option(
-        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=[WORKER_LISTEN]
+        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(WORKER_LISTEN)
     ),
     drivers: list[str] = option(
         "--driver",
@@ -151,6 +163,7 @@ def worker(
     ),
     name: str | None = flags.NAME,
     no_renew: bool = flags.NO_RENEW,
+    no_mdns: bool = flags.NO_MDNS,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -188,6 +201,8 @@ def worker(
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
 
+        if lock_file(place.path / LOCK) is None:
+            say(f"formation: {TWICE}")
         leave = asyncio.Event()
         log = WorkLog()
         chosen = cast("Sandboxing", sandbox)
@@ -200,6 +215,7 @@ def worker(
             metrics=metrics,
             cache_bytes=cache_bytes,
             renew=not no_renew,
+            mdns=False if no_mdns else None,
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
@@ -235,9 +251,11 @@ def worker(
             showing = asyncio.create_task(_show(node.watch, show_as_json if as_json else log.show))
             showing.add_done_callback(lambda _: leave.set())  # the output was closed
             alone = asyncio.create_task(_say_when_alone(node, place.path))
+            telling = asyncio.create_task(tell_reached(node, None if as_json else log.line))
             with contextlib.nullcontext() if as_json else log.counting(node.watch):
                 await leave.wait()
             alone.cancel()
+            telling.cancel()
         node.watch.close()
         await showing
         if as_json:
@@ -267,13 +285,27 @@ async def _say_when_alone(node: Node, home: Path) -> None:
 
 def gate(
     listen: list[str] = option(
-        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=[GATE_LISTEN]
+        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(GATE_LISTEN)
     ),
     announce: list[str] | None = option(
         "--announce", "MULTIADDR", "The address of this gate for others. Repeatable."
     ),
+    relay: str = option(
+        "--relay",
+        "members|anyone|off",
+        "Connect peers that cannot be dialled to each other: members of the network, or anyone "
+        "(others for 2 minutes and 128 KiB at a time).",
+        default="members",
+    ),
+    relay_rate: str | None = option(
+        "--relay-rate",
+        "SIZE",
+        "Relay at most so much a second, shared fairly among peers; by default what the machine "
+        "can.",
+    ),
     name: str | None = flags.NAME,
     no_renew: bool = flags.NO_RENEW,
+    no_mdns: bool = flags.NO_MDNS,
     metrics: str | None = flags.METRICS,
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -282,9 +314,14 @@ def gate(
     """Be the peer through which others join, until Ctrl-C.
 
     A gate is an ordinary peer with a lasting address that all others can reach. It coordinates
-    nothing: nodes that have joined work on without it. Its address is added to the list of the
-    network here, so that invites made on this machine name it.
+    nothing: nodes that others can dial work on without it. Those behind routers need one to begin
+    new work: run two. Its address is added to the list of the network here, so that invites made on
+    this machine name it.
+
+    A gate also relays for members that others cannot dial, until they have a direct connection:
+    what goes through it is encrypted from end to end (docs/reach.md).
     """
+    relays = _relay_of(relay, relay_rate)
     place = flags.home_of(home, join, name)
 
     async def serve_gate(interrupt: Interrupt) -> int:
@@ -298,18 +335,22 @@ def gate(
             announce=announce or (),
             metrics=metrics,
             renew=not no_renew,
+            relay=relays,
+            mdns=False if no_mdns else None,
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
             _freeze_imports()
-            gates = node.addresses
+            gates = node.addresses[:MAX_GATE_ADDRESSES]
             for address in reversed(gates):  # each goes first, so that they end in their order
                 place.add_gate(address)
             if as_json:
-                put({"event": "ready", **_who(node), "gates": gates})
+                put({"event": "ready", **_who(node), "gates": gates, "relay": relay})
             else:
-                _print_gate(node, place, gates)
+                _print_gate(node, place, gates, relay)
+            telling = asyncio.create_task(tell_reached(node, None if as_json else print))
             await leave.wait()
+            telling.cancel()
         if as_json:
             put({"event": "left"})
         return DONE
@@ -317,11 +358,25 @@ def gate(
     end_with(serve_gate)
 
 
-def _print_gate(node: Node, home: Home, gates: Sequence[str]) -> None:
+def _relay_of(relay: str, rate: str | None) -> RelaySettings | None:
+    """Raises InvalidInput."""
+    from formation_p2p.core.nat.relay import RelayFor
+    from formation_p2p.host.net.circuit_settings import RelaySettings
+
+    bytes_per_s = flags.parsed("relay-rate", rate, parse_bytes)
+    if relay == "off":
+        return None
+    if relay not in (modes := [mode.value for mode in RelayFor]):
+        raise InvalidInput("relay", f"{relay!r} is none of {', '.join(modes)} and off")
+    return RelaySettings(RelayFor(relay), bytes_per_s)
+
+
+def _print_gate(node: Node, home: Home, gates: Sequence[str], relay: str) -> None:
     print(f"gate {node.peer_id}")
     print(f"  goes by the name {node.name}")
     for address in gates:
         print(f"  {address}")
+    print(f"  relays for {relay}" if relay != "off" else "  does not relay")
     if home.has_root_key():
         print("to invite others, run: formation network invite", flush=True)
     else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.rights import in_json, in_words
-from formation_p2p.cli.words import Json, date, printable, put
+from formation_p2p.cli.words import Json, counted, date, printable, put
 from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
-from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import named
 from formation_p2p.host.storage.member_file import learn_names
 
@@ -19,8 +21,12 @@ STATUS_EPILOG: Final = """
 \b
 Examples:
   formation status
-  formation status --json | jq '.nodes[].grant_expires_unix_s'
+  formation status --json | jq '.nodes[].reached.way'
 """
+
+
+# Of its connections, what fits a screen; --json has up to 256.
+MAX_CONNECTIONS: Final = 16
 
 
 def status(
@@ -28,14 +34,10 @@ def status(
     as_json: bool = flags.JSON,
 ) -> None:
     """Show what this machine is in its network: its id, what its grant allows and until when, and
-    the nodes that run from this home."""
+    the nodes that run from this home: how others reach each, where it listens, which peers it meets
+    and by which way."""
     place = Home(home)
-    network = place.network()
-    if network is None:
-        raise LocalError(
-            f"{place.path} is in no network; create one with `formation network create`, or join "
-            "one with `formation network join -`"
-        )
+    network = joined_network(place)
     learn_names(place.path)
     nodes = _running(place.path)
     if as_json:
@@ -46,11 +48,15 @@ def status(
     print(f"network  {network.network_id.hex()[:12]}, from {place.path}")
     print(f"name     {place.name()}")
     print(f"peer id  {place.identity().peer_id}")
-    print(f"may      {in_words(network.rights)}{_over(network.rights.expires_unix_s)}")
+    end = network.rights.expires_unix_s
+    if end <= time.time():
+        print(f"may      {in_words(network.rights)}{_over(end)}")
+    else:
+        print(f"may      {in_words(network.rights, _over(end))}")
     if not nodes:
         print("nodes    none runs from here")
     for node in nodes:
-        print("\n".join(_in_words(node)))
+        print("\n".join(node_in_words(node)))
 
 
 def _running(home: Path) -> list[Json]:
@@ -65,18 +71,47 @@ def _running(home: Path) -> list[Json]:
     return [node for node in found if node]
 
 
-def _in_words(node: Json) -> list[str]:
-    role = "worker" if node["free"] is not None else "takes no work"
+def node_in_words(node: Json) -> list[str]:
     up_s = max(time.time() - node["since_unix_s"], 0.0)
     end = node["grant_expires_unix_s"]
     until = "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{_over(end)}"
     lines = [
-        f"node     {printable(named(node['peer_id']))}, process {node['pid']}: {role}",
+        f"node     {printable(named(node['peer_id']))}, process {node['pid']}: {_role(node)}",
+        f"  reached  {_reached(node)}",
+        *(f"  listens  {printable(address)}" for address in node["listens"]),
         f"  grant    {until}",
-        f"  peers    {node['peers']}",
+        f"  knows    {counted(node['peers'], 'peer')}",
         f"  up       {_span(up_s)}, version {printable(node['version'])}",
     ]
-    return [*lines, *(f"  listens  {printable(address)}" for address in node["listens"])]
+    if (relays := node.get("relays")) is not None:
+        moved = f"{relays['relayed_bytes'] / 1e6:.1f} MB"
+        lines.append(
+            f"  relays   for {relays['serves']}: {relays['reservations']} reservations, "
+            f"{relays['circuits']} circuits, {moved} so far"
+        )
+    met = dict.fromkeys(map(_connection, node.get("connections", ())))  # some peers have several
+    return [*lines, *(f"  meets    {each}" for each in islice(met, MAX_CONNECTIONS))]
+
+
+def _role(node: Json) -> str:
+    if node["free"] is not None:
+        return "worker"
+    if node.get("relays") is not None:
+        return "gate"
+    return "takes no work" if node["listens"] else "submits work, takes none"
+
+
+def _reached(node: Json) -> str:
+    reached = node.get("reached")
+    if reached is None:
+        return "not told by a node of this version; start it again"
+    return printable(reached["words"])
+
+
+def _connection(each: Json) -> str:
+    """`anna-desktop …Zk3nVq7w, relayed by hall …x7Kw2p1d`."""
+    via = f" by {printable(named(each['via']))}" if each["via"] else ""
+    return f"{printable(shown_peer(each['peer_id'], each['name']))}, {each['path']}{via}"
 
 
 def _over(expires_unix_s: int) -> str:

@@ -14,10 +14,11 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs
 from formation_p2p.cli.flags import argument, option
+from formation_p2p.cli.formfile import is_formfile, job_of_formfile
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED, read_job_file
 from formation_p2p.cli.task_flags import takes
-from formation_p2p.cli.task_line import TaskLine
+from formation_p2p.cli.task_line import JobFile, TaskLine
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
 from formation_p2p.core.placement.task_options import TaskOptionKwargs
@@ -80,6 +81,7 @@ Examples:
   formation submit job.toml
   formation submit job.toml --out-dir results
   formation submit job.toml --json | jq -r 'select(.event == "failed").task'
+  formation submit Formfile             # NAME, VCPU, MEM, DISK, GPU, COPY, RUN, ENTRYPOINT ...
 
 \b
 {IN_WORDS}"""
@@ -88,7 +90,7 @@ Examples:
 @takes("max_price_micro", "learn", "env")
 def submit(
     kwargs: TaskOptionKwargs,
-    job_file: Path = argument("JOB.toml", "The job file.", default=...),
+    job_file: Path = argument("JOB.toml", "The job file, or a Formfile.", default=...),
     out_dir: Path | None = option(
         "--out-dir", "DIR", "Put the files and the output of each task into DIR/LABEL/."
     ),
@@ -98,14 +100,32 @@ def submit(
     join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,
 ) -> None:
-    """Run the tasks of a TOML file, and wait for them.
+    """Run the tasks of a TOML file, or that of a Formfile, and wait for them.
 
     Each task is a command that runs once, on a worker that meets its needs: the best one by the
     job's policy, or another with room. A task whose worker dies is placed again. Ends with a table
     of the results; with --json, each event is a line of JSON.
     """
     flags.learn_peers(flags.folder_of(home, None))
-    file = read_job_file(job_file)
+    with contextlib.ExitStack() as held:
+        if is_formfile(job_file):
+            file = held.enter_context(job_of_formfile(job_file))
+        else:
+            file = read_job_file(job_file)
+        _submit(file, kwargs, out_dir, state, metrics, home, join, as_json=as_json)
+
+
+def _submit(
+    file: JobFile,
+    kwargs: TaskOptionKwargs,
+    out_dir: Path | None,
+    state: Path | None,
+    metrics: str | None,
+    home: Path | None,
+    join: str | None,
+    *,
+    as_json: bool,
+) -> None:
     options = options_of(kwargs, file.options)
     flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):

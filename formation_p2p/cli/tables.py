@@ -101,13 +101,15 @@ def nodes(running: Iterable[Json], workers: Iterable[Json]) -> Group:
 
 
 def _of_node(node: Json) -> Iterator[Table]:
-    """Its jobs, the leases that it holds, and those that it has granted."""
+    """Its jobs and gangs, the leases that it holds, those that it has granted, and which of these
+    are members of gangs."""
     jobs = plain_table("job", "name", "tasks", "waiting", "in flight", "done", "failed")
     for job in node["jobs"]:
         without = job["failed"] + job["unplaceable"] + job["cancelled"]
         counts = (job["tasks"], job["waiting"], job["in_flight"], job["succeeded"], without)
         jobs.add_row(job["job_id"], one_line(job["name"]) or "-", *map(str, counts))
     yield jobs
+    yield gangs(node.get("gangs", ()))
     held = plain_table("lease of", *_OF_LEASE, "")
     for lease in node["held"]:
         held.add_row(*_lease(lease, "worker"), "no answer" if lease["suspect"] else "")
@@ -117,6 +119,50 @@ def _of_node(node: Json) -> Iterator[Table]:
         left = "ending" if lease["ending"] else f"{lease['expires_in_s']:.0f} s"
         granted.add_row(*_lease(lease, "owner"), left)
     yield granted
+    yield hosted(node.get("hosted", ()))
+
+
+def gangs(owned: Iterable[Json]) -> Table:
+    columns: Columns[Json] = {
+        "gang": lambda gang: printable(gang["gang_id"]),
+        "state": lambda gang: printable(gang["state"]),
+        "members": lambda gang: f"{len(_with_worker(gang))} of {len(gang['members'])}",
+        "since": lambda gang: date(gang["since_unix_s"]),
+        "cores": lambda gang: _total(gang, "cpu_milli", format_milli),
+        "memory": lambda gang: _total(gang, "memory_bytes", format_bytes),
+        "sent": lambda gang: format_bytes(gang["sent_bytes"]),
+    }
+    return table_of(columns, owned)
+
+
+def _with_worker(gang: Json) -> list[Json]:
+    return [each for each in gang["members"] if each["worker"] is not None]
+
+
+def _total(gang: Json, key: str, shown: Callable[[int], str]) -> str:
+    known = [each[key] for each in gang["members"] if each[key] is not None]
+    return shown(sum(known)) if known else "-"
+
+
+def hosted(members: Iterable[Json]) -> Table:
+    columns: Columns[Json] = {
+        "member of": lambda each: printable(each["gang_id"]),
+        "rank": lambda each: f"{each['rank']} of {each['size']}",
+        "owner": lambda each: named(each["owner"]),
+        **USED,
+    }
+    return table_of(columns, members)
+
+
+def _known(key: str, shown: Callable[[int], str]) -> Callable[[Json], str]:
+    return lambda each: "-" if each[key] is None else shown(each[key])
+
+
+USED: Final[Columns[Json]] = {
+    "since": lambda each: "-" if each["since_unix_s"] is None else date(each["since_unix_s"]),
+    "cores": _known("cpu_milli", format_milli),
+    "memory": _known("memory_bytes", format_bytes),
+}
 
 
 _OF_LEASE: Final = ("needs", "priority", "in flight")

@@ -39,7 +39,7 @@ def top(
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
-    """Show jobs, leases and workers, live, until Ctrl-C.
+    """Show jobs, gangs, leases and workers, live, until Ctrl-C.
 
     Shows the running nodes of this home: gates, workers, and commands that wait for their work.
     Nodes of other users and other machines are not shown, but all workers of the network are, with
@@ -115,8 +115,9 @@ def _look(home: Path, *, with_workers: bool) -> Json:
         workers = next((reply["workers"] for reply in replies if reply), [])
     for told in (*nodes, *workers):
         learn_name(told["peer_id"], told["name"] or "")
-    for lease in (lease for node in nodes for lease in (*node["held"], *node["granted"])):
-        learn_from(lease)
+    for node in nodes:
+        for each in (*node["held"], *node["granted"], *node.get("hosted", ())):
+            learn_from(each)
     return {"nodes": nodes, "workers": workers}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 
 from formation_p2p import __version__
@@ -11,10 +10,9 @@ from formation_p2p.cli.words import put
 
 
 def version(as_json: bool = flags.JSON) -> None:
-    """Print the version of formation, libp2p and Python."""
+    """Print the version of formation and Python."""
     found = {
         "formation": __version__,
-        "libp2p": importlib.metadata.version("libp2p"),
         "python": platform.python_version(),
     }
     if as_json:

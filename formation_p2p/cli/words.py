@@ -58,6 +58,15 @@ def tally(reasons: Iterable[str]) -> str:
     return "; ".join(why if n == 1 else f"{why} ({n} workers)" for why, n in ordered)
 
 
+def counted(number: int, what: str) -> str:
+    """As for a person.
+
+    >>> counted(1, "peer"), counted(2, "peer")
+    ('1 peer', '2 peers')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def date(unix_s: float) -> str:
     """Local time, to the minute; `never` for what no calendar holds."""
     try:

@@ -22,10 +22,11 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
-from formation_p2p.host.drivers.machine import Cores, Machine
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
@@ -115,6 +116,23 @@ def test_tasks_share_a_core_only_when_all_are_taken() -> None:
     cores.give_back((0, 1))
     assert cores.take(1) == (1,)
     assert cores.take(99) == (0, 1, 2, 3)
+
+
+def test_workers_of_one_machine_take_different_cores() -> None:
+    name = f"test-cores-{os.getpid()}"
+    ours, others = Cores([0, 1, 2], name), Cores([0, 1, 2], name)
+    assert ours.take(1) == (0,)
+    assert others.take(1) == (1,)
+    assert ours.take(2) == (0, 2)  # better with our own task than with that of others
+    assert others.take(3) == (0, 1, 2)  # all it may have
+    ours.give_back((0, 2))
+    ours.give_back((0,))
+    others.give_back((0, 1, 2))
+    assert ours.take(2) == (0, 2)
+
+
+def test_where_no_socket_can_say_so_tasks_have_cores_all_the_same() -> None:
+    assert Cores([0, 1], "x" * 200).take(2) == (0, 1)
 
 
 def test_a_task_runs_on_as_many_cores_as_it_leased_and_gives_them_back(

@@ -124,6 +124,7 @@ def test_a_task_gets_its_own_environment_and_nothing_of_the_nodes(
         "TMPDIR": home,
         "LANG": "C.UTF-8",
         "MINE": "1",
+        "FORMATION_CHECKPOINT": f"{home}/.checkpoint",
         "CUDA_VISIBLE_DEVICES": "",
         "ROCR_VISIBLE_DEVICES": "",
     }

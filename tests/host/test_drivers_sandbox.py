@@ -24,6 +24,10 @@ import pytest
 import trio
 
 from formation_p2p.api.calls import pickled_function
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.execution.effects import JoinGang
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -32,6 +36,7 @@ from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.gang.place import MemberPlace
 from tests.support.drivers_world import (
     ALease,
     Recorder,
@@ -478,6 +483,18 @@ def test_a_task_that_leaves_more_than_it_leased_storage_for_is_stopped(
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.STORAGE
     assert outcome.message == "stopped at its storage limit of 16MiB; ask for more storage"
+
+
+def test_what_a_task_leaves_in_the_folder_of_its_gang_counts_too(home: Path) -> None:
+    owner = Contact(Identity.from_seed(bytes(32)).peer_id)
+    joined = JoinGang("lease", 0, Roster("ab" * 16, 1, 1, owner, ()), cause="a test")
+    folder = home / "scratch" / "gang"
+    folder.mkdir(parents=True)
+    script = "cd $FORMATION_GANG; for i in $(seq 40); do head -c 1048576 /dev/zero > $i; done"
+    argv = ("sh", "-c", f"{script}; sleep 30")
+    outcome = run(home, *argv, gang=MemberPlace(joined, folder), storage_bytes=16 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.STORAGE, outcome
 
 
 def test_no_file_is_longer_than_the_storage_that_was_leased(home: Path) -> None:

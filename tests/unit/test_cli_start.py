@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from formation_p2p.cli.main import app
 from formation_p2p.cli.task_flags import FLAGS
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
 
@@ -20,7 +23,7 @@ HEAVY = {
     "formation_p2p.core.peer.peer",
     "formation_p2p.public",
     "google.protobuf",
-    "libp2p",
+    "noise",
     "multiaddr",
     "prometheus_client",
     "psutil",
@@ -57,11 +60,29 @@ def test_a_command_that_asks_a_socket_imports_no_node(tmp_path: Path, command: l
     assert "formation_p2p.cli.submit" not in imported  # nor the other commands
 
 
+def test_a_list_of_the_commands_imports_none_of_them(tmp_path: Path) -> None:
+    assert not HEAVY & (imported := _imported(tmp_path, "--help"))
+    assert "formation_p2p.cli.run" not in imported
+
+
+def test_the_list_says_of_each_command_what_its_own_help_does() -> None:
+    context = click.Context(app, info_name="formation")
+    listed = {item.value: item.help or "" for item in app.shell_complete(context, "")}
+    assert list(listed) == list(app.commands)
+    assert [item.value for item in app.shell_complete(context, "st")] == ["status", "story"]
+    help_text = app.get_help(context)
+    for name, brief in listed.items():
+        assert re.search(rf"^  {name} +{re.escape(brief)}$", help_text, re.MULTILINE), name
+        assert app.commands[name].get_short_help_str(limit=100) == brief
+
+
 def test_run_through_a_node_that_is_there_imports_none_of_its_own() -> None:
     script = """
 import sys
-import formation_p2p.cli.main, formation_p2p.cli.run, formation_p2p.cli.outcomes
-import formation_p2p.cli.local.client
+import formation_p2p.cli.main, formation_p2p.cli.run
+import formation_p2p.cli.local.client, formation_p2p.cli.local.link
+assert "formation_p2p.core.dispatch.job_events" not in sys.modules, "not before it asks"
+import formation_p2p.cli.outcomes
 print(*sys.modules)
 """
     done = subprocess.run(

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from formation_p2p.api.task_result import TaskResult
-from formation_p2p.cli import exits
+from formation_p2p.cli import exits, status, words
 from formation_p2p.cli.as_json import EventLines
 from formation_p2p.cli.files import (
     check_outputs,
@@ -31,6 +31,7 @@ from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import Kind
 from formation_p2p.cli.logs import log_from
 from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
+from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
@@ -48,6 +49,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPrinted,
     TaskRecalled,
     TaskRetried,
+    TaskSaved,
     TaskSucceeded,
     TaskUnplaceable,
     WorkerLost,
@@ -68,8 +70,11 @@ from formation_p2p.core.placement.decision import Ranked, terms_of
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.inputs_from import process_in, work_of
 from formation_p2p.core.workload.outcome import FailureKind
@@ -363,6 +368,7 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
         lines.line(TaskPlaced("j/0", "j/0#1", BOB, "lease", True)),
         lines.line(TaskBegan("j/0", BOB)),
         lines.line(TaskPrinted("j/0", True, b"a", BOB)),
+        lines.line(TaskSaved("j/0", Checkpoint(2, CODE.blob), (BOB,))),
         lines.line(TaskRetried("j/0", attempt, reason=RetryReason.MAY_HAVE_RUN)),
         lines.line(TaskRecalled("j/0", "j/0#2")),
         lines.line(TaskGaveUp("j/0", (attempt,), None, b"", "j/0")),
@@ -374,6 +380,14 @@ def test_each_event_is_a_line_with_the_label_of_its_task() -> None:
         {"event": "placed", **x, "attempt": "j/0#1", "worker": BOB, "nearest": True},
         {"event": "began", **x, "worker": BOB},
         {"event": "printed", **x, "stream": "stderr", "text": "a"},
+        {
+            "event": "saved",
+            **x,
+            "number": 2,
+            "size_bytes": CODE.blob.size_bytes,
+            "cid": str(CODE.blob.cid),
+            "holders": [BOB],
+        },
         {"event": "retried", **x, **asdict(attempt), "reason": "may have run"},
         {"event": "recalled", **x, "attempt": "j/0#2"},
         {
@@ -497,3 +511,34 @@ def test_what_is_ignored_stays_ignored() -> None:
         assert code_of_work(work) == 7
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_status_says_what_a_node_is_for_and_each_way_to_a_peer_once() -> None:
+    peer = "12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
+    met = {"peer_id": peer, "name": "kitchen", "path": "direct", "via": None}
+    agent = {
+        "peer_id": peer,
+        "pid": 7,
+        "free": None,
+        "since_unix_s": 0,
+        "grant_expires_unix_s": MAX_EXPIRY_UNIX_S,
+        "listens": [],
+        "peers": 1,
+        "version": "1",
+        "connections": [met, met],
+    }
+    lines = status.node_in_words(agent)
+    assert lines[0].endswith("submits work, takes none")
+    assert "  knows    1 peer" in lines
+    assert [each for each in lines if "meets" in each] == ["  meets    kitchen …Bpagdxgx, direct"]
+    relays = {"relayed_bytes": 0, "serves": "members", "reservations": 0, "circuits": 0}
+    assert status.node_in_words({**agent, "relays": relays})[0].endswith(": gate")
+    assert status.node_in_words({**agent, "free": {}})[0].endswith(": worker")
+    plain = {**agent, "listens": ["/ip4/192.0.2.1/tcp/1"], "peers": 2}
+    assert status.node_in_words(plain)[0].endswith(": takes no work")
+    assert "  knows    2 peers" in status.node_in_words(plain)
+
+
+def test_how_long_is_left_stands_beside_the_end() -> None:
+    rights = Rights(2_000_000_000)
+    assert in_words(rights, " (in 2 d)").endswith(f"until {words.date(2_000_000_000)} (in 2 d)")

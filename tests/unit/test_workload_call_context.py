@@ -18,7 +18,10 @@ CODE = Blob(Cid(RAW, digest_of(b"")), 0)
 WITH_CODE = replace(CONTEXT, code=CODE)
 
 
-@pytest.mark.parametrize("context", [CONTEXT, WITH_CODE, replace(CONTEXT, name="train.fit")])
+@pytest.mark.parametrize(
+    "context",
+    [CONTEXT, WITH_CODE, replace(CONTEXT, name="train.fit"), replace(CONTEXT, as_member=True)],
+)
 def test_a_context_is_read_as_it_was_written(context: CallContext) -> None:
     assert CallContext.decode(context.encode()) == context
 
@@ -40,6 +43,7 @@ def test_calls_with_one_setup_share_an_interpreter() -> None:
         ("name", 7),
         ("name", "x" * 301),
         ("name", "\n"),
+        ("as_member", 1),
     ],
 )
 def test_a_context_with_a_wrong_field_is_refused(field: str, value: Any) -> None:

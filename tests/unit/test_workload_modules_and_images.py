@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.process import MAX_FUEL, ContainerSpec, ProcessSpec, WasmSpec
-from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.inputs_from import changed, work_of
+from formation_p2p.core.workload.process import (
+    MAX_FUEL,
+    ContainerSpec,
+    ImageSpec,
+    ProcessSpec,
+    WasmSpec,
+)
+from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 
 MODULE = b"\0asm\1\0\0\0"
 COUNT = ProcessSpec(("count", "words"), {"LANG": "C"}, b"stdin", {"words": b"a b"}, ("out",))
@@ -85,3 +97,31 @@ def test_each_field_is_checked(fields: object, reported: str) -> None:
             whole = fields
         with pytest.raises(InvalidInput, match=reported):
             decode(cbor2.dumps(whole))
+
+
+def test_an_image_is_built_of_one_context_by_one_file() -> None:
+    blob = Blob(Cid(RAW, digest_of(b"x")), 1)
+    built = ImageSpec(("Containerfile", "my-app"), inputs={"c.tar": blob}, outputs=("o.tar",))
+    assert ImageSpec.decode(built.encode()) == built
+    words = (built.containerfile, built.image, built.context, built.result)
+    assert words == ("Containerfile", "my-app", "c.tar", "o.tar")
+    needs = Requirements(driver=ImageSpec.driver)
+    assert work_of(Task("job/0", needs, built.encode())) == built
+    assert changed(built, lambda process: replace(process, outputs=("p.tar",))).driver == "image"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"argv": ("Containerfile",)}, "a Containerfile and a name, and nothing else"),
+        ({"env": {"A": "1"}}, "a Containerfile and a name, and nothing else"),
+        ({"argv": ("../x", "my-app")}, "not a plain relative name"),
+        ({"argv": ("Containerfile", "My:app")}, "is not a name such as my-app"),
+        ({"outputs": ("a", "b")}, "has to be one context, for one image"),
+    ],
+)
+def test_what_is_no_build_of_an_image_is_refused(wrong: dict[str, Any], said: str) -> None:
+    blob = Blob(Cid(RAW, digest_of(b"x")), 1)
+    built = ImageSpec(("Containerfile", "my-app"), inputs={"c.tar": blob}, outputs=("o.tar",))
+    with pytest.raises(InvalidInput, match=said):
+        replace(built, **wrong)

@@ -8,10 +8,12 @@ from typing import Final
 
 from formation_p2p import __version__
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
-from formation_p2p.cli.words import Json, date
+from formation_p2p.cli.words import Json, counted, date
 from formation_p2p.core.identity import shown_peer
+from formation_p2p.core.nat.reached import Way
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.host.machine.home import in_no_network
 from formation_p2p.host.net.gate_probe import GateAnswer
 from formation_p2p.host.net.identify import VERSION
 
@@ -19,6 +21,8 @@ from formation_p2p.host.net.identify import VERSION
 NOTICE_S: Final = 7 * 86_400.0
 # Of a dial and its handshakes: two round trips to the other side of the world take half of it.
 SLOW_S: Final = 1.0
+# Those ways of a node that say nothing of how others come to this machine.
+_UNKNOWN: Final = (Way.UNKNOWN.value, Way.SILENT.value)
 _NEW_INVITE: Final = "ask for an invite, and run `formation network join -`"
 
 
@@ -27,8 +31,8 @@ def check_grant(home: Path, rights: Rights | None, problem: str | None, now_s: f
     if problem is not None:
         return failure("grant", problem, _NEW_INVITE)
     if rights is None:
-        advice = "run `formation network create`, or `formation network join -` with an invite"
-        return failure("grant", f"{home} is in no network", advice)
+        found, _, advice = str(in_no_network(home)).partition("; ")
+        return failure("grant", found, advice)
     may, left_s = " and ".join(sorted(rights.may)) or "do nothing", rights.expires_unix_s - now_s
     if rights.expires_unix_s >= MAX_EXPIRY_UNIX_S:
         return ok("grant", f"this node may {may}, for ever")
@@ -44,14 +48,30 @@ def check_gates(answers: Sequence[GateAnswer], *, alone: bool) -> list[Finding]:
     """One for each gate. `alone`: no node of this machine is connected to others either."""
     if not answers:
         advice = "run `formation gate` on a machine that the others can reach, and invite again"
-        return [failure("gate", "this network has none yet", advice)]
+        if alone:
+            return [failure("gate", "this network has none yet", advice)]
+        return [warning("gate", "this network has none yet, and is found on this LAN only", advice)]
     reached = any(not answer.problem and answer.version == VERSION for answer in answers)
     report = failure if alone and not reached else warning
-    return [_check_gate(answer, report) for answer in answers]
+    return [_check_gate(answer, report, _has_another_way(answer, answers)) for answer in answers]
 
 
-def _check_gate(answer: GateAnswer, report: Callable[[str, str, str], Finding]) -> Finding:
+def _has_another_way(answer: GateAnswer, answers: Sequence[GateAnswer]) -> bool:
+    """Whether the gate answers over IPv4 where it does not over IPv6, or the reverse."""
+    _, family, *_, peer = answer.gate.split("/")
+    return any(
+        other.gate.endswith(f"/{peer}") and not other.gate.startswith(f"/{family}/")
+        for other in answers
+        if not other.problem
+    )
+
+
+def _check_gate(
+    answer: GateAnswer, report: Callable[[str, str, str], Finding], has_another_way: bool
+) -> Finding:
     gate = answer.gate
+    if answer.problem and has_another_way:
+        return ok("gate", f"{gate} leads nowhere from here; another address of the gate does")
     if answer.problem:
         advice = "see that a gate runs there, and that no firewall stands in between"
         return report("gate", f"{gate} does not answer: {answer.problem}", advice)
@@ -72,21 +92,23 @@ def check_reachability(nodes: Sequence[Json], seen_as: Mapping[str, bool]) -> Fi
     """`nodes` are the statuses of nodes that run; `seen_as` the hosts that gates see this machine
     come from, and whether they are its own."""
     name = "reachable"
-    listening = [node for node in nodes if node.get("listens")]
-    for node in listening:
-        where = ", ".join(node["listens"])
-        if node.get("reach") == "client":
-            advice = "open the port in firewall and router, and name the address with --announce"
-            return warning(name, f"others cannot dial the node here at {where}", advice)
-        if node.get("reach") == "server":
-            return ok(name, f"others dial the node here at {where}")
+    for node in nodes:
+        reached = node.get("reached") or {"way": _UNKNOWN[0]}  # a node of before does not tell
+        if reached["way"] in _UNKNOWN:
+            continue
+        if reached["is_shut"]:
+            found, _, advice = reached["words"].partition("; ")
+            return warning(name, f"the node here: {found}", advice)
+        return ok(name, f"the node here: {reached['words']}")
     if not seen_as:
-        return ok(name, "not known: no gate answered")
+        advice = "see the lines about gates; a node on a LAN without a gate works all the same"
+        return warning(name, "not known: no gate answered", advice)
     seen = ", ".join(sorted(seen_as))
     if all(seen_as.values()):
         return ok(name, f"gates see this machine at {seen}, an address of its own")
-    advice = "a worker or gate here needs a port that the router forwards, and --announce"
-    return warning(name, f"gates see this machine at {seen}, which is a router's", advice)
+    translated = f"gates see this machine at {seen}, which is a router's"
+    how = "a worker here is reached through a gate, a gate here needs a forwarded port"
+    return ok(name, f"{translated}: {how} and --announce")
 
 
 def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> list[Finding]:
@@ -96,7 +118,7 @@ def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> lis
     for node in nodes:
         who = f"{shown_peer(node['peer_id'], node.get('name'))} (process {node['pid']})"
         version = node.get("version", "of before")  # it did not tell then
-        found = f"{who} runs version {version}, and knows {node['peers']} peers"
+        found = f"{who} runs version {version}, and knows {counted(node['peers'], 'peer')}"
         if version != __version__:
             advice = f"start it again: version {__version__} is installed"
             findings.append(warning("node", found, advice))

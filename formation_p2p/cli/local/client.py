@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from formation_p2p.api.task_result import TaskEnds, TaskResult
 from formation_p2p.cli.local.frames import (
     EXCHANGE_S,
     MAX_FRAME_BYTES,
@@ -22,7 +21,6 @@ from formation_p2p.cli.local.frames import (
 )
 from formation_p2p.cli.local.values import pack, unpack, unpack_as
 from formation_p2p.cli.words import say
-from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
@@ -30,6 +28,9 @@ from formation_p2p.host.machine.unix_socket import reachable
 from formation_p2p.host.names import learn_name
 
 if TYPE_CHECKING:
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.nat.probe import Rate, RoundTrip
     from formation_p2p.core.placement.discovered import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
@@ -110,6 +111,10 @@ class LocalNode:
         if isinstance(file := kwargs.get("env"), str):
             written["env"] = _from_root(Path(file))
         connection = await self._ask("submit", work=pack(work), kwargs=written, **wanted)
+        # To import these takes a sixth of a short command; the node places its task meanwhile.
+        import formation_p2p.api.task_result
+        import formation_p2p.cli.outcomes  # noqa: F401
+
         try:
             begun = (await connection.told())["is"]
         except BaseException:
@@ -161,6 +166,16 @@ class LocalNode:
     async def renew(self) -> int:
         return unpack(int, await self._answer("renew"))
 
+    async def ping(self, peer: str) -> RoundTrip:
+        from formation_p2p.core.nat.probe import RoundTrip
+
+        return unpack(RoundTrip, await self._answer("ping", peer=peer))
+
+    async def measure_rate(self, peer: str) -> Rate:
+        from formation_p2p.core.nat.probe import Rate
+
+        return unpack(Rate, await self._answer("rate", peer=peer))
+
     async def incompatible(self) -> Mapping[PeerId, str]:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
         return found
@@ -204,6 +219,8 @@ class LocalJob:
     """A `WatchedJob` of the node that runs here. It is cancelled when this program ends."""
 
     def __init__(self, connection: _Connection, begun: _Begun) -> None:
+        from formation_p2p.api.task_result import TaskEnds
+
         self._connection = connection
         self._ends = TaskEnds()
         self.job_id = begun.job_id
@@ -220,6 +237,8 @@ class LocalJob:
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """Raises NodeClosed where the node ends before the job does."""
+        from formation_p2p.core.dispatch.job_events import JobEnded, JobEvent
+
         with contextlib.closing(self._connection):
             while True:
                 message = await self._connection.told()

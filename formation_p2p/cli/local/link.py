@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.identity import PeerId
+    from formation_p2p.core.nat.probe import Rate, RoundTrip
     from formation_p2p.core.placement.discovered import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
@@ -80,6 +81,10 @@ class Link(Protocol):
     def neighbours(self) -> Awaitable[int]: ...
 
     async def renew(self) -> int: ...
+
+    async def ping(self, peer: str) -> RoundTrip: ...
+
+    async def measure_rate(self, peer: str) -> Rate: ...
 
     def incompatible(self) -> Awaitable[Mapping[PeerId, str]]: ...
 

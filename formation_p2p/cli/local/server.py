@@ -132,6 +132,8 @@ class _Server:
             "neighbours": self._neighbours,
             "incompatible": self._incompatible,
             "renew": self._renew,
+            "ping": self._ping,
+            "rate": self._rate,
         }
 
     async def close(self) -> None:
@@ -226,6 +228,12 @@ class _Server:
 
     async def _renew(self, _: dict[str, Any], __: _Client) -> int:
         return await self._node.renew()
+
+    async def _ping(self, question: dict[str, Any], _: _Client) -> object:
+        return await self._node.ping(unpack(str, question.get("peer")))
+
+    async def _rate(self, question: dict[str, Any], _: _Client) -> object:
+        return await self._node.measure_rate(unpack(str, question.get("peer")))
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()

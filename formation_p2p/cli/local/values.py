@@ -26,7 +26,7 @@ from typing import (
 )
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
+from formation_p2p.core.workload.process import ContainerSpec, ImageSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.work import Work
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 # What CBOR holds without a tag; a key of the DHT is larger, and travels as its bytes.
 _SMALL_INT: Final = 2**63
 # What a command may submit: the work of a plan, whose type is a protocol.
-_WORK: Final = ProcessSpec | ContainerSpec | WasmSpec
+_WORK: Final = ProcessSpec | ContainerSpec | ImageSpec | WasmSpec
 
 
 def pack(value: object) -> object:

@@ -31,7 +31,8 @@ class CallContext:
     the bundle of the modules that go along with it (code_bundle.py), `environment` the packages
     that it imports, encoded (environment.py); empty for those of the worker. `max_result_bytes`
     bounds what a call returns: its pickle, with all buffers. `name` is what the caller says that
-    the function is called, for the log of its worker. Raises InvalidInput.
+    the function is called, for the log of its worker. One that is called `as_member` of a gang has
+    the member as its first argument. Raises InvalidInput.
     """
 
     python: str
@@ -40,6 +41,7 @@ class CallContext:
     environment: bytes = b""
     max_result_bytes: int = DEFAULT_MAX_RESULT_BYTES
     name: str = ""
+    as_member: bool = False
 
     def __post_init__(self) -> None:
         if python_name(self.python) != self.python:
@@ -49,6 +51,8 @@ class CallContext:
         if type(self.name) is not str or not is_name(self.name):
             problem = f"is not a text of up to {MAX_KIND_CHARS} characters that print"
             raise InvalidInput("name", problem)
+        if type(self.as_member) is not bool:
+            raise InvalidInput("as_member", "is not True or False")
         check_amount("max_result", self.max_result_bytes, 1, MAX_BLOB_BYTES)
 
     @property
@@ -67,13 +71,15 @@ class CallContext:
             fields["max_result_bytes"] = self.max_result_bytes
         if self.name:
             fields["name"] = self.name
+        if self.as_member:
+            fields["as_member"] = True
         return encode_fields("shared", fields, MAX_PAYLOAD_BYTES)
 
     @classmethod
     def decode(cls, shared: bytes) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
         required = ("python", "function")
-        optional = ("code", "environment", "max_result_bytes", "name")
+        optional = ("code", "environment", "max_result_bytes", "name", "as_member")
         fields = decode_fields("shared", shared, MAX_PAYLOAD_BYTES, required, optional)
         code = Blob.unpack(fields["code"]) if "code" in fields else None
         return cls(
@@ -83,6 +89,7 @@ class CallContext:
             fields.get("environment", b""),
             fields.get("max_result_bytes", DEFAULT_MAX_RESULT_BYTES),
             fields.get("name", ""),
+            fields.get("as_member", False),
         )
 
 

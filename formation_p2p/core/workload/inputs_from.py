@@ -14,6 +14,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.process import (
     ContainerSpec,
+    ImageSpec,
     ProcessResult,
     ProcessSpec,
     WasmSpec,
@@ -66,6 +67,8 @@ def work_of(task: Task) -> ProcessSpec | ContainerSpec | WasmSpec | None:
     match task.needs.driver:
         case ProcessSpec.driver:
             return ProcessSpec.decode(task.payload)
+        case ImageSpec.driver:
+            return ImageSpec.decode(task.payload)
         case ContainerSpec.driver:
             return ContainerSpec.decode(task.payload)
         case WasmSpec.driver:

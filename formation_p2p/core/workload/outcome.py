@@ -23,6 +23,7 @@ class FailureKind(StrEnum):
     OUTPUT = "output"  # the result is larger than a result may be
     DEADLINE = "deadline"  # its job's deadline passed
     UPSTREAM = "upstream"  # a task that it waited for brought no result
+    GANG = "gang"  # the gang that it ran in has ended
     CALLER = "caller"  # its caller did not hand over what it needs: not the worker's fault
     ENVIRONMENT = "environment"  # the machine could not have the packages
     DRIVER = "driver"  # the machine could not run it: no such program, no disk, …

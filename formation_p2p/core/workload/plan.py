@@ -34,7 +34,8 @@ class PlannedTask:
     tasks among these: the name here, the place of the task, and the name there; the work of that
     has the name among its outputs. `needs` None are the job's;
     `memory_given` is whether they give the memory. `kind` is the name under which memory use is
-    recorded, where that is not what the work runs."""
+    recorded, where that is not what the work runs. `member` and
+    `goes_on_from` are as in `Task`."""
 
     work: Work
     label: str = ""
@@ -43,6 +44,8 @@ class PlannedTask:
     memory_given: bool = False
     kind: str = ""
     inputs_from: tuple[tuple[str, int, str], ...] = ()
+    member: tuple[str, int] | None = None
+    goes_on_from: str = ""
 
     def __post_init__(self) -> None:
         if not hasattr(self.work, "driver") or not hasattr(self.work, "encode"):
@@ -151,8 +154,9 @@ def tasks_of(
         after = tuple(ids[before] for before in each.after)
         files = tuple(InputFrom(name, ids[x], output) for name, x, output in each.inputs_from)
         payload = work.encode()
-        task = Task(ids[place], sized, payload, each.label, shared, after, kind, more_bytes, files)
-        tasks.append(task)
+        named = ids[place], sized, payload, each.label
+        last = each.member, each.goes_on_from
+        tasks.append(Task(*named, shared, after, kind, more_bytes, files, *last))
     return tuple(tasks), tuple(used.values())
 
 

@@ -294,6 +294,47 @@ class ContainerSpec:
         return cls(fields["image"], _nested(fields["process"]))
 
 
+_IMAGE_NAME: Final = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", re.ASCII)
+
+
+class ImageSpec(ProcessSpec):
+    """An image to be built from a Containerfile, by Docker or Podman: `argv` are the file, by its
+    name in the context, and the last part of the image's name. The one input is the context, a
+    tar; the one output the image, as `docker save` writes it."""
+
+    driver: ClassVar[str] = "image"
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        ProcessSpec.__post_init__(self)
+        if len(self.argv) != 2 or self.env or self.files_in or self.files_out or self.stdin:
+            raise InvalidInput("argv", "has to be a Containerfile and a name, and nothing else")
+        _check_names("argv", (self.containerfile,))
+        if len(self.inputs) != 1 or len(self.outputs) != 1:
+            raise InvalidInput("inputs", "has to be one context, for one image")
+        if len(self.image) > MAX_NAME_BYTES or _IMAGE_NAME.fullmatch(self.image) is None:
+            raise InvalidInput("image", "is not a name such as my-app")
+
+    @property
+    def containerfile(self) -> str:
+        return self.argv[0]
+
+    @property
+    def image(self) -> str:
+        return self.argv[1]
+
+    @property
+    def context(self) -> str:
+        (name,) = self.inputs
+        return name
+
+    @property
+    def result(self) -> str:
+        return self.outputs[0]
+
+
+_KINDS[ImageSpec] = _KINDS[ProcessSpec]
+
 # The WebAssembly core specification, 5.5.16: every module in the binary format begins so.
 _MAGIC: Final = b"\0asm"
 MAX_FUEL: Final = (1 << 63) - 1

@@ -153,7 +153,9 @@ class Task:
     It waits until the tasks of its job that `after` names have succeeded; `inputs_from` are files
     of some of these, which it finds among its inputs. What it uses is recorded under `kind`; where
     its memory was estimated, `more_memory_bytes` is what it is tried again with after it was
-    stopped at its memory limit.
+    stopped at its memory limit. `member` is the gang and the rank that alone is to run it.
+    It begins from the newest checkpoint that is held of the task `goes_on_from`, which has not
+    ended when it is submitted.
     """
 
     task_id: str
@@ -165,6 +167,8 @@ class Task:
     kind: str = ""
     more_memory_bytes: int = 0
     inputs_from: tuple[InputFrom, ...] = ()
+    member: tuple[str, int] | None = None
+    goes_on_from: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.task_id) <= MAX_TASK_ID_CHARS or not self.task_id.isprintable():

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
 TYPE_CHECKING = False  # as in supervisor.py
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 PACKAGE = "formation_p2p"
+# What calls may use of it: this file needs nothing else.
+CHECKPOINTS = ("checkpoint", "restored")
+CHECKPOINT = "formation_p2p_checkpoint"
+CHECKPOINT_FILE = Path(__file__).resolve().parent / "python_checkpoint.py"
 
 
 def missing(name: str) -> Exception:
@@ -65,6 +71,12 @@ class AbsentModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in CHECKPOINTS:
+            spec = spec_from_file_location(CHECKPOINT, CHECKPOINT_FILE)
+            assert spec is not None
+            assert spec.loader is not None
+            spec.loader.exec_module(loaded := module_from_spec(spec))
+            return getattr(loaded, name)
         made = AbsentType(name, (Absent,), {"__module__": self.__name__})
         setattr(self, name, made)
         return made

@@ -28,6 +28,7 @@ _HIDDEN: Final = ("/home", "/root", "/run")
 # Hidden too, but to be written to. They are held in memory, which the supervisor counts.
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _SHARED_MEMORY: Final = "/dev/shm"
+_HOSTS: Final = "/etc/hosts"
 # What the GPUs of a vendor need beside their libraries, which are on the root.
 _RENDER: Final = "dri/renderD*"
 _GPUS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -39,6 +40,15 @@ _PACKAGE: Final = Path(__file__).parents[2]
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
 _USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """What a task in a network of its own is called there, and the `file` with the others' names
+    and addresses."""
+
+    name: str
+    file: Path
 
 
 class NoSandbox(LocalError):
@@ -88,10 +98,12 @@ class Bubblewrap:
         gpus: Iterable[str],
         shown: Iterable[Path] = (),
         writable: Iterable[Path] = (),
+        hosts: Hosts | None = None,
     ) -> tuple[str, ...]:
         """What goes in front of the supervisor's argv. `folder` and `writable` are what the task
         may write to, `shown` are more folders that it may read, also in the node's home; `gpus` are
-        the vendors whose devices it sees."""
+        the vendors whose devices it sees. With `hosts` it keeps the network that it is started in,
+        which is one of its own already."""
         hidden = _folders((*_HIDDEN, str(Path.home())))
         temporary = _folders(_TEMPORARY)
         own = _folders((str(self.home),))
@@ -100,7 +112,9 @@ class Bubblewrap:
         devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
-            *("--unshare-ipc", "--unshare-uts", *(() if network else ("--unshare-net",))),
+            *("--unshare-ipc", "--unshare-uts"),
+            *(() if network or hosts else ("--unshare-net",)),
+            *(() if hosts is None else ("--hostname", hosts.name)),
             *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
             # Its files are the real root's to write to, if the node is that one.
             *("--ro-bind-try", "/proc/sys", "/proc/sys"),
@@ -122,6 +136,7 @@ class Bubblewrap:
             *("--tmpfs", _SHARED_MEMORY),
             *(word for path in devices for word in ("--dev-bind", path, path)),
             *(word for path in (folder, *writable) for word in ("--bind", str(path), str(path))),
+            *(() if hosts is None else ("--ro-bind", str(hosts.file), _HOSTS)),
             *_each("--remount-ro", (*hidden, *own, "/dev")),
             "--",
         )

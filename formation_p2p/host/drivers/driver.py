@@ -34,6 +34,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
+from formation_p2p.host.gang.place import MemberPlace
 
 Stream = Literal["stdout", "stderr"]
 
@@ -55,7 +56,9 @@ class Execution:
     Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
     `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU says whose it
     is (host/machine/gpus.py). `network` is whether the task asked for one, `python` the version
-    that its call is for (core/resources/python.py). `owner` has the lease.
+    that its call is for (core/resources/python.py). `owner` has the lease; `gang` says
+    what it has in a gang, where it is the lease of a member. `restored` is what an earlier attempt
+    at the task has saved.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -75,6 +78,8 @@ class Execution:
     network: bool = False
     python: str = ""
     owner: PeerId = _UNKNOWN
+    gang: MemberPlace | None = None
+    restored: Blob | None = None
 
     @property
     def limits(self) -> TaskLimits:
@@ -87,6 +92,11 @@ class Report(Protocol):
     def output(self, stream: Stream, data: bytes) -> None:
         """What it prints, live, in pieces of at most 64 KiB (CHUNK_BYTES). Must not block,
         nor raise."""
+        ...
+
+    def saved(self, blob: Blob) -> None:
+        """What it has saved, to go on from where it is started again: content that this node keeps.
+        Must not block, nor raise."""
         ...
 
     def used(self, usage: Usage) -> None:
@@ -180,6 +190,10 @@ class Turns(Protocol):
         ...
 
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None: ...
+
+    def saved(self, execution_id: str, blob: Blob) -> None:
+        """See `Report.saved`."""
+        ...
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         """One that has begun is over. The owner hears of it with the next `flush`."""

@@ -125,6 +125,24 @@ class Engine:
             *(spec.image, *process.argv),
         )
 
+    def build_options(self, execution: Execution, containerfile: str) -> tuple[str, ...]:
+        """Of `build`, whose context comes on stdin: what a RUN is held to. The engine itself
+        pulls the images of FROM, also without a network."""
+        limits = execution.limits
+        return (
+            *("--file", containerfile, "--force-rm"),
+            *("--label", f"{_HOME}={self.home}"),
+            *(() if limits.network else ("--network", "none")),
+            *("--cpu-period", "100000", "--cpu-quota", str(limits.cpu_milli * 100)),
+            *("--memory", f"{limits.enforced_memory_bytes}b"),
+            *("--memory-swap", f"{limits.enforced_memory_bytes}b", "--ulimit", "core=0"),
+        )
+
+    async def remove_image(self, name: str) -> None:
+        """Also when cancelled; one that does not exist is ignored."""
+        with trio.CancelScope(shield=True):
+            await self._ask("image", "rm", "--force", name)
+
     def _devices(self, device_ids: tuple[str, ...]) -> tuple[str, ...]:
         """NVIDIA's by its toolkit; others by their nodes, and the variables of their vendors."""
         held = by_vendor(device_ids)

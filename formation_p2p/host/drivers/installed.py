@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
-from formation_p2p.host.drivers import container, process, python, wasm
+from formation_p2p.host.drivers import container, image, process, python, wasm
 from formation_p2p.host.drivers.driver import DriverMaker
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine, Sandboxing
@@ -29,6 +29,7 @@ DRIVERS: Final[Offered[SetUp]] = Offered(
         "python": python.set_up,
         "wasm": wasm.set_up,
         "container": container.set_up,
+        "image": image.set_up,
     },
 )
 

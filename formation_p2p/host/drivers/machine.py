@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
@@ -26,27 +26,6 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # `auto` is a sandbox where there is one; `required` is none of the drivers without.
 Sandboxing = Literal["off", "auto", "required"]
-
-
-class Cores:
-    """How many tasks run on each core, so that two share one only when all are taken. One for all
-    drivers of a process."""
-
-    def __init__(self, cores: Iterable[int]) -> None:
-        self.tasks = Counter(dict.fromkeys(cores, 0))
-
-    @classmethod
-    def of_this_process(cls) -> Self:
-        return cls(os.sched_getaffinity(0))
-
-    def take(self, count: int) -> tuple[int, ...]:
-        """The `count` least taken cores, or all where there are fewer. `give_back` them."""
-        taken = sorted(self.tasks, key=lambda core: (self.tasks[core], core))[:count]
-        self.tasks.update(taken)
-        return tuple(sorted(taken))
-
-    def give_back(self, cores: Iterable[int]) -> None:
-        self.tasks.subtract(cores)
 
 
 @dataclass(frozen=True, slots=True)

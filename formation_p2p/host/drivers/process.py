@@ -22,7 +22,9 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
+from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.program import Program, cannot_start
+from formation_p2p.host.drivers.saves import FILE, VARIABLE, Saves, holder_of
 from formation_p2p.host.drivers.supervised import Launch, Supervised
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
@@ -126,9 +128,11 @@ class ProcessDriver:
             # The devices come last: they are the lease's to give.
             environment = {
                 **base_environment(folder),
+                VARIABLE: str(folder / FILE),
                 **({} if built is None else built.variables),
                 **spec.env,
                 **device_environment(execution.device_ids),
+                **member_environment(execution.gang),
             }
             launch = Launch(
                 spec.argv,
@@ -138,6 +142,11 @@ class ProcessDriver:
                 spec.stdin or b"",
                 shown=shown,
                 root=place.root,
+                writable=() if execution.gang is None else execution.gang.writable,
+                counted=() if execution.gang is None else execution.gang.writable,
+                network=None if execution.gang is None else execution.gang.relay,
+                ports=None if execution.gang is None else execution.gang.ports,
+                lease_id=execution.lease_id,
             )
             return await self._to_end(place, launch, program, report)
         finally:
@@ -158,16 +167,25 @@ class ProcessDriver:
     async def _to_end(
         self, place: _Place, launch: Launch, program: Program, report: Report
     ) -> Outcome:
+        execution, folder = program.execution, program.folder
+        holder = holder_of(execution.lease_id)
+        saves = Saves(self.blobs, holder, report.saved, report.output)
         try:
             await program.put_inputs()
+            await saves.restore(execution.restored, folder)
             task = await place.start(self._machine, launch)
         except (OSError, FormationError) as problem:
             return cannot_start(problem)
         try:
-            ending = await task.run_to_end(program.output, program.execution.timeout_s)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(saves.watch, folder)
+                ending = await task.run_to_end(program.output, execution.timeout_s)
+                nursery.cancel_scope.cancel()
         finally:
             if not task.is_idle:
                 await task.close()
+        if ending.how != "exit" or ending.number != 0:
+            await saves.take(folder)  # the last, from which it is tried again
         report.used(ending.used)
         if ending.how == "exit" and not ending.late:
             return await program.exited(ending.number)
@@ -176,3 +194,5 @@ class ProcessDriver:
     async def end_lease(self, lease_id: str) -> None:
         if place := self._places.pop(lease_id, None):
             await place.close()
+        if self.blobs is not None:
+            await self.blobs.release(holder_of(lease_id))

@@ -41,6 +41,8 @@ class InputLost(RemoteError):
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
 # How programs say that they reach no other machine (gai_strerror(3), errno(3)).
 _OFFLINE: Final = ("name resolution", "Could not resolve host", "Network is unreachable")
+# How they say that a file is larger than the task's disk (signal(7), errno(3)).
+_TOO_LARGE: Final = ("File size limit exceeded", "File too large")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,9 @@ def _exit_message(code: int, output: Output, execution: Execution) -> str:
     words = _last_words(output)
     offline = not execution.network and any(sign in words for sign in _OFFLINE)
     hint = "; it asked for no network, which network=1 among its needs does" if offline else ""
+    if any(sign in words for sign in _TOO_LARGE):
+        storage = format_bytes(execution.limits.storage_bytes)
+        hint = f"; a file is larger than its storage limit of {storage}: ask for more storage"
     return f"ended with exit code {code}{hint}{words}"
 
 

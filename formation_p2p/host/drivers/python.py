@@ -38,6 +38,7 @@ from formation_p2p.host.drivers.python_process import (
     setup_for,
 )
 from formation_p2p.host.drivers.python_session import CANCELLED, CallSession, refuse
+from formation_p2p.host.drivers.saves import holder_of
 from formation_p2p.host.environments.build import environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
@@ -110,11 +111,19 @@ class PythonDriver:
                     turns.flush()
                     if turns.next_bytes is not None:  # else it was taken back meanwhile
                         async with trio.open_nursery() as nursery:
-                            await CallSession(turns, warm, contexts, self.blobs, nursery).run()
+                            calls = CallSession(turns, warm, contexts, self.blobs, nursery, home)
+                            await calls.run()
                             nursery.cancel_scope.cancel()
         finally:
             if home is not None:
                 await remove_folder(home)
+                await self._release(turns.lease_id)
+
+    async def _release(self, lease_id: str) -> None:
+        """What calls of the lease have saved."""
+        if self.blobs is not None:
+            with trio.CancelScope(shield=True):
+                await self.blobs.release(holder_of(lease_id))
 
     async def _prepared(
         self, turns: Turns, execution: Execution, context: CallContext, held: AsyncExitStack

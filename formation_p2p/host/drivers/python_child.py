@@ -1,5 +1,7 @@
 """A warm interpreter: runs the calls of one lease, one after the other, and is their process.
 
+One concept: what this process does, from its start to its end, in a file that needs no other.
+
 Run as a file, under `supervisor.py`, as
 
     python -I -u python_child.py <calls fd> <data fd> <max kept bytes> <cloudpickle> <path>…
@@ -12,7 +14,8 @@ first paths before all else, and in those after the empty one after all else.
 Once it is ready it writes READY. Then it reads, one after the other and as many as are there,
 headers of HEADER with what each announces: the pickle of a FUNCTION, to be kept by its number, or
 a CALL of a function by its number, with the pickle of the arguments. Before its pickle a function
-has a line with the Python that wrote it, and how many bytes a call may return. To each call it
+has a line with the Python that wrote it, how many bytes a call may return, and `member` where it is
+called as the member of a gang. To each call it
 writes a header of REPLY and its two parts (a message for people, a pickle), before it begins the
 next one. A result that is large is handed over: see python_parcels.py. So is one that is too large
 for its caller, up to a bound, so that the work is not lost.
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 
     # By number: what reads the pickles of its calls, itself, and how many bytes a call may return.
     # Before it is read, the name of the Python that has pickled it, and the pickle.
-    Functions = dict[int, tuple[bytes | Callable[..., Any], Any, int]]
+    # Whether it is called as the member of a gang.
+    Functions = dict[int, tuple[bytes | Callable[..., Any], Any, int, bool]]
     # What to reply to a call: its kind, a message for people, a pickle, and what lies beside that.
     Answer = tuple[bytes, bytes, bytes, list[pickle.PickleBuffer]]
 
@@ -81,15 +85,9 @@ READ_BYTES = 256 * 1024
 LONG_S = 0.01
 # As core/resources/python.py names it.
 OWN = "{}-{}.{}".format(sys.implementation.name, *sys.version_info[:2])
-# Under a name that no module of a task has.
-RESULTS = "formation_p2p_result_pickler"
-RESULTS_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "result_pickler.py")
-# For what is handed over, likewise.
-PARCELS = "formation_p2p_parcels"
-PARCELS_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "python_parcels.py")
-# For this package where it is not installed, likewise.
-ABSENT = "formation_p2p_absent_package"
-ABSENT_FILE = os.path.join(os.path.dirname(RESULTS_FILE), "absent_package.py")
+# What lies beside this file, and the start of the names of its modules, which no task's has.
+HERE = os.path.dirname(os.path.abspath(__file__))
+BESIDE = "formation_p2p_"
 # A pickle of more, or a buffer of one, is handed over; how many buffers (core/workload/parcel.py).
 # An exception is not: one that is longer is told as text alone (core/workload/work.py).
 LARGE_BYTES = 256 * 1024
@@ -133,8 +131,8 @@ def main() -> None:
                 return
             if kind in (FUNCTION, PARCEL_FUNCTION):
                 line, _, pickled = body.partition(b"\n")
-                python, most = line.split()
-                functions[number] = python, handed(kind, pickled, data), int(most)
+                python, most, *how = line.split()
+                functions[number] = python, handed(kind, pickled, data), int(most), bool(how)
                 if len(functions) > MAX_FUNCTIONS:
                     del functions[min(functions)]
             elif kind in (CALL, PARCEL_CALL):
@@ -148,11 +146,12 @@ def main() -> None:
             unwanted.discard(which)
             continue
         folder.enter()
+        os.environ["FORMATION_CHECKPOINT"] = f"{folder.home}/.checkpoint-{which}"  # as saves.py
         began_s = time.monotonic()
         kind, message, value, buffers = answer(functions, number, arguments)
         if buffers or kind == TOO_LARGE or (kind == RETURNED and len(value) > LARGE_BYTES):
             large = value, buffers, data, max_kept_bytes
-            kind, message, value = parcels_module().handed_over(kind, message, *large)
+            kind, message, value = own_module("parcels").handed_over(kind, message, *large)
         buffers.clear()
         keeps = not isinstance(arguments, bytes) and arguments.are_kept()
         waits = time.monotonic() - began_s > LONG_S or any(unread(fd) for fd in outputs)
@@ -167,11 +166,14 @@ def main() -> None:
 def answer(functions: Functions, number: int, arguments: bytes | Parcels) -> Answer:
     buffers: list[pickle.PickleBuffer] = []
     try:
-        reader, function, most = functions[number]
+        reader, function, most, as_member = functions[number]
         if isinstance(reader, bytes):  # it is not read yet
             reader = own if reader.decode(errors="replace") == OWN else partial(foreign, reader)
-            functions[number] = reader, function, most = reader, read(reader, function), most
+            function = read(reader, function)
+            functions[number] = reader, function, most, as_member
         args, kwargs = read(reader, arguments)
+        if as_member:
+            args = (own_module("member").own(), *args)
         result = function(*args, **kwargs)
         if type(result) in PLAIN:
             value = pickle.dumps(result, 5)
@@ -217,7 +219,7 @@ class AbsentPackage:
     def find_spec(name: str, *_: object) -> Any:
         if name.partition(".")[0] != "formation_p2p":
             return None
-        return (sys.modules.get(ABSENT) or load(ABSENT, ABSENT_FILE)).spec_of(name)
+        return own_module("absent_package", "absent_package").spec_of(name)
 
 
 def load(name: str, file: str, submodules: list[str] | None = None) -> types.ModuleType:
@@ -235,7 +237,7 @@ def load(name: str, file: str, submodules: list[str] | None = None) -> types.Mod
 def as_data(value: object, beside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
     """A pickle that its caller can read as data, as far as there is one. It needs cloudpickle,
     which main imports."""
-    results = sys.modules.get(RESULTS) or load(RESULTS, RESULTS_FILE)
+    results = own_module("result_pickler", "result_pickler")
     return results.dumps(value, beside)  # type: ignore[no-any-return]  # it is a module of any kind
 
 
@@ -243,12 +245,13 @@ def handed(kind: bytes, body: bytes, data: int) -> bytes | Parcels:
     """What came is a pickle, or says where one lies."""
     if kind in (FUNCTION, CALL):
         return body
-    return parcels_module().Parcels(body, data)  # type: ignore[no-any-return]  # as above
+    return own_module("parcels").Parcels(body, data)  # type: ignore[no-any-return]  # as above
 
 
-def parcels_module() -> Any:
-    """Most calls never need it."""
-    return sys.modules.get(PARCELS) or load(PARCELS, PARCELS_FILE)
+def own_module(name: str, file: str = "") -> Any:
+    """A module that most calls never need, under a name of its own."""
+    file, name = os.path.join(HERE, f"{file or 'python_' + name}.py"), BESIDE + name
+    return sys.modules.get(name) or load(name, file)
 
 
 def read(reader: Callable[..., Any], pickled: bytes | Parcels) -> Any:

@@ -32,9 +32,11 @@ from formation_p2p.core.workload.work import MAX_RESULT_BYTES
 from formation_p2p.host.drivers import python_child, python_parcels
 from formation_p2p.host.drivers.call_data import CallData, Handed
 from formation_p2p.host.drivers.call_result import GivenResult
+from formation_p2p.host.drivers.called import Called
 from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.machine import Machine, device_environment
-from formation_p2p.host.drivers.supervised import Called, Supervised
+from formation_p2p.host.drivers.member_environment import member_environment
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments.build import BuiltEnvironment
 from formation_p2p.host.machine.pythons import own_name
 
@@ -136,10 +138,16 @@ class WarmInterpreter(Called):
                     arguments,
                     home,
                     execution.limits,
-                    {**setup.variables, **device_environment(execution.device_ids)},
+                    {
+                        **setup.variables,
+                        **device_environment(execution.device_ids),
+                        **member_environment(execution.gang),
+                    },
                     str(setup.python),
                     setup.shown,
                     fds,
+                    execution.gang,
+                    execution.lease_id,
                 )
             except BaseException:
                 data.close()
@@ -168,7 +176,8 @@ class WarmInterpreter(Called):
         number, new = self._functions.number(execution.shared)
         function = b""
         if new:  # its descriptors go first, as it is read first
-            python = f"{context.python} {context.max_result_bytes}\n".encode()
+            how = " member" if context.as_member else ""
+            python = f"{context.python} {context.max_result_bytes}{how}\n".encode()
             function = self._piece(
                 python_child.FUNCTION, number, context.function, data.function, python
             )

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
@@ -19,6 +20,7 @@ from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, i
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
+from formation_p2p.host.drivers.saves import POLL_S, Saves, holder_of, name_of
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
@@ -60,7 +62,8 @@ class _Call(NamedTuple):
 
 
 class CallSession:
-    """The calls of one interpreter, until that has ended. In the `nursery` data is fetched."""
+    """The calls of one interpreter, until that has ended. In the `nursery` data is fetched, and
+    what calls save in `home` is kept."""
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class CallSession:
         contexts: Contexts,
         blobs: BlobAccess | None,
         nursery: trio.Nursery,
+        home: Path,
     ) -> None:
         self._turns = turns
         self._warm = warm
@@ -85,6 +89,8 @@ class CallSession:
         self._watching: trio.CancelScope | None = None
         self._blobs = blobs
         self._data = Prefetch(blobs, nursery, self._wake)
+        self._home = home
+        nursery.start_soon(self._keep_saves)
 
     async def run(self) -> None:
         try:
@@ -94,6 +100,20 @@ class CallSession:
             self._data.drop()
             for call in self._calls:
                 call.data.done(clean=False)
+
+    def _saves(self, execution: Execution) -> Saves:
+        execution_id = execution.execution_id
+        saved = partial(self._turns.saved, execution_id)
+        holder = holder_of(execution.lease_id)
+        return Saves(self._blobs, holder, saved, partial(self._turns.output, execution_id))
+
+    async def _keep_saves(self) -> None:
+        """Of the call that runs. Until cancelled."""
+        while True:
+            await trio.sleep(POLL_S)
+            if self._calls and trio.current_time() >= self._began_s + POLL_S:
+                which, execution, *_ = self._calls[0]
+                await self._saves(execution).take(self._home, name_of(which))
 
     async def _run(self) -> None:
         while True:
@@ -181,6 +201,9 @@ class CallSession:
                 refuse(self._turns, execution, found)
                 continue
             self._count += 1
+            if execution.restored is not None:
+                restored, name = execution.restored, name_of(self._count)
+                await self._saves(execution).restore(restored, self._home, name)
             self._weight += weight
             self._calls.append(_Call(self._count, execution, weight, found))
             if len(self._calls) == 1:
@@ -298,6 +321,8 @@ class CallSession:
             execution, counted = self._calls[0].execution, self._warm.task.holds_memory
             outcome = await gave.kept(outcome, execution, self._blobs, counted=counted)
         call = self._calls.popleft()
+        if isinstance(outcome, Failed):  # the last, from which it is tried again
+            await self._saves(call.execution).take(self._home, name_of(which))
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.MEMORY:
             had = format_bytes(call.execution.limits.enforced_memory_bytes)
             why = f"{outcome.message}the call has {had}; ask for more memory"

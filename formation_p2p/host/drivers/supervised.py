@@ -29,6 +29,7 @@ mistakes. Who may run what is for grants to say; a stranger's code belongs in th
 
 from __future__ import annotations
 
+import errno
 import logging
 import marshal
 import math
@@ -54,11 +55,14 @@ from formation_p2p.host.drivers.groups import ProcessGroup
 from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
 from formation_p2p.host.drivers.machine import (
     Machine,
-    base_environment,
     interpreter_environment,
     vendors_of,
 )
+from formation_p2p.host.drivers.running import runs_for
 from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, STOP
+from formation_p2p.host.gang.device import DeviceUser, device_from, hosts_at
+from formation_p2p.host.gang.device import around as device_around
+from formation_p2p.host.gang.ports import PortUser
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +83,11 @@ _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 class Launch:
     """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
     `shown` the folders that it may read in a sandbox beside what all tasks may, `writable` those
-    that it may write to beside its own. `root` is its own folder where that is not `folder` but
-    one above it, for several tasks of a lease."""
+    that it may write to beside its own, `counted` those of them whose content its lease has to
+    hold. `root` is its own folder where that is not `folder` but
+    one above it, for several tasks of a lease. `network` is the relay of the gang's network that
+    it is in, if any; `ports` is given the ports that it has in a network of its own; `lease_id` is
+    the lease that it is for."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -90,7 +97,11 @@ class Launch:
     passed_fds: tuple[int, ...] = ()
     shown: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
+    counted: tuple[Path, ...] = ()
     root: Path | None = None
+    network: DeviceUser | None = None
+    ports: PortUser | None = None
+    lease_id: str = ""
 
     @property
     def own(self) -> Path:
@@ -143,15 +154,34 @@ class Supervised:
                 if group is not None:
                     fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
                 around: tuple[str, ...] = ()
+                network, channel = launch.network, None
                 if machine.sandbox is not None:
                     around = machine.sandbox.command(
                         launch.own,
-                        network=launch.limits.network,
+                        network=launch.limits.network and network is None,
                         gpus=vendors_of(launch.environment),
                         shown=launch.shown,
                         writable=launch.writable,
+                        hosts=None if network is None else hosts_at(machine.home, network.rank),
                     )
                     fds["node"] = its(os.pidfd_open(os.getpid()))
+                shares_network = launch.limits.network and network is None
+                if launch.ports and machine.sandbox is not None and not shares_network:
+                    ports, its_ports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    held.callback(ports.close)
+                    passed.callback(its_ports.close)
+                    ports.setblocking(False)
+                    fds["ports"] = its_ports.fileno()
+                    held.callback(launch.ports.attach(ports))
+                passed_fds = launch.passed_fds
+                if network is not None:
+                    if machine.sandbox is None:
+                        raise OSError(errno.EPERM, "a gang's network needs a sandbox")
+                    channel, its_channel = socket.socketpair()
+                    passed.callback(channel.close)
+                    passed.callback(its_channel.close)
+                    passed_fds = (*passed_fds, its_channel.fileno())
+                    around = (*device_around(its_channel.fileno(), network.rank), *around)
                 stays = launch.root is not None and machine.sandbox is not None
                 order = partial(_order, machine, cores, group, fds, stays)
                 order_file = os.memfd_create("order")
@@ -172,10 +202,14 @@ class Supervised:
                     env=interpreter_environment(),
                     cwd="/",
                     start_new_session=True,
-                    pass_fds=(order_file, *fds.values(), *launch.passed_fds),
+                    pass_fds=(order_file, *fds.values(), *passed_fds),
                 )
-            task = cls(supervisor, control, outputs, group, order, order_file, stays)
-            held.push_async_callback(task._bury)
+                held.callback(runs_for(launch.lease_id, supervisor.pid))
+                task = cls(supervisor, control, outputs, group, order, order_file, stays)
+                held.push_async_callback(task._bury)
+                if network is not None and channel is not None:
+                    its_channel.close()
+                    held.callback(network.attach(await device_from(channel)))
             task._held = held.pop_all()
             return task
 
@@ -292,59 +326,6 @@ class Supervised:
             )
 
 
-@dataclass(slots=True)
-class Called:
-    """A Python program under supervision, and the non-blocking socket over which it is called; its
-    first argument is the descriptor of its own end. `close` it, whatever happens."""
-
-    task: Supervised
-    _calls: socket.socket
-
-    @staticmethod
-    async def started(
-        machine: Machine,
-        program: Path,
-        arguments: tuple[str, ...],
-        folder: Path,
-        limits: TaskLimits,
-        environment: Mapping[str, str],
-        python: str = sys.executable,
-        shown: tuple[Path, ...] = (),
-        passed_fds: tuple[int, ...] = (),
-    ) -> tuple[Supervised, socket.socket]:
-        """What to make one of. Raises OSError where this machine cannot start a process."""
-        calls, its_calls = socket.socketpair()
-        calls.setblocking(False)
-        with its_calls:
-            its_fd = its_calls.fileno()
-            launch = Launch(
-                argv=(python, "-I", "-u", str(program), str(its_fd), *arguments),
-                environment={
-                    **base_environment(folder),
-                    **interpreter_environment(),
-                    **environment,
-                },
-                folder=folder,
-                limits=limits,
-                passed_fds=(its_fd, *passed_fds),
-                shown=shown,
-            )
-            try:
-                return await Supervised.start(machine, launch), calls
-            except BaseException:
-                calls.close()
-                raise
-
-    def hang_up(self) -> None:
-        """Ends the wait for a reply, also where a fork of the node holds the other end."""
-        with suppress(OSError):
-            self._calls.shutdown(socket.SHUT_RDWR)
-
-    async def close(self) -> None:
-        self._calls.close()
-        await self.task.close()
-
-
 async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
     while True:
         try:
@@ -378,7 +359,7 @@ def _order(
             "env": dict(launch.environment),
             "stdin": launch.stdin,
             "folder": str(launch.folder),
-            "root": str(launch.own),
+            "counted": [str(each) for each in (launch.own, *launch.counted)],
             "again": stays,
             "silence_s": SILENCE_S,
             "cores": list(cores),

@@ -56,6 +56,10 @@ else:
 STOP = b"T"
 # There is another order.
 NEXT = b"N"
+# The node asks for a socket of the network that this is in: connected to a port of 127.0.0.1, or
+# listening there. One of these, two bytes with the port, and one that the answer repeats after an
+# error number or 0; with 0 the socket goes along.
+REACH, LISTEN = b"R", b"L"
 # A line of its own after the others: nothing runs, and another order may come.
 AGAIN = b"again\n"
 # While it waits for one, it looks this often whether the node is alive.
@@ -239,16 +243,19 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
     """Until the task has ended or is to be ended; how it ended, in words, and whether it did not
     do so by itself."""
     control, node_fd = order["fds"]["control"], order["fds"].get("node")
+    ports = order["fds"].get("ports")
     poll = select.poll()
-    for fd in filter(None, (control, wake, node_fd)):
+    for fd in filter(None, (control, wake, node_fd, ports)):
         poll.register(fd, select.POLLIN)
     memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
     sample_at, stop_at, silent = 0.0, None, 0
-    walk = storage_below(order["root"])
+    walk = storage_below(order["counted"])
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
             os.read(wake, 4096)
+        if ports in ready and not lead(ports):
+            poll.unregister(ports)
         status = reap(task, used)[1]
         if status is not None:
             code = os.waitstatus_to_exitcode(status)
@@ -284,7 +291,40 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
                 if time.monotonic() > walk_until:
                     break
             else:
-                walk = storage_below(order["root"])
+                walk = storage_below(order["counted"])
+
+
+def lead(ports: int) -> bool:
+    """Hands a socket to the node. False where that asks for none any more."""
+    import _socket  # which few tasks need
+
+    channel = _socket.socket(fileno=os.dup(ports))
+    made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
+    try:
+        asked = channel.recv(4)
+        if len(asked) < 4:
+            return False
+        problem, address = 0, ("127.0.0.1", int.from_bytes(asked[1:3], "big"))
+        try:
+            if asked[:1] == LISTEN:
+                made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+                made.bind(address)
+                made.listen(64)
+            else:
+                made.connect(address)
+        except BlockingIOError:
+            pass  # it is being connected
+        except OSError as error:
+            problem = error.errno or errno.EIO
+        fd = made.fileno().to_bytes(4, sys.byteorder)
+        handed = [] if problem else [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd)]
+        channel.sendmsg([bytes([problem]) + asked[3:]], handed)
+    except OSError:
+        return False  # the node is gone
+    finally:
+        made.close()
+        channel.close()
+    return True
 
 
 def silent_for(heart: int) -> float:
@@ -379,11 +419,11 @@ def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
     return 1024 * held + max(1024 * shared, files)
 
 
-def storage_below(folder: str) -> Iterator[int]:
-    """Bytes on the disk that all below the folder takes, as far as counted; after every entry."""
+def storage_below(folders: list[str]) -> Iterator[int]:
+    """Bytes on the disk that all below the folders takes, as far as counted; after every entry."""
     used = 0
     linked: set[int] = set()
-    waiting = [folder]
+    waiting = list(folders)
     while waiting:
         place = waiting.pop()
         try:

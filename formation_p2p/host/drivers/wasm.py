@@ -27,10 +27,11 @@ from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import WasmSpec
 from formation_p2p.host.drivers import wasm_runner
+from formation_p2p.host.drivers.called import Called
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import Program, cannot_start, write_files
-from formation_p2p.host.drivers.supervised import Called, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.machine.folders import remove_folder
 
 _RUNNER: Final = Path(wasm_runner.__file__)
@@ -68,7 +69,9 @@ class _Runner(Called):
         folder = Path(tempfile.mkdtemp(prefix="wasm-", dir=execution.scratch.parent))
         memory = (str(memory_of_module(execution)),)
         try:
-            started = await cls.started(machine, _RUNNER, memory, folder, execution.limits, {})
+            started = await cls.started(
+                machine, _RUNNER, memory, folder, execution.limits, {}, lease_id=execution.lease_id
+            )
         except BaseException:
             await remove_folder(folder)
             raise

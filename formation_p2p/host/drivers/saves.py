@@ -1,0 +1,111 @@
+"""What a task saves while it runs: a file that it writes, which the node takes and keeps.
+
+The variable FORMATION_CHECKPOINT names the file. The task writes another one beside it and renames
+that, so that the node never sees half of one; the newest counts. Where the task was started again,
+what it had saved lies in the file of that name with `.restored` behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
+from formation_p2p.host.drivers.driver import BlobAccess, Stream
+from formation_p2p.host.drivers.program import read_file
+
+log = logging.getLogger(__name__)
+
+VARIABLE: Final = "FORMATION_CHECKPOINT"
+FILE: Final = ".checkpoint"
+RESTORED: Final = ".restored"
+# So often is looked for a new one: of a task that saves all the time, two a second are kept.
+POLL_S: Final = 0.5
+_TAKEN: Final = ".taken"
+
+
+def name_of(which: int) -> str:
+    """Of the file of a call, in the home of its interpreter (python_child.py)."""
+    return f"{FILE}-{which}"
+
+
+def holder_of(lease_id: str) -> str:
+    """Under which name the newest of a lease is kept, to be released with it."""
+    return f"saved-{hashlib.sha256(lease_id.encode()).hexdigest()[:32]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """Of one execution. `holder` is that of its lease: see `holder_of`. `saved` is told of what is
+    kept, `output` takes what the task is told."""
+
+    blobs: BlobAccess | None
+    holder: str
+    saved: Callable[[Blob], None]
+    output: Callable[[Stream, bytes], None]
+
+    async def restore(self, blob: Blob | None, folder: Path, name: str = FILE) -> None:
+        """Put what the task had saved where it finds it. One that cannot be had is left out: the
+        task begins anew, and is told."""
+        if blob is None or self.blobs is None:
+            return
+        try:
+            await self.blobs.copies([(folder / (name + RESTORED), blob)])
+        except FormationError as error:
+            self._tell(f"the checkpoint cannot be had, so it begins anew: {error}")
+
+    async def watch(self, folder: Path) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(POLL_S)
+            await self.take(folder)
+
+    async def take(self, folder: Path, name: str = FILE) -> None:
+        """Keep what lies there, if anything does."""
+        if self.blobs is None or not (folder / name).exists():
+            return
+        try:
+            content = await trio.to_thread.run_sync(_taken, folder, name)
+        except OSError as error:
+            log.warning("a checkpoint cannot be read: %s", error)
+            return
+        if len(content) > MAX_CHECKPOINT_BYTES:
+            self._tell(
+                f"a checkpoint of more than {format_bytes(MAX_CHECKPOINT_BYTES)} is not kept"
+            )
+            return
+        try:
+            await self.blobs.release(self.holder)
+            blob = await self.blobs.add(content, self.holder)
+        except FormationError as error:
+            self._tell(f"a checkpoint is not kept: {error}")
+        else:
+            self.saved(blob)
+
+    def _tell(self, text: str) -> None:
+        log.warning("%s", text)
+        self.output("stderr", f"[{text}]\n".encode())
+
+
+def _taken(folder: Path, name: str) -> bytes:
+    """The content of a file, which is removed; of a large one a byte more than is kept. Raises
+    OSError."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.rename(name, name + _TAKEN, src_dir_fd=place, dst_dir_fd=place)
+        try:
+            return read_file(folder, name + _TAKEN, MAX_CHECKPOINT_BYTES + 1)
+        finally:
+            os.unlink(name + _TAKEN, dir_fd=place)
+    finally:
+        os.close(place)
