@@ -12,6 +12,7 @@ from typing import Final
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS
 from simulations.geometry import GEOMETRIES, MAX_BUCKETS
+from simulations.homes import nat_arguments, nat_of
 from simulations.latency import Latencies
 from simulations.town import GATES, Plan
 
@@ -64,6 +65,7 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--loss", type=_share, default=0.0, help="share of messages that never arrive")
     add("--liars", type=_share, default=0.0, help="share of nodes that answer with lies")
     add("--clients", type=_share, default=0.0, help="share of nodes that nobody can dial")
+    nat_arguments(arguments)
     add("--partition", type=_partition, help="AFTER:FOR:SHARE, in minutes; 2:3:0.5 cuts in half")
     add("--latency", type=Path, help="matrix of round trips in ms (default: PlanetLab's if there)")
     add("--dial-round-trips", type=_not_negative, default=DIAL_ROUND_TRIPS)
@@ -75,6 +77,18 @@ def parser(program: str, what: str) -> argparse.ArgumentParser:
     )
     add("--replicas", type=count(1, 20), default=DiscoveryParameters().replicas)
     add("--json", action="store_true", help="print JSON")
+    return arguments
+
+
+def storm_parser(program: str, what: str) -> argparse.ArgumentParser:
+    """Of a program whose seed draws what befalls real processes."""
+    arguments = argparse.ArgumentParser(
+        prog=f"python -m {program}",
+        description=what,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    arguments.add_argument("--seed", type=count(0, 2**31), default=1, help="draws what happens")
+    arguments.add_argument("--json", action="store_true", help="print one line of JSON")
     return arguments
 
 
@@ -98,6 +112,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         loss=arguments.loss,
         liars=arguments.liars,
         clients=arguments.clients,
+        nat=nat_of(arguments),
         dial_round_trips=arguments.dial_round_trips,
         ttl_s=arguments.ttl,
         replicas=arguments.replicas,

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEvent
@@ -32,6 +33,7 @@ from formation_p2p.core.peer.peer import Peer
 from formation_p2p.sim.world import World
 from simulations.cluster import Cluster, draw_cluster
 from simulations.faults import Faults
+from simulations.homes import NO_NAT, Nat, nat_arguments, nat_of
 from simulations.invariants import Happened, Invariants, Violation
 
 # After the faults, the work must be done within this: the jobs have hundreds of seconds of it,
@@ -70,12 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         seeds = range(arguments.seed, arguments.seed + 1)
     else:
         seeds = arguments.seeds
+    nat = nat_of(arguments)
     began_s = time.perf_counter()
     figures: dict[str, object] = {"seeds": len(seeds), "violations": 0, "failing_seeds": []}
     failing: list[int] = []
     seen: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    for reported in _tell_all(seeds, arguments.jobs, trace=arguments.trace):
+    for reported in _tell_all(seeds, arguments.jobs, nat, trace=arguments.trace):
         seen.update(reported.seen)
         faults.update(reported.faults)
         if reported.invariant is not None:
@@ -84,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"seed {reported.seed}: {reported.invariant}: {reported.what}", file=out)
             for line in reported.story:
                 print(f"    {line}", file=out)
-            print(f"    again: {_again(reported.seed)}", file=out, flush=True)
+            print(f"    again: {_again(reported.seed, nat)}", file=out, flush=True)
     figures |= {"violations": len(failing), "failing_seeds": failing}
     if arguments.json:
         took_s = round(time.perf_counter() - began_s, 1)
@@ -102,6 +105,7 @@ def run_seed(
     trace: bool = False,
     peer: type[Peer] = Peer,
     parameters: PeerParameters = PARAMETERS,
+    nat: Nat = NO_NAT,
 ) -> Told:
     """One seed from its beginning to the check at its end, with this kind of peer."""
     world = World(seed, lean=True, parameters=parameters)  # streams encode all the same
@@ -121,7 +125,7 @@ def run_seed(
     faults: Faults | None = None
     with _collector_paused():
         try:
-            cluster = draw_cluster(seed, world)
+            cluster = draw_cluster(seed, world, nat)
             faults = Faults(cluster, invariants)
             if trace:
                 faults.reported = lambda what: print(f"{world.now_s:9.3f} == {what}")
@@ -142,20 +146,25 @@ def run_seed(
                 invariant, what, about = "no peer raises or spins", traceback.format_exc(), ()
             story = tuple(_last(invariants.story, about, world))
             return Told(seed, invariant, what, story)
-    return Told(seed, seen=invariants.seen, faults=faults.happened, virtual_s=world.now_s)
+    seen = invariants.seen
+    if world.routers is not None:
+        seen.update(world.routers.made)
+    return Told(seed, seen=seen, faults=faults.happened, virtual_s=world.now_s)
 
 
-def _tell_all(seeds: Iterable[int], jobs: int, *, trace: bool) -> Iterator[Told]:
+def _tell_all(seeds: Iterable[int], jobs: int, nat: Nat, *, trace: bool) -> Iterator[Told]:
     if jobs == 1 or trace:
         for seed in seeds:
-            yield run_seed(seed, trace=trace)
+            yield run_seed(seed, trace=trace, nat=nat)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds)
+        yield from pool.imap(partial(run_seed, nat=nat), seeds)
 
 
-def _again(seed: int) -> str:
-    return f"python -m simulations.chaos --seed {seed} --trace"
+def _again(seed: int, nat: Nat) -> str:
+    kinds = ",".join(f"{kind}={weight}" for kind, weight in nat.kinds.items())
+    behind = f" --nat {nat.share} --nat-kinds {kinds}" if nat.share else ""
+    return f"python -m simulations.chaos --seed {seed}{behind} --trace"
 
 
 def _last(story: Iterable[Happened], about: tuple[str, ...], world: World) -> list[str]:
@@ -223,6 +232,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=_seeds, default=range(1, 101), metavar="A..B", help="both included")
     add("--seed", type=int, help="this one alone")
     add("--trace", action="store_true", help="print all that happens but for the DHT's part")
+    nat_arguments(parser)
     add("--jobs", type=int, default=1, help="so many processes (default: 1)")
     add("--json", action="store_true", help="print JSON")
     return parser

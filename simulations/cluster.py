@@ -24,8 +24,10 @@ from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import Clock, SimNode
+from formation_p2p.sim.routers import Routers
 from formation_p2p.sim.streams import Streams
 from formation_p2p.sim.world import World
+from simulations.homes import NO_NAT, Homes, Nat
 
 # Quartz is off by some 50 parts in a million, and twice that between two; calendars by seconds.
 MAX_DRIFT: Final = 1e-4
@@ -46,6 +48,8 @@ MOST_LARGE: Final = 20
 ORDERED_SHARE: Final = 0.3
 LEARNT_SHARE: Final = 0.2
 LEARNT_MORE_BYTES: Final = 512 * MIB
+# To learn that others cannot dial it, reserve, and announce itself by that.
+MEET_S: Final = 20.0
 # The longest that ending what runs under a lease takes.
 MAX_FENCE_S: Final = 2.0
 
@@ -66,7 +70,8 @@ class Cluster:
     seed: int
     chance: random.Random
     world: World
-    gate: SimNode
+    gates: list[SimNode]
+    homes: Homes | None = None
     workers: list[SimNode] = field(default_factory=list)
     schedulers: list[SimNode] = field(default_factory=list)
     serves: dict[str, Serve] = field(default_factory=dict)
@@ -79,9 +84,13 @@ class Cluster:
 
     # -- who is there ---------------------------------------------------------------------------
 
+    def add(self, name: str, serve: Serve | None) -> SimNode:
+        router = None if self.homes is None else self.homes.router()
+        return self.world.add(name, serve=serve, router=router, gates=self.gates)
+
     def add_worker(self) -> SimNode:
         name = f"worker {len(self.workers)}"
-        node = self.world.add(name, serve=self._machine(name))
+        node = self.add(name, self._machine(name))
         self.workers.append(node)
         return node
 
@@ -206,8 +215,9 @@ def result_of(payload: bytes) -> bytes:
     return payload.replace(LARGE, bytes(LARGE_BYTES))
 
 
-def draw_cluster(seed: int, world: World) -> Cluster:
-    """All have met, and nothing has been submitted."""
+def draw_cluster(seed: int, world: World, nat: Nat = NO_NAT) -> Cluster:
+    """All have met, and nothing has been submitted. With `nat` there are two gates, as a network
+    has that is not to stop with one."""
     chance = random.Random(f"{seed}/cluster")
     world.streams = Streams(world, random.Random(f"{seed}/streams"))
     wires = random.Random(f"{seed}/wires")
@@ -223,7 +233,12 @@ def draw_cluster(seed: int, world: World) -> Cluster:
     world.latency = latency
     fences = random.Random(f"{seed}/fences")
     world.fence_s = lambda: fences.choice((0.001, 0.05, MAX_FENCE_S))
-    cluster = Cluster(seed, chance, world, world.add("gate"))
+    homes: Homes | None = None
+    gates = ["gate", "gate 2"] if nat.share else ["gate"]
+    if nat.share:
+        world.routers = Routers(world, frozenset(gates))
+        homes = Homes(nat, world.routers, random.Random(f"{seed}/homes"))
+    cluster = Cluster(seed, chance, world, [world.add(name) for name in gates], homes)
     world.run = cluster.run
     world.clock_of = lambda name: _clock(random.Random(f"{seed}/{name}/clock"))
     for _ in range(chance.randint(2, 8)):
@@ -231,13 +246,13 @@ def draw_cluster(seed: int, world: World) -> Cluster:
     for number in range(chance.randint(1, 3)):
         name = f"scheduler {number}"
         serve = cluster._machine(name) if chance.random() < 0.2 else None
-        node = world.add(name, serve=serve)
+        node = cluster.add(name, serve)
         writes = random.Random(f"{seed}/{name}/disk")
         node.disk = Disk(world, partial(writes.choice, (0.0005, 0.005, 0.03)))
         cluster.schedulers.append(node)
         if serve is not None:
             cluster.workers.append(node)
-    world.elapse(3.0)
+    world.elapse(3.0 if homes is None else MEET_S)
     return cluster
 
 

@@ -175,6 +175,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _refused(arguments: argparse.Namespace) -> str | None:
     """Why what is asked for cannot be measured, if it cannot."""
+    if arguments.nat and (arguments.laid_out or arguments.placed or arguments.clients):
+        return "--nat is for towns whose people join: without --laid-out, --placed and --clients"
     if arguments.announcing is not None and not arguments.placed:
         return "--announcing is for --placed workers; without it all announce themselves"
     if not arguments.placed or is_resumed(arguments):

@@ -55,6 +55,8 @@ class Faults:
             self._join,
             self._cancel,
         ]
+        if self._cluster.homes is not None:
+            kinds += [self._crash_gate, self._crash_gate, self._flush, self._flush]
         # Not every seed has every kind: what hides a fault is often another one.
         some = chance.sample(kinds, chance.randint(1, len(kinds)))
         self._world.loss = chance.choice((0.0, 0.0, 0.01, 0.05))
@@ -72,7 +74,7 @@ class Faults:
         for a, b in sorted(self._cuts):
             world.heal(world.nodes[a], world.nodes[b])
         self._cuts.clear()
-        for node in self._cluster.members:
+        for node in [*self._cluster.gates, *self._cluster.members]:
             if node.disk is not None:
                 node.disk.is_full = False
             self._resume(node)
@@ -119,6 +121,18 @@ class Faults:
             self._world.kill(node)
             self._went_down(node)
 
+    def _crash_gate(self) -> None:
+        self._crash(self._some(self._cluster.gates))
+
+    def _flush(self) -> None:
+        """A router restarts, or gets another address."""
+        assert self._cluster.homes is not None
+        assert self._world.routers is not None
+        if routers := self._cluster.homes.routers:
+            router = self._chance.choice(routers)
+            self._tell(f"flush: {router.kind} {router.host}")
+            self._world.routers.flush(router)
+
     def _power_off(self) -> None:
         node = self._some(self._cluster.members)
         if node is not None:
@@ -137,16 +151,16 @@ class Faults:
             self._cluster.restart(node)
 
     def _cut(self) -> None:
-        members = [*self._cluster.members, self._cluster.gate]
+        members = [*self._cluster.members, *self._cluster.gates]
         self._part([self._chance.sample(members, 2)[:2]], "cut")
 
     def _isolate(self) -> None:
         node = self._chance.choice(self._cluster.members)
-        others = [*self._cluster.members, self._cluster.gate]
+        others = [*self._cluster.members, *self._cluster.gates]
         self._part([[node, other] for other in others if other is not node], "isolate")
 
     def _split(self) -> None:
-        members = [*self._cluster.members, self._cluster.gate]
+        members = [*self._cluster.members, *self._cluster.gates]
         self._chance.shuffle(members)
         half = self._chance.randint(1, len(members) - 1)
         self._part([[a, b] for a in members[:half] for b in members[half:]], "split")

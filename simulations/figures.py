@@ -39,6 +39,10 @@ def of_queries(outcomes: Sequence[Outcome]) -> Figures:
         "dead_share": share(
             sum(each.dead for each in outcomes), sum(each.offered for each in outcomes)
         ),
+        "reached_share": share(
+            sum(each.reached for each in outcomes),
+            sum(each.offered - each.dead for each in outcomes),
+        ),
         "lookups_cold_p50": percentile((each.lookups for each in cold), 50),
         "lookups_cold_p95": percentile((each.lookups for each in cold), 95),
         "lookups_warm_p50": percentile((each.lookups for each in near + far), 50),

@@ -145,7 +145,8 @@ class Placed:
         worker.checked = CheckedProfile(signed, names_of(signed.profile, self._network_id))
         announcer._signed, announcer._announced = signed, signed.profile.capacity
         announcer._round, announcer._stored, announcer._acknowledged = _ROUNDS, True, False
-        announcer._last_s, announcer._due_s = at.mono_s, worker.due_s
+        announcer._pace.published(at)
+        announcer._due_s = worker.due_s
 
     def _replicas(self, name: bytes) -> list[Key]:
         return self._register.nearest(key_of(name), self._names[name].replicas)

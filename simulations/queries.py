@@ -7,13 +7,16 @@ first's (warm: its shard is known), and one of any key (warm: how deep the shard
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.keyspace import key_of, prefix
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.records.profile import Profile
 from simulations.geometry import Bucket
 from simulations.town import Resident, Town
 
@@ -34,7 +37,8 @@ _NEXT: Final[dict[Warmth, Warmth]] = {"cold": "near", "near": "far"}
 class Outcome:
     """One query. `due` are the TOP nearest of all live members, `found` those of them that were
     offered; `offered` are the TOP nearest of the answer, of which `dead` had gone. `exact`: the
-    answer's nearest live ones are those due, in their order."""
+    answer's nearest live ones are those due, in their order. `reached`: the live ones of those
+    offered that the asker gets a connection to, by what they announce."""
 
     bucket: str
     warmth: Warmth
@@ -43,6 +47,7 @@ class Outcome:
     found: int
     offered: int
     dead: int
+    reached: int
     lookups: int
     messages: int
     latency_s: float
@@ -89,7 +94,7 @@ class Queries:
                 return
             spent = node.messages["explain"] - messages
             took_s = world.now_s - began_s
-            self.outcomes.append(self._judged(bucket, warmth, explained, spent, took_s))
+            self.outcomes.append(self._judged(asker, bucket, warmth, explained, spent, took_s))
             if warmth in _NEXT:
                 after = _NEXT[warmth]
                 following = self._near(name) if after == "near" else self._name()
@@ -101,7 +106,13 @@ class Queries:
         self.refused += len(node.refused) - refused
 
     def _judged(
-        self, bucket: Bucket, warmth: Warmth, explained: Explained, messages: int, took_s: float
+        self,
+        asker: Resident,
+        bucket: Bucket,
+        warmth: Warmth,
+        explained: Explained,
+        messages: int,
+        took_s: float,
     ) -> Outcome:
         town, decision = self.town, explained.decision
         due = town.registers[bucket.name].nearest(decision.target, TOP)
@@ -118,10 +129,31 @@ class Queries:
             found=len(set(due) & set(judged)),
             offered=len(offered),
             dead=offered.count(None),
+            reached=self._reached(asker, [each.profile for each in decision.ranked[:TOP]]),
             lookups=explained.trace.lookups,
             messages=messages,
             latency_s=took_s,
         )
+
+    def _reached(self, asker: Resident, offered: Sequence[Profile]) -> int:
+        """Of the live ones; what had to be dialled is closed again."""
+        world = self.town.world
+        live = [each for each in offered if each.peer_id in self.town.residents]
+        if world.routers is None:
+            return len(live)
+        reached = 0
+        for profile in live:
+            other = world.peers[profile.peer_id]
+            if other is asker.node:
+                reached += 1
+                continue
+            before = world.routers.link(asker.node, other)
+            contact = Contact(profile.peer_id, profile.addresses)
+            link = world.routers.way(asker.node, contact)
+            reached += link is not None and not link.is_stalled
+            if link is not None and before is None:
+                world.routers.drop(asker.node, other)
+        return reached
 
     def _name(self) -> str:
         return f"task {self.rng.getrandbits(64):x}"

@@ -43,7 +43,7 @@ from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State
-from simulations.arguments import count, positive
+from simulations.arguments import positive, storm_parser
 from simulations.namespaces import Forbidden, Namespaces
 from simulations.node_process import NodeProcess, until_said
 from simulations.realscheduler import SUBMIT_S
@@ -369,14 +369,9 @@ def _ended(cluster: Cluster) -> Iterator[None]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.realchaos",
-        description="Processes that are killed, stopped and cut off: every task ends once.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    what = "Processes that are killed, stopped and cut off: every task ends once."
+    parser = storm_parser("simulations.realchaos", what)
     parser.add_argument("--seconds", type=positive, default=60.0, help="faults come for so long")
-    parser.add_argument("--seed", type=count(0, 2**31), default=1, help="draws the faults")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -13,9 +13,11 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.sim.connections import DIAL_ROUND_TRIPS, Connections
 from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.routers import Routers
 from formation_p2p.sim.world import World
 from simulations.churn import Churn
 from simulations.geometry import RARE, buckets, levels, machine
+from simulations.homes import NO_NAT, Homes, Nat
 from simulations.latency import Latencies
 from simulations.liars import lying
 from simulations.placed import Placed
@@ -59,6 +61,7 @@ class Plan:
     loss: float = 0.0
     liars: float = 0.0
     clients: float = 0.0
+    nat: Nat = NO_NAT
     dial_round_trips: float = DIAL_ROUND_TRIPS
     ttl_s: float = DiscoveryParameters().ttl_s
     replicas: int = DiscoveryParameters().replicas
@@ -86,10 +89,15 @@ class Town:
             plan.seed,
             lean=True,
             loss=plan.loss,
-            connections=Connections(plan.dial_round_trips),
+            connections=None if plan.nat.share else Connections(plan.dial_round_trips),
             trace=None if trace is None else trace.delivered,
             parameters=PeerParameters(discovery=self._discovery),
         )
+        self.homes: Homes | None = None
+        if plan.nat.share:
+            gates = frozenset(f"gate{number}" for number in range(GATES))
+            self.world.routers = routers = Routers(self.world, gates)
+            self.homes = Homes(plan.nat, routers, random.Random(f"{plan.seed}/homes"))
         self.placed: Placed | None = None
         self.announcing: list[SimNode] = []  # of the placed, those who do
         one_way_s = latencies.one_way_s()
@@ -263,11 +271,14 @@ class Town:
 
     def _node(self, name: str, gates: list[SimNode], *, liar: bool = False) -> SimNode:
         site = self._rng.randrange(self._sites)
+        # Gates, and those who answer with lies, are dialled.
+        at_home = None if liar or gates is self._gates else self.homes
         return self.world.add(
             name,
             gates=tuple(gates),
             site=site,
             public=True,
+            router=None if at_home is None else at_home.router(),
             disguise=lying(self.plan.seed, name) if liar else None,
             asleep=True,
         )

@@ -1,18 +1,28 @@
 """What all tests have in common."""
 
+import gc
 import sys
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
-# How long one example takes says more about what else the machine does.
-settings.register_profile("formation", deadline=None)
+# How long one example takes says more about what else the machine does. `--hypothesis-profile=long`
+# draws many more.
+settings.register_profile("formation", deadline=None, max_examples=50)
+settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("formation")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported and collected stays: the garbage collector need not look through it
+    each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

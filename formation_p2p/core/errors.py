@@ -10,7 +10,10 @@ A refusal is not an error: a peer that refuses has behaved well. `Refusal`s trav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
+
+# Of a peer id, as people see it (core/identity.py).
+_END_CHARS: Final = 8
 
 
 class FormationError(Exception):
@@ -34,9 +37,11 @@ class AmbiguousPeer(InvalidInput):
     """Several peers go by the name, or have the end of an id, that a person gave: `candidates`."""
 
     def __init__(self, field: str, text: str, candidates: Sequence[str]) -> None:
-        listed = ", ".join(candidates[:8]) + (" and more" if len(candidates) > 8 else "")
+        ends = [each[-_END_CHARS:] for each in candidates]
+        shown = ends if len(set(ends)) == len(ends) else candidates
+        listed = ", ".join(shown[:8]) + (" and more" if len(candidates) > 8 else "")
         problem = f"{text!r} may be any of {len(candidates)} peers: {listed}"
-        super().__init__(field, f"{problem}; write the id of the one that is meant")
+        super().__init__(field, f"{problem}; write the end of the one that is meant")
         self.candidates = tuple(candidates)
 
 

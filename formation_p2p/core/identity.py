@@ -144,8 +144,13 @@ class Identity:
 
     @property
     def seed(self) -> bytes:
-        """The secret. For the key file and libp2p's key pair only."""
+        """The secret. For the key file only."""
         return self._private.private_bytes_raw()
+
+    @property
+    def libp2p_public_key(self) -> bytes:
+        """The public key as libp2p's protobuf."""
+        return _PUBLIC_KEY_PREFIX + self.public_key
 
     @property
     def key(self) -> Key:

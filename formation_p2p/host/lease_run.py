@@ -14,10 +14,12 @@ import trio
 from formation_p2p.core.execution.effects import (
     Execute,
     ExecutionOutput,
+    ExecutionSaved,
     ExecutionsEnded,
     ExecutionStarted,
     Work,
 )
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import (
     UNMEASURED,
     Ended,
@@ -28,6 +30,7 @@ from formation_p2p.core.workload.outcome import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
 from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.host.gang.place import MemberPlace
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +40,12 @@ SHORT_S: Final = 0.05
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 _NOT_BEGUN: Final = Failed(FailureKind.CANCELLED, "it was taken back before it began")
 
-LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionsEnded
+LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionSaved | ExecutionsEnded
 
 
 class LeaseRun:
-    """`emit` gets what happens. It is the `Turns` of a driver that takes many at once.
+    """`emit` gets what happens; `gang` is what the lease is a member of. It is the `Turns` of a
+    driver that takes many at once.
 
     `add`, `kill`, `pause` and `go_on` return at once; `run` is over when `stop` was called and
     all is dead.
@@ -53,12 +57,14 @@ class LeaseRun:
         driver: Driver | LeaseDriver | None,
         scratch_root: Path,
         emit: Callable[[LeaseEvent], None],
+        gang: Callable[[], MemberPlace | None] = lambda: None,
     ) -> None:
         self.lease_id = execute.lease_id
         self._under = execute  # whose `work` is only the first of it
         self._driver = driver
         self._scratch_root = scratch_root
         self._emit = emit
+        self._gang = gang
         self._waiting: deque[Work] = deque()
         self._taken: dict[str, Work] = {}
         self._current = ""
@@ -163,6 +169,9 @@ class LeaseRun:
         self.flush()
         self._emit(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
 
+    def saved(self, execution_id: str, blob: Blob) -> None:
+        self._emit(ExecutionSaved(self.lease_id, execution_id, blob))
+
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((trio.current_time() - self._began_s) * 1e6)
         del self._taken[execution_id]
@@ -240,6 +249,8 @@ class LeaseRun:
             needs.network_mbps > 0,
             needs.python,
             under.owner,
+            self._gang(),
+            work.restored,
         )
 
     async def _announce(self) -> None:
@@ -267,6 +278,9 @@ class _Report:
 
     def output(self, stream: Stream, data: bytes) -> None:
         self.run.output(self.attempt_id, stream, data)
+
+    def saved(self, blob: Blob) -> None:
+        self.run.saved(self.attempt_id, blob)
 
     def used(self, usage: Usage) -> None:
         self.usage = usage

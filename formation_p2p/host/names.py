@@ -32,6 +32,11 @@ def name_of(peer_id: str) -> str | None:
     return _names.get(peer_id)
 
 
+def named_peers() -> frozenset[str]:
+    """All those whose name is known."""
+    return frozenset(_names)
+
+
 def is_name(text: str) -> bool:
     """Whether a peer that is known goes by it."""
     return text in _names.values()

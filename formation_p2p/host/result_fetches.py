@@ -17,16 +17,14 @@ from formation_p2p.core.dispatch.fetch import (
     ResultLost,
     StopFetch,
 )
-from formation_p2p.core.errors import FormationError, NodeClosed
+from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.content import Content
-from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
     from formation_p2p.host.blobs.private import PrivateExchange
-    from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -96,32 +94,3 @@ class ResultFetches:
         if self._journal is None:
             return arrived
         return await self._journal.kept(asked.job_id, asked.blob.name, arrived)
-
-
-class WantedResult:
-    """One that its worker keeps, for `Node.fetch_result`: begun and cancelled from another thread.
-    `ended` is called once, on the node's."""
-
-    def __init__(
-        self, blob: PrivateBlob, ended: Callable[[Content | FormationError], None]
-    ) -> None:
-        self._blob = blob
-        self._ended = ended
-        self._scope = trio.CancelScope()
-
-    def start(self, shell: Shell) -> None:
-        shell.do(self._run, shell)
-
-    def cancel(self, shell: Shell) -> None:
-        self._scope.cancel()
-
-    async def _run(self, shell: Shell) -> None:
-        outcome: Content | FormationError = NodeClosed("the node was left meanwhile")
-        try:
-            with self._scope:
-                assert shell.exchange.private is not None, "a node has private blobs"
-                outcome = await shell.exchange.private.result(self._blob)
-        except FormationError as error:
-            outcome = error
-        finally:
-            self._ended(outcome)

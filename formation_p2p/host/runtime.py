@@ -1,7 +1,7 @@
 """The thread that hosts the node: one trio loop, started again when the network stack crashes.
 
-py-libp2p runs on trio alone, and an application's asyncio loop may come and go; so the whole
-node lives in a thread of its own, and callers cross over once for each operation.
+The stack runs on trio alone, and an application's asyncio loop may come and go; so the whole node
+lives in a thread of its own, and callers cross over once for each operation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import Final
 import trio
 
 from formation_p2p.core.errors import LocalError, NodeClosed
+from formation_p2p.core.nat.reached import Reached, Way
 from formation_p2p.core.peer.effects import UserEffect
+from formation_p2p.core.trust.network import Membership
+from formation_p2p.host.machine.descriptors import raise_descriptor_limit
+from formation_p2p.host.net.circuit_settings import CircuitSettings
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import LEAVE_S, Shell
 
@@ -51,7 +55,7 @@ class Runtime:
         self._stop_asked = threading.Event()
         self._thread = threading.Thread(target=self._main, name="formation", daemon=True)
         self._bound: tuple[str, ...] = ()
-        self.addresses: tuple[str, ...] = ()
+        self._addresses: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Blocks until the network is up. Raises LocalError where it does not come up; `stop` is
@@ -62,6 +66,19 @@ class Runtime:
             raise LocalError(f"the network did not start within {within_s:.0f} s; see the log")
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What peers are told now, or were last."""
+        if (shell := self._shell) is not None:
+            self._addresses = shell.addresses
+        return self._addresses
+
+    @property
+    def reached(self) -> Reached:
+        """By which ways others reach this node, as it knows by now."""
+        shell = self._shell
+        return Reached(Way.UNKNOWN) if shell is None else shell.reached
 
     def call(self, function: Callable[[Shell], None]) -> None:
         """Have the node's thread do something soon. From any thread; does not wait.
@@ -118,17 +135,34 @@ class Runtime:
                     self._token = self._shell = None
 
     async def _host(self) -> None:
-        # Here, since importing py-libp2p takes a second and 70 MB, and much that imports this
-        # package starts no node.
+        # Here, since importing the stack takes half a second, and much that imports this package
+        # starts no node.
         from formation_p2p.host.blobs.exchange import Exchange
         from formation_p2p.host.blobs.private import PrivateExchange
         from formation_p2p.host.blobs.remote import RemoteBlobs
         from formation_p2p.host.blobs.stage_outputs import keep_outputs
+        from formation_p2p.host.net.parameters import DEFAULTS, GATE
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
+        membership = Membership(config.network.root_public_key)
         # After a crash, at the port that others know.
-        stack = Stack(config.identity, self._bound or config.listen, announce=config.announce)
+        stack = Stack(
+            config.identity,
+            self._bound or config.listen,
+            announce=config.announce,
+            gates=(gate.peer_id for gate in config.network.contacts()),
+            parameters=DEFAULTS if config.relay is None else GATE,
+            circuits=CircuitSettings(
+                grant=lambda: exchange.grant,
+                admits=lambda *shown: membership.denies_membership(*shown) is None,
+                gates=config.network.contacts(),
+                relay=config.relay,
+                reserves=config.reserves,
+            ),
+        )
+        if config.relay is not None:
+            raise_descriptor_limit()
         remote = RemoteBlobs(stack, config.network.grant)
         own = config.identity.peer_id
         private = PrivateExchange(
@@ -139,7 +173,7 @@ class Runtime:
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             shell.do(keep_outputs, stack, exchange, shell.peer.scheduler.jobs)
-            self._bound, self.addresses = stack.addresses, stack.announced
+            self._bound, self._addresses = stack.bound, stack.announced
             with self._lock:
                 self._token, self._shell = trio.lowlevel.current_trio_token(), shell
             if self._stop_asked.is_set():  # before there was a shell to be told

@@ -16,6 +16,7 @@ from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.net.remembered import RememberedPeers
 from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.members import SeenMembers
@@ -40,12 +41,16 @@ class RuntimeConfig:
     shares_memory: bool = True
     journal: Journal | None = None
     name: str = ""
+    # As a gate; and whether to reserve at others', whatever peers say of this node's reach.
+    relay: RelaySettings | None = None
+    reserves: bool | None = None
     observers: Sequence[Observe] = ()
     reputation: Reputation | None = None
     remembered: RememberedPeers | None = None
+    mdns: bool = False
     members: SeenMembers | None = None
     # Puts a renewed grant where it is found after a restart too.
     keep_grant: Callable[[Network], Awaitable[None]] | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
-    # Importing py-libp2p takes about a second, more on a loaded machine; then the port is bound.
+    # Importing takes half a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

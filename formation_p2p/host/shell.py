@@ -5,27 +5,28 @@ Runs inside one trio thread. One concept: the peer decides everything; here is h
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
-from formation_p2p.core.dht import codec, rpc
-from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dispatch.fetch import FetchResult, StopFetch
+from formation_p2p.core.dispatch.fetch import CheckpointEffect, FetchResult, StopFetch
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import FormationError, ProtocolViolation
-from formation_p2p.core.execution.effects import Continue, Execute, FreeResults, Kill, Pause
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.execution.effects import LeaseEffect
+from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.nat.paths import Path
+from formation_p2p.core.nat.probe import Rate, RoundTrip
+from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
     Fence,
-    Fenced,
     Received,
     Send,
 )
@@ -46,28 +47,35 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.host import grant_log
+from formation_p2p.host.checkpoints import CheckpointKeeper
 from formation_p2p.host.clock import moment
+from formation_p2p.host.dht_requests import DhtRequests
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
-from formation_p2p.host.lease_run import LeaseRun
+from formation_p2p.host.gang.gangs import NodeGangs
+from formation_p2p.host.gate_log import GateLog
+from formation_p2p.host.lease_runs import LeaseRuns
+from formation_p2p.host.net.mdns import run_mdns
+from formation_p2p.host.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
+from formation_p2p.host.net.protocols.rate import RateServer
 from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
-    # trio-typing's stubs, which come with py-libp2p, hide trio's own types.
+    # trio-typing's stubs, which come with multiaddr, hide trio's own types.
     from trio_typing import TaskStatus
 
     from formation_p2p.host.blobs.exchange import Exchange
+    from formation_p2p.host.net.connection import Connection
     from formation_p2p.host.net.handlers import Answer
+    from formation_p2p.host.net.relaying import Relaying
     from formation_p2p.host.net.stack import Stack
     from formation_p2p.host.storage.usage import UsageFile
 
 log = logging.getLogger(__name__)
 
-# Requests of peers that wait for the peer's answer. It answers at once; this many would mean
-# that it does not answer at all.
-MAX_UNANSWERED: Final = 4096
 # After an event that the peer failed on, its timer waits this long, so that a failure that
 # repeats itself does not spin.
 AFTER_FAULT_S: Final = 1.0
@@ -102,19 +110,22 @@ class Shell:
         self._config = config
         self._stack = stack
         self.exchange = exchange
+        stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told
         self.received_bytes = self.sent_bytes = 0  # of frames
-        self._drivers: Mapping[str, Driver | LeaseDriver] = {}
-        self._ask_ids = itertools.count(1)
-        self._answers: dict[int, Answer] = {}
-        self._runs: dict[str, LeaseRun] = {}  # by lease
+        self._requests = DhtRequests(stack, self.do, self.feed)
+        self.gangs = NodeGangs.of(stack, config.identity.peer_id, self.do)
+        means = config.scratch_root, exchange.private, self.do, self.feed
+        self.leases = LeaseRuns(*means, self.gangs)
         self._fetches = ResultFetches(exchange.private, config.journal, self.feed)
+        self._gate_log = GateLog()
+        self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, self.feed)
         self._left = trio.Event()
         self.reach = Reach.UNKNOWN
         self._serving = False
         self._usage: UsageFile | None = None
-        self._warned = False
+        self._shut_warning = ShutWarning(lambda: self.reached, self.do)
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -127,9 +138,11 @@ class Shell:
             await nursery.start(self._stack.run, self)
             remembered, gates = self._config.remembered, self._config.network.contacts()
             known = () if remembered is None else remembered.load(moment().unix_s)
-            self.feed(events.Joined(self._stack.announced, gates, known))
+            self.feed(events.Joined(self._stack.own.direct, gates, known))
             if remembered is not None:
                 nursery.start_soon(remembered.keep, self.peer.dht.table)
+            if self._config.mdns:
+                nursery.start_soon(self._look_around)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
             if self.exchange.private is not None:
@@ -149,13 +162,15 @@ class Shell:
         self._usage = usage
         if usage is not None:
             self.do(usage.keep)
-        self._drivers = drivers
+        self.leases.drivers = drivers
         for driver in drivers.values():
             if isinstance(driver, UsesBlobs):
                 driver.blobs = self.exchange
         self._serving = True
+        self.exchange.server.hold = self.exchange.held_for_others.hold
+        self.do(self.exchange.held_for_others.keep_time)
         self.do(Heartbeat.of_this_process().run)
-        self._warn()
+        self._shut_warning.look(self.reach, self._serving)
         self.feed(serve)
         for driver in drivers.values():
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
@@ -196,6 +211,7 @@ class Shell:
                     journal.put(effect, self._perform, self._hand_over)
                 else:
                     self._perform(effect)
+            self._gate_log.look(self.peer.dht.missing_gates)
             wait_s = self.peer.next_timeout() - now.mono_s
         except Exception as error:
             # A fault of ours must not take the node down with it, least of all one that a peer
@@ -224,6 +240,54 @@ class Shell:
         """What peers are told; empty for a node that only asks others."""
         return self._stack.announced
 
+    def contact_of(self, peer: PeerId) -> Contact | None:
+        """Where a peer can be dialled, if it is connected, a gate, or known to the DHT."""
+        if self._stack.swarm.connection_to(peer) is not None:
+            return Contact(peer)
+        gates = (each for each in self._config.network.contacts() if each.peer_id == peer)
+        return next(gates, None) or self.peer.dht.table.contact(peer)
+
+    @property
+    def met(self) -> set[PeerId]:
+        """The gates of the network, and all peers that are connected."""
+        gates = {each.peer_id for each in self._config.network.contacts()}
+        return gates.union(each.peer for each in self.connections())
+
+    async def ping(self, to: Contact) -> RoundTrip:
+        """One echo. Raises Unreachable, ProtocolViolation."""
+        from formation_p2p.host.net import probing  # as the stack: only where a node runs
+
+        return await probing.ping(self._stack, to)
+
+    async def measure_rate(self, to: Contact) -> Rate:
+        """A short bulk test, from there to here. Raises RemoteError."""
+        from formation_p2p.host.net import probing  # likewise
+
+        return await probing.measure_rate(self._stack, to, self.exchange.grant)
+
+    def path_to(self, peer: PeerId) -> Path | None:
+        """How the best connection to a peer comes there; None where there is none."""
+        return self._stack.path_to(peer)
+
+    @property
+    def relaying(self) -> Relaying | None:
+        """What this node relays; None where it is no gate that does."""
+        return self._stack.reserving.relaying
+
+    @property
+    def reached(self) -> Reached:
+        """By which ways others reach this node, as it knows by now."""
+        return self._stack.own.reached
+
+    @property
+    def punches(self) -> Mapping[str, int]:
+        """See Punching."""
+        return self._stack.punching.counts
+
+    def connections(self) -> Iterator[Connection]:
+        """All that are open."""
+        return self._stack.connections()
+
     @property
     def incompatible(self) -> Mapping[PeerId, str]:
         """Peers of another version, which were refused lately, and what to do."""
@@ -238,18 +302,7 @@ class Shell:
 
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         self.received_bytes += len(frame)
-        try:
-            message = codec.parse_request(frame, sender.peer_id)
-        except ProtocolViolation as violation:
-            answer(violation)
-            self._stack.offended(sender.peer_id, str(violation))
-            return
-        if len(self._answers) >= MAX_UNANSWERED:
-            answer(None)
-            return
-        request_id = next(self._ask_ids)
-        self._answers[request_id] = answer
-        self.feed(rpc.RequestReceived(request_id, sender, message))
+        self._requests.asked(sender, frame, answer)
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)
@@ -276,17 +329,15 @@ class Shell:
         match effect:
             case EmitJobEvent():  # the first, since each task has two of them
                 self._unnotified.append(effect)
-            case rpc.SendRequest():
-                self.do(self._ask, effect)
-            case rpc.SendResponse(request_id, message):
-                answer = self._answers.pop(request_id)
-                answer(None if message is None else codec.encode(message))
-            case rpc.ProbeReachability():
-                self.do(self._dial_back, effect)
+            case rpc.SendRequest() | rpc.SendResponse() | rpc.ProbeReachability():
+                self._requests.perform(effect)
             case rpc.Advertise(reach):
                 self._stack.advertise(reach is Reach.SERVER)
+                self._stack.own.reach(reach)
+                self._stack.reserving.reached(reach)
+                self._stack.addresses_changed()
                 self.reach = reach
-                self._warn()
+                self._shut_warning.look(self.reach, self._serving)
             case Send(to, message):
                 if isinstance(message, _LEASING):
                     # Grants were checked: from here on tasks and results come, which are large.
@@ -295,32 +346,14 @@ class Shell:
                 frame = work.pack(message)
                 self.sent_bytes += len(frame)
                 self._stack.send(to, frame, urgent=work.is_urgent(message))
-            case Execute(lease_id):
-                run = self._runs.get(lease_id)
-                if run is None:
-                    driver = self._drivers.get(effect.needs.driver)
-                    run = LeaseRun(effect, driver, self._config.scratch_root, self.feed)
-                    self._runs[lease_id] = run
-                    self.do(run.run)
-                run.add(effect)
-            case Kill(lease_id, attempt_id, begun):
-                if (running := self._runs.get(lease_id)) is not None:
-                    running.kill(attempt_id, begun=begun)
-            case Pause(lease_id):
-                if (running := self._runs.get(lease_id)) is not None:
-                    running.pause()
-            case Continue(lease_id):
-                if (running := self._runs.get(lease_id)) is not None:
-                    running.go_on()
-            case FreeResults(lease_id, attempt_ids):
-                if self.exchange.private is not None:
-                    self.exchange.private.results.free(lease_id, attempt_ids)
+            case LeaseEffect() | Fence():
+                self.leases.perform(effect)
             case FetchResult():
                 self.do(self._fetches.begin(effect))
+            case CheckpointEffect():
+                self.do(self._checkpoints.perform, effect)
             case StopFetch():
                 self._fetches.stop(effect)
-            case Fence(lease_id):
-                self.do(self._fence, lease_id)
             case PersistLease() | ForgetLease():
                 pass  # for a journal alone
             case Charged():
@@ -340,62 +373,20 @@ class Shell:
                 log.info("this node's grant is not renewed: %s", why)
             case Left():
                 self._left.set()
+            case OwnRoster():
+                self.gangs.own(effect)
+            case EmitGangEvent():
+                self.gangs.own(effect)
+                self._unnotified.append(effect)
             case Explained() | RejectRequest():
                 self._unnotified.append(effect)
             case _:
                 assert_never(effect)
 
-    async def _ask(self, ask: rpc.SendRequest) -> None:
-        message = ask.message
-        expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
-        try:
-            raw = await self._stack.ask(
-                ask.to,
-                codec.encode(message),
-                timeout_s=ask.timeout_s,
-                expects_answer=expects_answer,
-                dials_back=isinstance(message, kad.FindNode) and message.dial_back,
-            )
-            reply = None if raw is None else codec.parse_reply(raw, message)
-        except ProtocolViolation as violation:
-            self._stack.offended(ask.to.peer_id, str(violation))
-            self.feed(rpc.RequestFailed(ask.request_id, str(violation)))
-        except FormationError as error:
-            self.feed(rpc.RequestFailed(ask.request_id, str(error)))
-        else:
-            self.feed(rpc.ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
-
-    async def _dial_back(self, effect: rpc.ProbeReachability) -> None:
-        reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
-        self.feed(rpc.ReachabilityProbed(effect.request_id, reached))
-
-    def _warn(self) -> None:
-        """A person who lends a machine has to know, once, that others cannot reach it."""
-        if self.reach is Reach.CLIENT and self._serving and not self._warned:
-            self._warned = True
-            log.warning(
-                "other machines cannot dial this one at %s, so that it gets no work: "
-                "forward a port to it and name that by --announce /ip4/.../tcp/..., or allow "
-                "its port in the firewall",
-                ", ".join(self._stack.announced) or "any address",
-            )
-
-    async def _fence(self, lease_id: str) -> None:
-        run = self._runs.get(lease_id)
-        if run is not None:
-            await run.stop()
-            del self._runs[lease_id]
-        for name, driver in self._drivers.items():
-            if isinstance(driver, LeaseDriver):
-                continue  # its `serve` has ended
-            try:
-                await driver.end_lease(lease_id)
-            except Exception:
-                # A driver that cannot tidy up must not keep the capacity for ever.
-                log.exception("the driver %s failed to end lease %s", name, lease_id)
-        if self.exchange.private is not None:
-            self.exchange.private.results.lease_ended(lease_id)
-        self.feed(Fenced(lease_id))
+    async def _look_around(self) -> None:
+        own, network = self._config.identity.peer_id, self._config.network
+        bound = self._stack.swarm.bound
+        await run_mdns(own, network, bound, lambda found: self.feed(events.FoundNearby(found)))
 
     async def _keep_time(self) -> None:
         while not self._is_ending:  # no event puts off what is due then

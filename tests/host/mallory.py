@@ -7,19 +7,15 @@ import struct
 from typing import Protocol
 
 import trio
-from libp2p.abc import ISecureConn
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.keys import KeyPair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.network.connection.raw_connection import RawConnection
-from libp2p.peer.id import ID
-from libp2p.security.noise.transport import Transport as NoiseTransport
 
-from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport import noise
+from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.tcp import TcpStream
+from formation_p2p.host.net.transport.upgrade import NoiseStream
 
 NOBODY = PeerId("")
 HEADER = struct.Struct("!BBHII")
@@ -27,7 +23,7 @@ DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
 
 
-async def propose(stream: ReadWriteCloser, protocol: str) -> None:
+async def propose(stream: ByteStream, protocol: str) -> None:
     await net_negotiation.offer(stream, protocol)
     await net_negotiation.confirm(stream, protocol)
 
@@ -39,16 +35,37 @@ class Victim(Protocol):
     def port(self) -> int: ...
 
 
-class _Wire(Protocol):
-    async def read(self, n: int | None = None) -> bytes: ...
+class Pipe(Protocol):
+    async def read(self, n: int) -> bytes: ...
     async def write(self, data: bytes) -> None: ...
     async def close(self) -> None: ...
+
+
+class Secured:
+    """A Noise session, read in just the pieces that are asked for. `tcp` is what is below."""
+
+    def __init__(self, session: NoiseStream, tcp: TcpStream) -> None:
+        self.tcp = tcp
+        self._session = session
+
+    async def read(self, n: int | None = None) -> bytes:
+        assert n is not None
+        data = b""
+        while len(data) < n:
+            data += await self._session.read(n - len(data))
+        return data
+
+    async def write(self, data: bytes) -> None:
+        await self._session.write(data)
+
+    async def close(self) -> None:
+        await self._session.close()
 
 
 class Hand:
     """A peer that speaks yamux frame by frame. It is the initiator."""
 
-    def __init__(self, pipe: _Wire, peer_id: PeerId = NOBODY) -> None:
+    def __init__(self, pipe: Pipe, peer_id: PeerId = NOBODY) -> None:
         self.pipe = pipe
         self.peer_id = peer_id
 
@@ -90,18 +107,18 @@ async def tcp(victim: Victim) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", victim.port)
 
 
-async def secured(victim: Victim, keys: KeyPair | None = None) -> ISecureConn:
-    """A connection as far as Noise, under a new identity, or that of `keys`."""
-    noise = NoiseTransport(
-        keys or create_new_key_pair(os.urandom(32)), create_new_noise_key_pair().private_key
-    )
-    raw = RawConnection(TcpStream(await tcp(victim)), True)
-    await propose(raw, "/noise")
-    return await noise.secure_outbound(raw, ID(peer_id_to_bytes(victim.peer_id)))
+async def secured(victim: Victim, keys: NoiseKeys | None = None) -> Secured:
+    """A connection as far as Noise, under a new identity, or with the `keys` of one."""
+    stream = TcpStream(await tcp(victim))
+    await propose(stream, noise.PROTOCOL)
+    keys = keys or NoiseKeys.of(Identity.from_seed(os.urandom(32)))
+    session = await noise.handshake(stream, keys, victim.peer_id)
+    return Secured(NoiseStream(session, stream, is_initiator=True), stream)
 
 
 async def muxed(victim: Victim) -> Hand:
     """A connection as far as yamux."""
-    connection = await secured(victim)
+    me = Identity.from_seed(os.urandom(32))
+    connection = await secured(victim, NoiseKeys.of(me))
     await propose(connection, "/yamux/1.0.0")
-    return Hand(connection, peer_id_from_bytes(connection.get_local_peer().to_bytes()))
+    return Hand(connection, me.peer_id)

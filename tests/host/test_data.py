@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data import messages
@@ -38,6 +37,7 @@ from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.stacks import run, running

@@ -18,8 +18,6 @@ import pytest
 import trio
 import trio.lowlevel
 from libp2p.crypto.secp256k1 import create_new_key_pair as create_new_secp256k1_pair
-from libp2p.identity.identify.pb.identify_pb2 import Identify
-from libp2p.io.exceptions import IOException
 from multiaddr import Multiaddr
 
 from formation_p2p.core.effects import Contact
@@ -32,6 +30,7 @@ from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net import swarm
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.identify import WORK_PROTOCOL
+from formation_p2p.host.net.libp2p_pb2 import Identify
 from formation_p2p.host.net.limits import MAX_REMEMBERED, PeerLimitsTable
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import (
@@ -41,6 +40,8 @@ from formation_p2p.host.net.protocols.frames import (
 )
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import yamux as net_yamux
+from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.noise import NoiseKeys
 from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
 from tests.support.stacks import Answer, Node, run, running
@@ -154,7 +155,8 @@ def test_a_key_of_a_kind_that_is_not_supported_is_refused_without_a_word(
     async def story() -> None:
         async with besieged() as victim:
             for _ in range(3):
-                keys = create_new_secp256k1_pair()
+                theirs = create_new_secp256k1_pair()
+                keys = NoiseKeys.signed(theirs.public_key.serialize(), theirs.private_key.sign)
                 pipe = await mallory.secured(victim, keys)
                 with pytest.raises((IOException, Unreachable)):
                     await mallory.propose(pipe, "/yamux/1.0.0")
@@ -259,8 +261,8 @@ def test_garbage_after_noise_ends_the_connection_at_once() -> None:
         bob = node()
         async with running(bob):
             hand = await mallory.muxed(bob)
-            raw: Any = hand.pipe
-            await raw.conn.read_writer.read_write_closer.write(struct.pack("!H", 64) + bytes(64))
+            assert isinstance(hand.pipe, mallory.Secured)
+            await hand.pipe.tcp.write(struct.pack("!H", 64) + bytes(64))
             await until(lambda: bob.gone, within_s=1)
 
     run(story)

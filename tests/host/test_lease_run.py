@@ -131,7 +131,8 @@ def test_how_long_it_ran_is_told_in_microseconds(tmp_path: Path) -> None:
         reported.add(b"30")
         await reported.until(1)
 
-    (event,) = story(Sleeper(), tmp_path, scenario).events
+    # A busy machine takes so long that it is said to have started before.
+    *_, event = story(Sleeper(), tmp_path, scenario).events
     assert isinstance(event, ExecutionsEnded)
     assert 30_000 <= event.ended[0].ran_us < 2_000_000
 

@@ -203,3 +203,15 @@ def test_where_no_member_was_met_that_is_said(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "has met a member yet" in shown.err
+
+
+def test_gates_are_listed_whether_or_not_they_were_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, _ = a_home(tmp_path)
+    home.add_gate(f"/ip4/192.0.2.1/tcp/4001/p2p/{CAROL.peer_id}")
+    members(home.path, False)
+    assert f"…{CAROL.peer_id[-8:]} at /ip4/192.0.2.1/tcp/4001" in capsys.readouterr().out
+    members(home.path, True)
+    (gate,) = json.loads(capsys.readouterr().out)["gates"]
+    assert gate["peer_id"] == CAROL.peer_id

@@ -9,11 +9,10 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.io.exceptions import ConnectionClosedError
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachable
 from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.errors import ConnectionClosedError
 from formation_p2p.host.net.transport.negotiation import (
     HEADER,
     MAX_PROPOSALS,
@@ -24,7 +23,7 @@ from tests.host.mallory import propose
 from tests.support.stacks import run
 
 
-class Script(ReadWriteCloser):
+class Script:
     """A stream whose other end says what it says, and closes."""
 
     def __init__(self, said: bytes) -> None:
@@ -40,11 +39,6 @@ class Script(ReadWriteCloser):
 
     async def write(self, data: bytes) -> None:
         self.heard += data
-
-    async def close(self) -> None: ...
-
-    def get_remote_address(self) -> None:
-        return None
 
 
 def lines(*messages: str) -> bytes:

@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import pytest
 import trio
 from cryptography.exceptions import InvalidTag
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.connection.raw_connection import RawConnection
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from google.protobuf.message import DecodeError
+from libp2p.crypto.rsa import create_new_key_pair as create_new_rsa_key_pair
 from libp2p.peer.id import ID
-from libp2p.security.noise.transport import Transport
 from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
+from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes
+from formation_p2p.core.records.envelope_pb2 import RSA, PublicKey
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.net.libp2p_pb2 import NoiseHandshakePayload
+from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
+from formation_p2p.host.net.transport.noise import NoiseKeys, handshake
 from formation_p2p.host.net.transport.tcp import TcpStream
 from formation_p2p.host.net.transport.upgrade import NoiseStream
 from tests.support.stacks import run
+
+
+async def told(keys: NoiseKeys) -> PeerId | None:
+    """Who one that dials with `keys` is, to bob. None where he refuses it."""
+    bob = Identity.from_seed(bytes([2]) * 32)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    here = TcpStream(await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]))
+    there = TcpStream(await listener.accept())
+    await listener.aclose()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handshake, here, keys, bob.peer_id)
+        try:
+            return (await handshake(there, NoiseKeys.of(bob), None)).peer
+        except (SwarmException, DecodeError, ValueError):
+            return None
+        finally:
+            await here.close()
+            await there.close()
 
 
 @asynccontextmanager
@@ -34,18 +60,13 @@ async def session() -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
     there = TcpStream(await listener.accept())
     await listener.aclose()
     ends: dict[bool, NoiseStream] = {}
-    bob_keys = create_new_key_pair(os.urandom(32))
+    alice, bob = (Identity.from_seed(os.urandom(32)) for _ in range(2))
 
     async def shake(stream: TcpStream, *, dialled: bool) -> None:
-        keys = create_new_key_pair(os.urandom(32)) if dialled else bob_keys
-        noise = Transport(keys, noise_privkey=create_new_noise_key_pair().private_key)
-        raw = RawConnection(stream, dialled)
-        if dialled:
-            bob = ID.from_pubkey(bob_keys.public_key)
-            secured = await noise.secure_outbound(raw, bob)
-        else:
-            secured = await noise.secure_inbound(raw)
-        ends[dialled] = NoiseStream(secured, stream)
+        keys = NoiseKeys.of(alice if dialled else bob)
+        secured = await handshake(stream, keys, bob.peer_id if dialled else None)
+        assert secured.peer == (bob if dialled else alice).peer_id
+        ends[dialled] = NoiseStream(secured, stream, is_initiator=dialled)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: shake(here, dialled=True))
@@ -103,7 +124,7 @@ def test_a_message_that_comes_byte_by_byte_is_read_whole() -> None:
 
             async def drip() -> None:
                 for n in range(len(message)):
-                    await alice._tcp.write(message[n : n + 1])
+                    await alice._raw.write(message[n : n + 1])
                     await trio.sleep(0.001)
 
             async with trio.open_nursery() as nursery:
@@ -116,7 +137,8 @@ def test_a_message_that_comes_byte_by_byte_is_read_whole() -> None:
 def test_what_the_kernel_does_not_take_at_once_is_flushed_before_anything_else() -> None:
     async def story() -> None:
         async with session() as (alice, bob):
-            alice._tcp._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
+            assert isinstance(alice._raw, TcpStream)
+            alice._raw._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
             sent = b""
             while alice.write_now(piece := os.urandom(4 * KIB)):
                 sent += piece
@@ -139,7 +161,7 @@ def test_an_altered_message_is_told_from_a_true_one() -> None:
         async with session() as (alice, bob):
             message = bytearray(b"".join(alice._sealed(b"pay bob 1")))
             message[-1] ^= 1
-            await alice._tcp.write(bytes(message))
+            await alice._raw.write(bytes(message))
             with pytest.raises((InvalidTag, NoiseInvalidMessage)):
                 await bob.read()
 
@@ -157,5 +179,88 @@ def test_an_empty_message_and_a_goodbye_end_it() -> None:
                 await alice.read()
             with pytest.raises(ConnectionClosedError):
                 alice.write_now(b"hello?")
+
+    run(story)
+
+
+def test_the_rsa_key_of_an_older_peer_proves_whose_it_is() -> None:
+    async def story() -> None:
+        theirs = create_new_rsa_key_pair()
+        keys = NoiseKeys.signed(theirs.public_key.serialize(), theirs.private_key.sign)
+        assert await told(keys) == ID.from_pubkey(theirs.public_key).to_base58()
+
+    run(story)
+
+
+def test_an_ecdsa_key_proves_whose_it_is() -> None:
+    """py-libp2p has none; the format is that of the libp2p peer-ids specification."""
+
+    async def story() -> None:
+        theirs = ec.generate_private_key(ec.SECP256R1())
+        der = theirs.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        public_key = b"\x08\x03\x12" + bytes([len(der)]) + der
+        keys = NoiseKeys.signed(public_key, lambda said: theirs.sign(said, ec.ECDSA(SHA256())))
+        assert await told(keys) == peer_id_from_bytes(b"\x12\x20" + sha256(public_key).digest())
+
+    run(story)
+
+
+def _rsa_with_exponent(least: int) -> NoiseKeys:
+    """A true key and signature: the first exponent from `least` on that there is a key for."""
+    made = rsa.generate_private_key(65_537, 2048).private_numbers()
+    phi = (made.p - 1) * (made.q - 1)
+    e = next(each for each in itertools.count(least | 1, 2) if math.gcd(each, phi) == 1)
+    d = pow(e, -1, phi)
+    public = rsa.RSAPublicNumbers(e, made.public_numbers.n)
+    parts = (d % (made.p - 1), d % (made.q - 1), made.iqmp)
+    theirs = rsa.RSAPrivateNumbers(made.p, made.q, d, *parts, public).private_key()
+    der = theirs.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    public_key = PublicKey(Type=RSA, Data=der).SerializeToString()
+    return NoiseKeys.signed(public_key, lambda s: theirs.sign(s, padding.PKCS1v15(), SHA256()))
+
+
+def test_an_rsa_key_whose_exponent_makes_checking_slow_is_refused() -> None:
+    async def story() -> None:
+        assert await told(_rsa_with_exponent(2**30)) is not None
+        assert await told(_rsa_with_exponent(2**31)) is None
+
+    run(story)
+
+
+def _weak_rsa() -> NoiseKeys:
+    theirs = create_new_rsa_key_pair(bits=1024)
+    return NoiseKeys.signed(theirs.public_key.serialize(), theirs.private_key.sign)
+
+
+def _mallory(**said: bytes) -> NoiseKeys:
+    """Keys with a payload of which a part is not what it should be."""
+    true = NoiseKeys.of(Identity.from_seed(os.urandom(32)))
+    payload = NoiseHandshakePayload.FromString(true.payload)
+    for name, value in said.items():
+        setattr(payload, name, value)
+    return NoiseKeys(true.static, payload.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(_mallory(identity_sig=bytes(64)), id="another signature"),
+        pytest.param(_mallory(identity_sig=b""), id="no signature"),
+        pytest.param(
+            _mallory(identity_key=Identity.from_seed(bytes(32)).libp2p_public_key),
+            id="another's key",
+        ),
+        pytest.param(_mallory(identity_key=b"\x08\x01\x12\x03key"), id="a short key"),
+        pytest.param(_mallory(identity_key=b"\x08\x00\x12\x03key"), id="no RSA key"),
+        pytest.param(_mallory(identity_key=b"\x08\x09\x12\x03key"), id="a key of no kind"),
+        pytest.param(_mallory(identity_key=b""), id="no key"),
+        pytest.param(NoiseKeys(os.urandom(32), b""), id="no payload"),
+        pytest.param(NoiseKeys(os.urandom(32), b"\xff" * 40), id="no protobuf"),
+        pytest.param(_weak_rsa(), id="an RSA key of 1024 bits"),
+    ],
+)
+def test_a_peer_that_does_not_prove_its_key_is_refused(keys: NoiseKeys) -> None:
+    async def story() -> None:
+        assert await told(keys) is None
 
     run(story)

@@ -20,11 +20,12 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.local import LocalBlobs, NotLocal
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.blobs.remote import RemoteBlobs
+from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.stacks import Node
 from tests.support.waiting import wait_until
@@ -148,6 +149,23 @@ def test_what_does_not_fit_into_memory_is_a_file(tmp_path: Path) -> None:
     blobs.close()
     assert list((tmp_path / "cache").iterdir()) == []
     assert blobs.lend(third) is None
+
+
+def test_memory_is_served_from_where_it_lies_and_files_are_read(tmp_path: Path) -> None:
+    buffer = bytearray(CHUNK_BYTES)
+    for limit_bytes in (None, 0):
+        blobs = PrivateBlobs(limit_bytes)
+        blobs.open(tmp_path)
+        data = secrets.token_bytes(CHUNK_BYTES + 100)
+        name, size = blobs.put(pieces(data))
+        served = PrivateContent(lent_by(blobs, name))
+        with served:
+            assert served.chunks == -(-size // CHUNK_BYTES) == 2
+            chunks = [bytes(served.read_now(index, memoryview(buffer))) for index in range(2)]
+        assert b"".join(chunks)[: len(data)] == data
+        assert any(buffer) == (limit_bytes == 0)
+        blobs.release(name)
+        blobs.close()
 
 
 def test_a_disk_without_room_is_an_error(tmp_path: Path) -> None:

@@ -21,10 +21,7 @@ from libp2p import new_host
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.ping import ID as PING
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.io.utils import read_exactly
 from libp2p.network.config import ConnectionConfig
-from libp2p.network.stream.exceptions import StreamReset
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
@@ -37,6 +34,7 @@ from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import yamux as net_yamux
+from formation_p2p.host.net.transport.errors import ConnectionClosedError, StreamReset
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.host import mallory
@@ -348,7 +346,7 @@ def test_a_message_in_many_small_segments_is_read_whole() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drip)
-            assert await read_exactly(stream, 300) == b"x" * 300
+            assert await stream.read(300) == b"x" * 300
         await stream.close()
         await other.aclose()
         await listener.aclose()

@@ -159,6 +159,9 @@ def test_a_node_that_does_not_listen_is_a_client_at_once(tmp_path: Path) -> None
 def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def warned() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
     async def story() -> None:
         for serves_first in (True, False):
             caplog.clear()
@@ -167,11 +170,12 @@ def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
                 client.shell._serving = True
             async with up(client):
                 client.shell.serve(A_MACHINE, {})
-                client.shell._warn()
-                warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
-                assert [w.getMessage() for w in warnings if "--announce" in w.getMessage()] == [
-                    warnings[0].getMessage()
-                ]
+                client.shell._shut_warning.look(client.shell.reach, serving=True)
+                await until(lambda: warned())
+                await trio.sleep(0.1)
+                (said,) = warned()
+                assert "does not listen" in said
+                assert "gets no work from others" in said
 
     run(story)
 

@@ -66,6 +66,17 @@ def test_one_that_moved_is_remembered_where_it_was_met_last(tmp_path: Path) -> N
     assert peers(tmp_path).load(NOW_S + 2) == (moved,)
 
 
+def test_circuits_are_not_remembered_and_ipv6_is(tmp_path: Path) -> None:
+    six = "/ip6/2a00:1450::7/tcp/4001"
+    circuit = f"{GATE.addresses[0]}/p2p/{GATE.peer_id}/p2p-circuit"
+    both = Contact(met(1).peer_id, (circuit, six, *met(1).addresses))
+    behind = Contact(met(2).peer_id, (circuit,))
+    peers(tmp_path).save([both, behind], NOW_S)
+    assert "p2p-circuit" not in (tmp_path / FILE).read_text()
+    direct = Contact(met(1).peer_id, (six, *met(1).addresses))
+    assert peers(tmp_path).load(NOW_S) == (direct,)
+
+
 def test_they_have_a_bound_and_an_age(tmp_path: Path) -> None:
     for number in range(3 * MAX_PEERS):
         peers(tmp_path).save([met(number)], NOW_S + number)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections import Counter, OrderedDict
+import time
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import pytest
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
+from formation_p2p.host.results.budget import ALLOWANCE_INSERTING_S, Budget
+from formation_p2p.host.results.inserting import InsertingUnpickler, of_items
 from formation_p2p.host.results.load import load_result
 from tests.support.results_world import travelled
 
@@ -55,6 +58,7 @@ PUT: dict[str, Callable[[bytes], bytes]] = {
 # A process of its own, which may be ended by a signal.
 READ = """
 import sys
+import time
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.load import load_result
 pickles = sys.stdin.buffer
@@ -145,3 +149,95 @@ def test_honest_keys_are_read(name: str) -> None:
 def test_what_is_no_pickle_is_refused(cut: bytes) -> None:
     with pytest.raises(NotPlain):
         load_result(b"\x80\x05" + b")\x85" * 20 + b"0" * 20 + cut + b"\x91s.")
+
+
+# Python hashes whole numbers by what is left of a division by this.
+MODULUS = 2**61 - 1
+SAME_HASH = [b"\x8a\x0a" + (n * MODULUS).to_bytes(10, "little") for n in range(1, 30_001)]
+FEWER = SAME_HASH[:8_000]
+PAIRS = b"".join(number + b"N" for number in FEWER)
+COLLIDING: dict[str, bytes] = {
+    "items": b"}(" + PAIRS + b"u",
+    "one by one": b"}" + b"".join(number + b"Ns" for number in FEWER),
+    "in order": named("collections", "OrderedDict") + b")R(" + PAIRS + b"u",
+    "set": b"\x8f(" + b"".join(FEWER) + b"\x90",
+    "frozenset": b"(" + b"".join(FEWER) + b"\x91",
+    "tuples": b"}(" + b"".join(number + b"\x85N" for number in FEWER) + b"u",
+}
+OF_LISTS: dict[str, bytes] = {
+    "counter": named("collections", "Counter") + b"](K\x01e\x85R",
+    "ordered": named("collections", "OrderedDict") + b"](K\x01K\x02\x86e\x85R",
+}
+
+
+class Hasty(Budget):
+    """Allows a twentieth of the time that all of these take."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._took_s = 0.0
+
+    def inserted(self, took_s: float) -> None:
+        self._took_s += took_s
+        if self._took_s > 0.05:
+            super().inserted(ALLOWANCE_INSERTING_S + 1)
+
+
+@pytest.mark.parametrize("name", COLLIDING)
+def test_keys_that_collide_are_refused(name: str) -> None:
+    with pytest.raises(NotPlain, match="very long to tell apart"):
+        InsertingUnpickler(b"\x80\x05" + COLLIDING[name] + b".", Hasty()).load()
+
+
+def test_a_set_of_a_list_is_refused_too() -> None:
+    with pytest.raises(NotPlain, match="very long to tell apart"):
+        of_items([n * MODULUS for n in range(8_000)], Hasty())
+
+
+def test_keys_that_collide_do_not_stop_the_caller_for_long() -> None:
+    began_s = time.thread_time()
+    with pytest.raises(NotPlain, match="very long to tell apart"):
+        load_result(b"\x80\x05}(" + b"N".join(SAME_HASH) + b"Nu.")
+    assert time.thread_time() - began_s < 8  # of more than twenty
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_what_no_pickle_makes_of_a_list_is_refused(name: str) -> None:
+    with pytest.raises(NotPlain, match="far more memory or time"):
+        load_result(b"\x80\x05" + OF_LISTS[name] + b".")
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_long_results_of_all_containers_come_back_as_they_are(protocol: int) -> None:
+    numbers = dict.fromkeys(range(5_000), "text")
+    shared = [numbers, set(numbers), frozenset(numbers), {"itself": []}, {1: {2: {3: {}}}}]
+    value = [
+        *shared,
+        shared,
+        Counter({n: n for n in range(3_000)}),
+        OrderedDict((n, -n) for n in range(3_000)),
+        defaultdict(list, {n: [n] for n in range(3_000)}),
+        {"u": b"u" * 70_000, "s": "\x95" * 300, 117: 115, 0x90: 0x91},
+        [{"u": n, "s": str(n)} for n in range(3_000)],
+    ]
+    value.append({frozenset(("a", n)): value[0] for n in range(100)})
+    back = travelled(value)
+    assert back == value
+    assert back[0] is back[5][0]
+    assert list(back[7]) == list(value[7])
+    assert [type(each) for each in back] == [type(each) for each in value]
+    plain = pickle.dumps([numbers, set(numbers), {1: 2}], protocol)
+    assert load_result(plain) == [numbers, set(numbers), {1: 2}]
+
+
+def test_a_dict_in_itself_comes_back() -> None:
+    value: dict[Any, Any] = dict.fromkeys(range(5_000))
+    value["self"] = value
+    back = travelled(value)
+    assert back["self"] is back
+
+
+def test_only_containers_get_items() -> None:
+    long = b"C\xff" + bytes(255)
+    with pytest.raises(NotPlain, match="not a container"):
+        load_result(b"\x80\x05(" + long * 40 + b"1](K\x00K\x01u.")

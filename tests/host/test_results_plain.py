@@ -87,6 +87,20 @@ def test_a_caller_that_trusts_its_workers_gets_its_own_classes() -> None:
     assert load_result(pickle.dumps(OfTheCaller(1)), trust=True) == OfTheCaller(1)
 
 
+@pytest.mark.parametrize(
+    "value", [None, True, False, 0, 255, 256, 65_535, 65_536, -1, 2**31 - 1, 0.5]
+)
+def test_small_values_are_read_whoever_sends_them(value: object) -> None:
+    for protocol in (4, 5):
+        loaded = load_result(pickle.dumps(value, protocol))
+        assert (type(loaded), loaded) == (type(value), value)
+
+
+def test_a_small_value_in_a_wrong_frame_is_not_plain() -> None:
+    with pytest.raises(NotPlain):
+        load_result(b"\x80\x05\x95\xff\0\0\0\0\0\0\0N.")
+
+
 def test_a_pickle_that_cannot_be_read_is_not_plain() -> None:
     with pytest.raises(NotPlain, match="could not be read: UnpicklingError"):
         load_result(b"\x80\x05e.", trust=False)
@@ -94,7 +108,7 @@ def test_a_pickle_that_cannot_be_read_is_not_plain() -> None:
 
 def test_an_exception_of_another_module_is_refused() -> None:
     with pytest.raises(NotPlain, match="SystemExit"):
-        load_result(pickle.dumps(SystemExit(1)), trust=False)
+        load_result(b"\x80\x04\x8c\x08builtins\x8c\nSystemExit\x93K\x01\x85R.", trust=False)
 
 
 @given(st.binary(max_size=200))

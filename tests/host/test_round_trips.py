@@ -10,10 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
-from libp2p.network.connection.raw_connection import RawConnection
-from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
@@ -24,7 +20,9 @@ from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN
+from formation_p2p.host.net.transport.noise import NoiseKeys, handshake
 from formation_p2p.host.net.transport.tcp import TcpStream
+from formation_p2p.host.net.transport.upgrade import NoiseStream
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import until
 
@@ -197,16 +195,16 @@ def test_work_on_a_stream_that_is_refused_is_undelivered(frame: bytes) -> None:
 
 @asynccontextmanager
 async def listener(
-    talk: Callable[[RawConnection, NoiseTransport], Awaitable[None]],
+    talk: Callable[[TcpStream, NoiseKeys], Awaitable[None]],
 ) -> AsyncIterator[Contact]:
     """Carol, who has her key, and does with a connection what `talk` does."""
     carol = Identity.from_seed(bytes(32))
-    noise = NoiseTransport(create_new_key_pair(carol.seed), create_new_noise_key_pair().private_key)
+    keys = NoiseKeys.of(carol)
 
     async def answer(stream: trio.SocketStream) -> None:
-        raw = RawConnection(TcpStream(stream), False)
-        await net_negotiation.agree(raw, ("/noise",))
-        await talk(raw, noise)
+        tcp = TcpStream(stream)
+        await net_negotiation.agree(tcp, ("/noise",))
+        await talk(tcp, keys)
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(trio.serve_tcp, answer, 0)
@@ -229,10 +227,11 @@ def test_a_peer_that_does_not_agree_on_yamux_is_told_apart(
 ) -> None:
     monkeypatch.setattr(net_yamux, "CONFIRM_S", 0.3)
 
-    async def talk(raw: RawConnection, noise: NoiseTransport) -> None:
-        secured = await noise.secure_inbound(raw)
+    async def talk(tcp: TcpStream, keys: NoiseKeys) -> None:
+        secured = await handshake(tcp, keys, None)
+        session = NoiseStream(secured, tcp, is_initiator=False)
         for message in answers:
-            await secured.write(net_negotiation._encode(message))
+            await session.write(net_negotiation._encode(message))
         await trio.sleep_forever()
 
     async def story() -> None:
@@ -254,10 +253,8 @@ def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
     heard: list[bytes] = []
     over = trio.Event()
 
-    async def talk(raw: RawConnection, noise: NoiseTransport) -> None:
-        stream = raw.stream
-        assert isinstance(stream, TcpStream)
-        take = stream.read
+    async def talk(tcp: TcpStream, keys: NoiseKeys) -> None:
+        take = tcp.read
         messages = 0
 
         async def read(n: int | None = None) -> bytes:
@@ -268,16 +265,16 @@ def test_a_peer_that_is_another_hears_nothing_after_it_said_who_it_is() -> None:
                 heard.append(data)
             return data
 
-        stream.read = read  # type: ignore[method-assign]
+        tcp.read = read  # type: ignore[method-assign]
         try:
-            await noise.secure_inbound(raw)
+            await handshake(tcp, keys, None)
         except Exception:  # noqa: BLE001  # however the handshake ends
             over.set()
 
     async def story() -> None:
         alice, bob = Node(), Node(listen=())
         async with listener(talk) as carol, running(alice):
-            with pytest.raises(Unreachable, match="PeerIDMismatches"):
+            with pytest.raises(Unreachable, match="in place of"):
                 await alice.ask(Contact(bob.peer_id, carol.addresses), b"for bob alone")
             with trio.fail_after(5):
                 await over.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -177,11 +177,21 @@ def test_after_a_stop_the_thread_is_gone_and_calls_are_refused(claimed: Claim) -
         watched.runtime.call(lambda shell: shell.feed(Tick()))
 
 
-def test_a_start_that_takes_too_long_can_be_stopped(claimed: Claim) -> None:
+def test_a_start_that_takes_too_long_can_be_stopped(
+    claimed: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, run = threading.Event(), trio.run
+
+    def late(hosted: Callable[[], Awaitable[None]]) -> None:
+        assert may_start.wait(20)
+        run(hosted)
+
+    monkeypatch.setattr(trio, "run", late)
     watched = Watched(claimed, start_s=0.0)
     with pytest.raises(LocalError, match="did not start within 0 s"):
         watched.runtime.start()
     assert is_hosted()
+    threading.Timer(0.1, may_start.set).start()
     watched.runtime.stop()
     assert not is_hosted()
     assert watched.shells == []  # what it was to host was never used

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.blobs.mapping import copy, mapped
 from formation_p2p.host.blobs.segment import Segment
+from formation_p2p.host.machine.pythons import interpreters
+from tests.support.pythons import other_pythons
 
 # Nothing here takes as long, unless a thread never has its turn.
 DEADLINE_S = 20.0
@@ -76,3 +80,31 @@ def test_a_segment_begins_with_its_pieces_and_no_descriptor_of_it_writes() -> No
         assert os.pread(segment.file, 300 * KIB, 0) == pieces[1]
     finally:
         segment.close()
+
+
+COPIES = """
+import array
+import os
+from formation_p2p.host.blobs.mapping import copy, mapped
+data = os.urandom(1 << 20)
+into = mapped(len(data))
+copy(into, memoryview(data))
+assert bytes(into) == data
+numbers, held = array.array("d", range(1 << 16)), bytearray(8 << 16)
+copy(memoryview(held), memoryview(numbers))
+assert held == numbers.tobytes()
+held.append(1)  # which raises while any view of it is left
+try:
+    copy(memoryview(bytes(1 << 20)), memoryview(data))
+except BufferError:
+    print("good")
+"""
+
+
+def test_every_python_of_this_machine_has_the_buffers_that_a_copy_reads() -> None:
+    root = Path(__file__).parents[2]
+    for python in interpreters(other_pythons()).values():
+        done = subprocess.run(
+            [python.path, "-c", COPIES], cwd=root, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "good\n", done.stderr

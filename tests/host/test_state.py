@@ -24,6 +24,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRecalled,
     TaskReopened,
     TaskRetried,
+    TaskSaved,
     TaskUnplaceable,
     WorkerLost,
 )
@@ -46,6 +47,7 @@ from formation_p2p.core.refusals import (
 )
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.hints import parse_hints
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessSpec
@@ -187,6 +189,26 @@ def test_files_that_tasks_made_for_others_are_known_until_they_are_lost(path: Pa
     ((saved,), _) = state.load(ALICE)
     known = SavedTask(first, 1, (), TaskState.SUCCEEDED, BOB, MADE.outputs)
     assert saved == SavedJob(job, (known,))
+    state.write(reported(job, TaskReopened(first, BOB)))
+    ((saved,), _) = state.load(ALICE)
+    assert saved.begun == (SavedTask(first, 1, (), None),)
+    state.close()
+
+
+def test_the_newest_checkpoint_that_was_held_is_known_until_the_task_is_run_again(
+    path: Path,
+) -> None:
+    state = State(path)
+    job = reading_job()
+    state.save_job(job)
+    first = job.tasks[0].task_id
+    blob = MADE.outputs["out"]
+    state.write(reported(job, placed(job, 0), TaskSaved(first, Checkpoint(3, blob), ())))
+    newest = Checkpoint(4, blob)
+    state.write(reported(job, TaskSaved(first, newest, ())))
+    state = reopened(state)
+    ((saved,), _) = state.load(ALICE)
+    assert saved.begun == (SavedTask(first, 1, (), None, checkpoint=newest),)
     state.write(reported(job, TaskReopened(first, BOB)))
     ((saved,), _) = state.load(ALICE)
     assert saved.begun == (SavedTask(first, 1, (), None),)

@@ -22,10 +22,12 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRecalled,
     TaskReopened,
     TaskRetried,
+    TaskSaved,
     TaskSucceeded,
     TaskUnplaceable,
 )
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.state import State
 from formation_p2p.sim.disk import Disk
@@ -78,7 +80,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
     ended: dict[int, type[JobEvent]] = {}
     for _ in range(draw(st.integers(0, 30))):
         action = draw(
-            st.sampled_from(("hold", "let go", "place", "retry", "recall", "end", "reopen"))
+            st.sampled_from(("hold", "let go", "place", "save", "retry", "recall", "end", "reopen"))
         )
         lease_id = draw(st.sampled_from(("one", "two")))
         if action == "hold":
@@ -100,6 +102,9 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
             placed = TaskPlaced(task_id, f"{task_id}#{tried[task]}", BOB, lease_id, nearest=True)
             in_flight[task].append(placed)
             effects += reported(job, placed)
+        elif action == "save":
+            saved = Checkpoint(draw(st.integers(1, 9)), MADE.outputs["out"])
+            effects += reported(job, TaskSaved(task_id, saved, ()))
         elif action == "end":
             attempt = Attempt(f"{task_id}#1", BOB, "why", lost=False)
             ends: tuple[JobEvent, ...] = (

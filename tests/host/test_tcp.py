@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from libp2p.io.exceptions import ConnectionClosedError
 
+from formation_p2p.host.net.transport.errors import ConnectionClosedError
 from formation_p2p.host.net.transport.tcp import TcpStream
 from tests.support.stacks import run
 

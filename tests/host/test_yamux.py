@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
-from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from trio.testing import (
     MockClock,
@@ -21,9 +17,17 @@ from trio.testing import (
     wait_all_tasks_blocked,
 )
 
+from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.token_bucket import BURST_S
+from formation_p2p.host.net.transport.errors import (
+    ConnectionClosedError,
+    MuxedConnUnavailable,
+    StreamClosed,
+    StreamEOF,
+    StreamReset,
+)
 from formation_p2p.host.net.transport.stream import (
     LINGER_TICKS,
     WINDOW_BYTES,
@@ -95,9 +99,7 @@ class Pipe:
         return None
 
 
-PEER = ID(
-    bytes.fromhex("0024080112200000000000000000000000000000000000000000000000000000000000000000")
-)
+PEER = peer_id_of(bytes(32))
 
 
 def pipes(pair: Callable[[], Any] = memory_stream_pair) -> tuple[Pipe, Pipe]:

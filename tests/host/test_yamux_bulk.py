@@ -6,19 +6,26 @@ import os
 
 import pytest
 import trio
-from libp2p.network.stream.exceptions import StreamEOF, StreamReset
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.transport.stream import BULK_WINDOW_BYTES, WINDOW_BYTES, MuxedStream
+from formation_p2p.host.net.transport.errors import StreamEOF, StreamReset
+from formation_p2p.host.net.transport.stream import (
+    BULK_WINDOW_BYTES,
+    TUNNEL_WINDOW_BYTES,
+    WINDOW_BYTES,
+    MuxedStream,
+)
 from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, UNSENT_BYTES
 from formation_p2p.host.net.transport.writer import (
     FAST_WRITES,
     FAST_WRITTEN_MESSAGES,
+    MOST_AHEAD_BYTES,
     SLOW_S,
+    VERY_SLOW_S,
     WRITTEN_MESSAGES,
 )
-from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES, Muxer
+from formation_p2p.host.net.transport.yamux import NEAR_S, STRANGERS_UNREAD_BYTES, Muxer
 from tests.host.test_yamux import PEER, muxers, pipes, read_all, run
 from tests.support.waiting import until
 
@@ -75,17 +82,18 @@ def test_a_small_frame_overtakes_the_data_that_waits() -> None:
             bulk.send_much()
             nursery.start_soon(bulk.write, bytes(WINDOW_BYTES))
             await wait_all_tasks_blocked()
-            assert len(bulk._unsent) >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
+            assert sum(map(len, bulk._unsent)) >= WINDOW_BYTES - WRITTEN_MESSAGES * 64 * KIB
             await other.write(b"renew my lease")
             first, second = alice.writer.next_messages()
-            assert first.endswith(b"renew my lease")
+            assert bytes(first).endswith(b"renew my lease")
             assert len(second) > 32 * KIB
             nursery.cancel_scope.cancel()
 
     run(story)
 
 
-def test_a_link_is_handed_more_at_once_for_as_long_as_it_is_fast() -> None:
+@pytest.mark.parametrize("slow_s", [2 * SLOW_S, 2 * VERY_SLOW_S])
+def test_a_link_is_handed_more_at_once_for_as_long_as_it_is_fast(slow_s: float) -> None:
     async def story() -> None:
         here, there = pipes()
         alice, bob = Muxer(here, PEER), Muxer(there, PEER)  # type: ignore[arg-type]
@@ -110,10 +118,15 @@ def test_a_link_is_handed_more_at_once_for_as_long_as_it_is_fast() -> None:
             sent, taken = await a_stream(alice, bob)
             sent.send_much()
             taken.take_much()
-            await send(FAST_WRITES * WRITTEN_MESSAGES * 64 * KIB + MIB)
+            await send(2 * FAST_WRITES * WRITTEN_MESSAGES * 64 * KIB + 8 * MIB)
             assert here.held_unsent == [FAST_UNSENT_BYTES]
             assert max(writes) > (FAST_WRITTEN_MESSAGES - 1) * 64 * KIB
-            pause_s = 2 * SLOW_S
+            pause_s = 2 * SLOW_S  # of a busy machine
+            await send(256 * KIB)
+            assert here.held_unsent == [FAST_UNSENT_BYTES]
+            pause_s = 0.0
+            await send(8 * MIB)
+            pause_s = slow_s
             await send(MIB)
             assert here.held_unsent == [FAST_UNSENT_BYTES, UNSENT_BYTES]
             writes.clear()
@@ -122,6 +135,53 @@ def test_a_link_is_handed_more_at_once_for_as_long_as_it_is_fast() -> None:
             nursery.cancel_scope.cancel()
 
     run(story, mock=True)
+
+
+def test_a_write_ends_that_is_taken_whole_while_it_waits_for_the_window() -> None:
+    """The window comes, and the writer has its turn before the task that waited for it."""
+
+    async def story() -> None:
+        here, _ = pipes(lockstep_stream_pair)
+        bulk = Muxer(here, PEER).open()  # type: ignore[arg-type]
+        bulk.send_much()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bulk.write, bytes(WINDOW_BYTES + 10))
+            await wait_all_tasks_blocked()
+            assert bulk.next_frame(MIB) is not None
+            await wait_all_tasks_blocked()
+            bulk.credited(WINDOW_BYTES)
+            frame = bulk.next_frame(MIB)
+            assert frame is not None
+            assert sum(map(len, frame[1])) == 10
+
+    run(story)
+
+
+def test_a_tunnel_far_away_gets_a_wider_window() -> None:
+    """Where its sender waits for the link; one that is near, or read slowly, keeps its window."""
+
+    async def story() -> None:
+        for rtt_s, pause_s, most in ((0.2, 0.0, TUNNEL_WINDOW_BYTES), (0.001, 0.1, WINDOW_BYTES)):
+            async with muxers() as (alice, bob):
+                here, there = await a_stream(alice, bob)
+                here.become_tunnel()
+                there.become_tunnel()
+                bob.pings.least_rtt_s = rtt_s
+                before = bob.max_unread_bytes
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(here.write, bytes(4 * MIB))
+                    left = 4 * MIB
+                    while left:
+                        left -= len(await there.read(WINDOW_BYTES // 2))
+                        await trio.sleep(pause_s)
+                assert bob.max_unread_bytes - before == most - WINDOW_BYTES
+                assert not there.takes_much
+                await here.close()
+                await there.close()
+                await until(lambda bob=bob: not bob.streams)  # type: ignore[misc]
+                assert bob.max_unread_bytes == before - WINDOW_BYTES
+
+    run(story)
 
 
 def test_nothing_more_is_taken_of_a_write_that_was_cancelled() -> None:
@@ -150,7 +210,7 @@ def test_streams_that_carry_much_have_their_turns() -> None:
                 stream.send_much()
                 nursery.start_soon(stream.write, bytes(WINDOW_BYTES))
             await wait_all_tasks_blocked()
-            left = [len(stream._unsent) for stream in streams]
+            left = [sum(map(len, stream._unsent)) for stream in streams]
             assert max(left) - min(left) <= 64 * KIB * WRITTEN_MESSAGES
             first, second = alice.writer.next_messages()
             assert first[4:8] != second[4:8]  # the ids of their streams
@@ -200,5 +260,41 @@ def test_a_stream_that_takes_much_has_a_wider_window_and_no_more() -> None:
                 there.abort("enough")
                 await until(lambda: bob.max_unread_bytes == STRANGERS_UNREAD_BYTES)
                 nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_beside_tunnels_to_a_near_peer_little_is_written_before_it_is_read() -> None:
+    """Or the kernels would hold megabytes before a small frame."""
+
+    async def story() -> None:
+        here, there = pipes()
+        alice, bob = Muxer(here, PEER), Muxer(there, PEER)  # type: ignore[arg-type]
+        written = 0
+        write_now = here.write_now
+
+        def counted(*messages: bytes) -> bool:
+            nonlocal written
+            written += sum(map(len, messages))
+            return write_now(*messages)
+
+        here.write_now = counted  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alice.start)
+            alice.pings.least_rtt_s = NEAR_S / 2
+            streams = [alice.open() for _ in range(3 * MOST_AHEAD_BYTES // WINDOW_BYTES)]
+            size = len(streams) * WINDOW_BYTES
+            for stream in streams:
+                stream.become_tunnel()
+                nursery.start_soon(stream.write, bytes(WINDOW_BYTES))
+            with trio.move_on_after(0.3):
+                await until(lambda: written > size)
+            assert MOST_AHEAD_BYTES <= written < size / 2
+            bob.known()
+            nursery.start_soon(bob.start)
+            for _ in streams:
+                await (await bob.accept()).read_into(memoryview(bytearray(WINDOW_BYTES)))
+            assert written >= size
+            nursery.cancel_scope.cancel()
 
     run(story)

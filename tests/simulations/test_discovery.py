@@ -88,6 +88,16 @@ def test_where_all_are_announced_already_the_same_is_found(
     assert figures["entries"] > 0
 
 
+def test_behind_routers_every_answer_is_exact_and_leads_to_who_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "--nodes 60 --minutes 2 --queries 13 --workers-per-bucket 4 --nat 0.6 --seed 3"
+    figures = run(words, capsys)
+    assert figures["queries"] == 39
+    assert figures["exact_share"] == figures["reached_share"] == 1.0
+    assert figures["arguments"]["nat"] == 0.6
+
+
 def test_some_of_those_who_are_there_announce_themselves_and_cost_what_they_cost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -130,6 +140,7 @@ def test_people_come_to_a_placed_town_and_go(capsys: pytest.CaptureFixture[str])
         ("--placed --announcing 50 --nodes 60", "at most half of the nodes"),
         ("--placed --announcing 5 --minutes 8", "--placed needs --minutes 7 or less"),
         ("--placed --announcing some", "invalid"),
+        ("--placed --minutes 5 --nat 0.6", "--nat is for towns whose people join"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -80,6 +80,7 @@ def outcome(**changes: object) -> Outcome:
         "found": 8,
         "offered": 8,
         "dead": 0,
+        "reached": 8,
         "lookups": 2,
         "messages": 30,
         "latency_s": 0.5,

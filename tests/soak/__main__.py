@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from simulations.arguments import count, positive
+from simulations.arguments import positive, storm_parser
 from tests.soak.account import Account
 from tests.soak.memory import Scales
 from tests.soak.network import Kills, SoakNetwork
@@ -144,15 +144,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.soak",
-        description="A small network under everything at once.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = storm_parser("tests.soak", "A small network under everything at once.")
     parser.add_argument("--minutes", type=positive, default=5.0, help="the storm's length")
-    parser.add_argument("--seed", type=count(0, 2**31), default=1, help="draws kills and attacks")
     parser.add_argument("--keep", type=Path, help="leave the homes and what all print here")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
 
 

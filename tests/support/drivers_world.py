@@ -16,12 +16,15 @@ from formation_p2p.core.execution.effects import Execute, ExecutionOutput, Execu
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.machine import Cores, Machine
+from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 
 # Of leases.
@@ -52,6 +55,10 @@ class Recorder:
     react: Callable[[bytes], None] = lambda _: None
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
     usage: Usage = UNMEASURED
+    kept: list[Blob] = field(default_factory=list)
+
+    def saved(self, blob: Blob) -> None:
+        self.kept.append(blob)
 
     def used(self, usage: Usage) -> None:
         self.usage = usage
@@ -77,6 +84,7 @@ async def an_execution(
     shared: bytes = b"",
     storage_bytes: int = 0,
     network: bool = False,
+    gang: MemberPlace | None = None,
 ) -> AsyncIterator[Execution]:
     async with scratch_folder(root) as scratch:
         yield Execution(
@@ -91,6 +99,7 @@ async def an_execution(
             shared,
             storage_bytes,
             network,
+            gang=gang,
         )
 
 

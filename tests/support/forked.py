@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import io
 import os
 import runpy
@@ -32,15 +33,20 @@ _IMPORTED = (
     "formation_p2p.host.net.stack",
     "formation_p2p.public",
     "tests.support.forked",
+    "tests.support.stacks",
+    "tests.support.waiting",
 )
+CLONE_NEWNET = 0x40000000  # linux/sched.h
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload([*_IMPORTED])
 
 
 class Forked:
-    """`python -m formation_p2p` with these arguments. It has of `subprocess.Popen` what tests use.
+    """`python -m formation_p2p` with these arguments, or another module. It has of
+    `subprocess.Popen` what tests use.
 
-    `files` are the descriptors of its standard input, output and error.
+    `files` are the descriptors of its standard input, output and error; `space` is the network
+    namespace that it is in, if not in that of the tests.
     """
 
     def __init__(
@@ -49,11 +55,14 @@ class Forked:
         environment: Mapping[str, str],
         folder: Path,
         files: tuple[int, int, int],
+        *,
+        module: str = "formation_p2p",
+        space: str = "",
     ) -> None:
-        self.args = ["formation", *arguments]
+        self.args = [module, *arguments]
         given = tuple(map(DupFd, files))
         process = _CONTEXT.Process(
-            target=_be, args=(self.args, dict(environment), str(folder), given)
+            target=_be, args=(self.args, dict(environment), str(folder), given, space)
         )
         process.start()
         assert process.pid is not None
@@ -85,8 +94,10 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def _be(argv: list[str], environment: dict[str, str], folder: str, files: Any) -> None:
+def _be(argv: list[str], environment: dict[str, str], folder: str, files: Any, space: str) -> None:
     """In the new process."""
+    if space:
+        _enter(space)
     for number, file in enumerate(files):
         descriptor = file.detach()
         os.dup2(descriptor, number)
@@ -100,9 +111,17 @@ def _be(argv: list[str], environment: dict[str, str], folder: str, files: Any) -
     sys.stderr = _written(2, sys.stderr.errors, True)
     sys.argv = argv
     try:
-        runpy.run_module("formation_p2p", run_name="__main__", alter_sys=True)
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     finally:
         atexit._run_exitfuncs()
+
+
+def _enter(space: str) -> None:
+    """As `ip netns exec` does, but for /sys, which shows the network of the tests."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/var/run/netns", space).open() as opened:
+        if libc.setns(opened.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"there is no network namespace {space}")
 
 
 def _written(number: int, errors: str | None, at_once: bool) -> io.TextIOWrapper:

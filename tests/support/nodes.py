@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.node import Node
 from formation_p2p.api.services import NodeServices
+from formation_p2p.host.net.stack import Stack
 
 
 class OpenNode(Node):
@@ -20,6 +23,10 @@ class OpenNode(Node):
     @property
     def bridge(self) -> Bridge:
         return self._bridge
+
+    def on_stack(self, do: Callable[[Stack], Awaitable[None]]) -> None:
+        """Have the node's thread do something with its network, soon."""
+        self._services.call(lambda shell: shell.do(do, shell._stack))
 
     def crash(self) -> None:
         """Have the network stack crash, soon."""

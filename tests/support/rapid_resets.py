@@ -7,10 +7,9 @@ from functools import cache
 from itertools import count
 
 import trio
-from libp2p.io.exceptions import IOException
-from libp2p.network.exceptions import SwarmException
 
 from formation_p2p.core.errors import FormationError
+from formation_p2p.host.net.transport.errors import IOException, SwarmException
 from tests.host import mallory
 from tests.host.mallory import HEADER, RST, SYN, WINDOW_UPDATE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +13,8 @@ from formation_p2p.core.dht.rpc import InboundConnection, PeerIdentified
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
-from formation_p2p.core.peer.events import Measured
+from formation_p2p.core.peer.events import AddressesChanged, Measured
+from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
 from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
@@ -32,6 +33,7 @@ class Recorder:
     gone: list[PeerId] = field(default_factory=list)
     dialled: list[tuple[PeerId, str]] = field(default_factory=list)
     met: list[Contact] = field(default_factory=list)
+    moved: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
     rtts_us: dict[PeerId, list[int]] = field(default_factory=dict)
     respond: Callable[[bytes, Answer], None] = lambda frame, answer: answer(b"re:" + frame)
     take: Callable[[bytes], None] = lambda frame: None
@@ -56,6 +58,8 @@ class Recorder:
                 self.met.append(peer)
             case Disconnected(peer_id):
                 self.gone.append(peer_id)
+            case AddressesChanged(direct, announced):
+                self.moved.append((direct, announced))
 
     @property
     def payloads(self) -> list[bytes]:
@@ -70,10 +74,14 @@ class Node(Recorder):
         listen: tuple[str, ...] = LISTEN,
         seed: bytes | None = None,
         parameters: NetParameters = DEFAULTS,
+        circuits: CircuitSettings = NO_CIRCUITS,
+        gates: Iterable[PeerId] = (),
     ) -> None:
         super().__init__()
         self.identity = Identity.from_seed(seed if seed is not None else os.urandom(32))
-        self.stack = Stack(self.identity, listen, parameters=parameters)
+        self.stack = Stack(
+            self.identity, listen, gates=gates, parameters=parameters, circuits=circuits
+        )
 
     @property
     def peer_id(self) -> PeerId:

@@ -6,9 +6,12 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
+    MAX_OTHERS,
     MAX_WINDOW,
     AskGrant,
     AskOpinions,
@@ -17,6 +20,7 @@ from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
     Dispatch,
+    Enlist,
     GrantIssued,
     GrantRefused,
     Leased,
@@ -27,14 +31,19 @@ from formation_p2p.core.negotiation.messages import (
     Release,
     Renew,
     Renewed,
+    ReportUsage,
     RequestRefused,
     ResultAck,
+    TaskCheckpoint,
     TaskOutput,
     TasksEnded,
     TaskStarted,
     WorkMessage,
 )
 from formation_p2p.core.negotiation.refusal_kind import MAX_RETRY_MS
+from formation_p2p.core.negotiation.roster import GANG_ID_CHARS, MAX_MEMBERS, Member, Roster
+from formation_p2p.core.negotiation.tunnel import OWNER
+from formation_p2p.core.placement.round_trips import MAX_RTT_US
 from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.refusals import (
     Busy,
@@ -55,7 +64,8 @@ from formation_p2p.core.resources.bounds import (
     MAX_STORAGE_BYTES,
 )
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
-from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Cid
+from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import (
     MAX_CPU_MS,
@@ -68,6 +78,7 @@ from formation_p2p.core.workload.outcome import (
 )
 from formation_p2p.core.workload.work import MAX_PRIORITY
 from tests.support import resources_world
+from tests.support.stories import identity
 
 T = TypeVar("T")
 
@@ -119,12 +130,52 @@ cids = st.builds(
 )
 places = st.integers(0, MAX_NEAR - 1)
 parts = st.tuples(st.integers(1, MAX_INT), blobs)
-assignments = st.builds(Assignment, ids, counts, blobs, times_ms)
+contents = st.builds(lambda text: Blob(Cid(RAW, digest_of(text)), len(text)), blobs)
+checkpoints = st.builds(Checkpoint, st.integers(1, MAX_SEQUENCE), contents)
+assignments = st.builds(Assignment, ids, counts, blobs, times_ms, st.none() | checkpoints)
+peers = st.sampled_from(("alice", "bob", "carol")).map(lambda name: identity(name).peer_id)
+trips = st.tuples(st.integers(0, MAX_OTHERS - 1), st.integers(1, MAX_RTT_US))
+contacts = st.builds(
+    Contact,
+    peers,
+    st.lists(st.sampled_from(("/ip4/192.0.2.1/tcp/4001", "/ip6/::1/tcp/4001")), max_size=2).map(
+        tuple
+    ),
+)
+lease_usages = st.builds(
+    LeaseUsage,
+    ids,
+    counts,
+    st.integers(0, MAX_CPU_MILLI),
+    st.integers(0, MAX_MEMORY_BYTES),
+    tuples_of(st.builds(LinkBytes, st.integers(OWNER, MAX_MEMBERS - 1), counts, counts)),
+)
+rosters = st.builds(
+    lambda gang_id, sequence, owner, members, has_network: Roster(
+        gang_id, sequence, MAX_MEMBERS, owner, members, has_network
+    ),
+    st.text("0123456789abcdef", min_size=GANG_ID_CHARS, max_size=GANG_ID_CHARS),
+    st.integers(1, MAX_INT),
+    contacts,
+    st.lists(
+        st.builds(Member, st.integers(0, MAX_MEMBERS - 1), contacts, counts),
+        max_size=3,
+        unique_by=lambda member: member.rank,
+    ).map(lambda members: tuple(sorted(members, key=lambda member: member.rank))),
+    st.booleans(),
+)
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(
-        PlacementRequest, counts, needs, blobs, st.integers(0, MAX_PRIORITY), tuples_of(cids)
+        PlacementRequest,
+        counts,
+        needs,
+        blobs,
+        st.integers(0, MAX_PRIORITY),
+        tuples_of(cids),
+        others=tuples_of(peers),
+        ticket=counts,
     ),
-    st.builds(Offer, counts, ids, holdings, counts, times_ms, tuples_of(places)),
+    st.builds(Offer, counts, ids, holdings, counts, times_ms, tuples_of(places), tuples_of(trips)),
     st.builds(RequestRefused, counts, refusals),
     st.builds(Commit, ids),
     st.builds(Leased, ids, counts, times_ms, windows),
@@ -136,6 +187,7 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(Dispatch, ids, counts, tuples_of(parts), tuples_of(assignments)),
     st.builds(TaskStarted, ids, ids),
     st.builds(TaskOutput, ids, ids, st.booleans(), blobs),
+    st.builds(TaskCheckpoint, ids, counts, ids, checkpoints),
     st.builds(TasksEnded, ids, counts, tuples_of(st.builds(Ended, ids, outcomes, counts, usages))),
     st.builds(Cancel, ids, tuples_of(ids), st.booleans()),
     st.builds(ResultAck, ids, tuples_of(ids)),
@@ -144,4 +196,6 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(GrantIssued, blobs),
     st.builds(GrantRefused, refusals),
     st.builds(Opinions, tuples_of(blobs)),
+    st.builds(Enlist, ids, counts, st.integers(0, MAX_MEMBERS - 1), rosters),
+    st.builds(ReportUsage, tuples_of(lease_usages)),
 )

@@ -108,6 +108,7 @@ def test_without_a_network_every_command_says_what_to_do(
         (["worker", "--name", "Anna"], "name: 'Anna' is not a name; use up to 63"),
         (["run", "--needs", "label.host=Anna", "--", "true"], "label.host: 'Anna' is not a name"),
         (["workers", "--join", "ormation1:c2VjcmV0"], "neither an invite nor a readable file"),
+        (["workers", "--join", "missing.txt"], "join: missing.txt does not exist"),
         (["network", "invite", "--peer", "bob"], "peer: "),
         (["network", "add-gate", "here"], "formation: "),
         (["network", "invite", "--hours", "nights"], "hours: 'nights' is not a span of hours"),
@@ -271,7 +272,7 @@ def test_a_network_without_a_gate_says_so(tmp_path: Path) -> None:
     formation(home, "network", "create")
     code, out, err = formation(home, "run", "--", "true")
     assert (code, out) == (3, "")
-    assert "no worker runs true: this network has no gate yet; run `formation gate`" in err
+    assert "no worker runs true: this network has no gate yet, and no peer of it answers" in err
 
 
 def test_a_gate_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -282,3 +283,6 @@ def test_a_gate_that_does_not_answer_is_named(tmp_path: Path) -> None:
     code, out, err = formation(home, "workers", "--json")
     assert (code, json.loads(out)) == (3, {"workers": []})
     assert f"no gate of this network answers; see that one runs at {gate}" in err
+    code, out, err = formation(home, "ping", "kitchen")
+    assert (code, out) == (3, "")
+    assert "kitchen is not found, since no peer of this network answers" in err

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from formation_p2p.cli.local.frames import VERSION, socket_of
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
@@ -94,6 +95,38 @@ def test_what_is_wrong_is_told_as_ever(world: World) -> None:
     assert "network=1" in formation(world.home, "run", "--", "sh", "-c", offline).err
     nowhere = formation(world.home, "run", "--needs", "gpu=7", "--", "true")
     assert (nowhere.code, "no worker runs true" in nowhere.err) == (3, True)
+
+
+def test_a_peer_is_pinged_and_has_bytes_sent(world: World) -> None:
+    (worker,) = json.loads(formation(world.home, "workers", "--json").out)["workers"]
+    peer_id = worker["peer_id"]
+    told = json.loads(formation(world.other, "ping", peer_id[-8:], "--count", "2", "--json").out)
+    assert (told["peer_id"], told["path"], told["via"]) == (peer_id, "direct", None)
+    assert len(told["round_trips"]) == 2
+    assert 0 < told["rtt_us"]["min"] <= told["rtt_us"]["median"] <= told["rtt_us"]["max"]
+    shown = formation(world.other, "ping", peer_id, "--count", "1", "--rate").out.decode()
+    assert "1 round trips" in shown
+    assert "MB/s, direct" in shown
+    gate = Home(world.first).identity().peer_id
+    through_the_worker = formation(world.home, "ping", gate, "--count", "1", "--json", "--rate")
+    assert json.loads(through_the_worker.out)["rate"]["bytes_per_s"] > 0
+    by_its_end = formation(world.other, "ping", gate[-8:], "--count", "1", "--json")
+    assert json.loads(by_its_end.out)["peer_id"] == gate
+    # The node that asks goes by the same name, that of this host, and is not meant.
+    assert Home(world.other).name() == worker["name"]
+    by_name = formation(world.other, "ping", worker["name"], "--count", "1", "--json")
+    assert json.loads(by_name.out)["peer_id"] == peer_id
+
+
+def test_who_cannot_be_pinged_is_told_with_what_to_do(world: World) -> None:
+    (worker,) = json.loads(formation(world.home, "workers", "--json").out)["workers"]
+    itself = formation(world.home, "ping", worker["peer_id"])
+    assert (itself.code, "this node itself" in itself.err) == (2, True)
+    unknown = formation(world.home, "ping", "kitchen")
+    assert (unknown.code, "formation workers" in unknown.err) == (2, True)
+    gone = formation(world.home, "ping", Identity.from_seed(bytes(32)).peer_id)
+    assert (gone.code, "formation status" in gone.err) == (3, True)
+    assert formation(world.home, "ping", worker["peer_id"], "--count", "0").code == 2
 
 
 def test_through_an_agent(world: World, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from types import CodeType
 from typing import Any, Final
 
 import click
+import dask.array
+import distributed
 import pytest
 from click.testing import CliRunner
 
@@ -85,6 +87,12 @@ SHORT: Final = {
     "python -m simulations.chaos --seeds 1..100 --jobs 2": (
         "python -m simulations.chaos --seeds 1..2 --jobs 1"
     ),
+    "python -m simulations.chaos --seeds 1..160 --nat 0.6": (
+        "python -m simulations.chaos --seeds 1..2 --nat 0.6"
+    ),
+    f"{DISCOVERY} --nodes 200 --minutes 3 --queries 40 --nat 0.6 --json": (
+        f"{DISCOVERY} --nodes 20 --minutes 1 --queries 2 --nat 0.6 --json"
+    ),
     f"{HOSTILE} --liars 0 0.05 0.1 0.2 0.3": f"{HOSTILE} --liars 0 0.3 --nodes 60 --keys 2",
     f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0": (
         f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0 --nodes 60 --keys 2"
@@ -99,6 +107,7 @@ SHORT: Final = {
 # Not run here: the options are compared with what the program takes, and targets with the Makefile.
 ONLY_READ: Final = {
     "python -m simulations.realchaos": "takes a minute and root; tests/simulations runs it",
+    "python -m simulations.nat": "takes minutes and root; tests/system/test_nat.py runs a part",
     "python -m benchmarks.dht.rpc": "takes minutes",
     "python -m benchmarks.data.blob": "takes minutes, and two cores",
     "python -m benchmarks.data": "takes minutes; tests/system/test_benchmarks.py runs it in small",
@@ -173,6 +182,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         reported = exits.enter_context(serving(homes["worker"], f"{worker} --json"))
         peer_id = json.loads(reported.line_with("ready"))["peer_id"]
         made = Network(folder, homes, {"worker": f"…{peer_id[-8:]}"})
+        # After which the person's home knows the worker, whichever commands are tried first.
+        assert formation(homes["person"], "formation run -- true")[0] == 0
         _put_files(folder)
         yield made
 
@@ -310,8 +321,15 @@ def slow(number: int) -> int:
     return sum(i * i for i in range(number))
 
 
-# As a program of its own has it: this file needs the whole checkout where it is imported.
-slow.__module__ = "__main__"
+def say_done(member: Any) -> None:
+    with member.listen("progress") as listening:
+        stream, _ = listening.accept()
+        with stream:
+            stream.sendall(b"done")
+
+
+# As a program of its own has them: this file needs the whole checkout where it is imported.
+slow.__module__ = say_done.__module__ = "__main__"
 
 
 def _peer() -> dict[str, Any]:
@@ -324,8 +342,22 @@ def _work() -> dict[str, Any]:
     return {**vars(public), "work": work, "is_right": lambda result: False}
 
 
+def train(member: Any, data: str) -> tuple[int, str]:
+    return member.rank, data
+
+
+train.__module__ = "__main__"
+
+
 PROGRAMS: Final = {
+    "await gang.run(train": Around(
+        lambda: {"train": train},
+        needs_node=True,
+        replaced=('3, needs="gpu=1"', '1, needs="cpu=0.5,memory=64MiB"'),
+        after="assert results == [(0, 'data')]",
+    ),
     "print(await node.map(slow": Around(),
+    "def total(upto: int)": Around(after="assert total(4) == 6"),
     "async for thumbnail in node.map": Around(
         lambda: {"shrink": abs, "pictures": lambda: iter([-1, -2])}, needs_node=True
     ),
@@ -336,6 +368,35 @@ PROGRAMS: Final = {
     'blob = await node.put("a.bin")': Around(needs_node=True),
     "table = await node.put(": Around(
         needs_node=True, replaced=("5_000, 5_000", "1_000, 500"), after="assert len(found) == 1_000"
+    ),
+    "async with node.dask(": Around(
+        lambda: {"Client": distributed.Client, "array": dask.array.ones(8, chunks=4)},
+        needs_node=True,
+        replaced=(
+            'workers=(2, 16), needs="cpu=2,memory=8GiB"',
+            'workers=1, needs="cpu=0.5,memory=320MiB", scheduler_needs="cpu=0.5,memory=320MiB"',
+        ),
+    ),
+    "def stage(member, batches)": Around(
+        lambda: {"say_done": say_done},
+        needs_node=True,
+        replaced=(
+            "reader, writer =",
+            'gang = await node.gang(1, needs="cpu=0.5,memory=64MiB")\n'
+            "call = gang.call(0, say_done)\n"
+            "reader, writer =",
+        ),
+        after="assert await reader.read() == b'done'\nawait call\nawait gang.close()",
+    ),
+    # Members of gangs run elsewhere; tests/system/test_gang_shared.py has them.
+    "member.store.set(": Around(),
+    'network="gang") as gang': Around(
+        lambda: {"start_mpi": lambda member: member.rank},
+        needs_node=True,
+        replaced=(
+            'node.gang(3, needs="cpu=1,memory=1GiB", network="gang")',
+            'node.gang(1, needs="cpu=1,memory=64MiB")',
+        ),
     ),
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),
@@ -461,10 +522,12 @@ def test_every_toml_file_is_a_job_file_or_names_an_extension(tmp_path: Path) -> 
 
 def test_every_block_says_what_it_is() -> None:
     """`text` is a picture, a formula or what a program prints; `sh` is for people who set a machine
-    up, as its administrators; there is one YAML file, for Prometheus, which nothing here reads."""
+    up, as its administrators, or what a task runs; there is one YAML file, for Prometheus, which
+    nothing here reads."""
     for shown in blocks():
         assert shown.language in ("console", "python", "toml", "yaml", "text", "sh"), shown
-        assert shown.language != "sh" or shown.document == "docs/deploy.md"
+        scripts = ("docs/deploy.md", "docs/checkpoints.md", "docs/clusters.md")
+        assert shown.language != "sh" or shown.document in scripts
         if shown.language == "yaml":
             assert shown.document == "docs/metrics.md"
             assert 'targets: ["127.0.0.1:9464"]' in shown.text

@@ -8,6 +8,8 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
 from formation_p2p import Awaited, Home, JobWaits, Limits, Node, ProcessSpec, Rights
 from formation_p2p.core.units import MIB
 from tests.support.commands import started
@@ -32,7 +34,9 @@ async def ran(folder: Path, name: str, join: str) -> float:
     return time.monotonic() - began_s
 
 
-async def test_the_only_gate_is_killed_and_comes_back(tmp_path: Path) -> None:
+async def test_the_only_gate_is_killed_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     home = Home(tmp_path / "gate")
     home.create_network()
     async with asyncio.timeout(DEADLINE_S):
@@ -59,5 +63,7 @@ async def test_the_only_gate_is_killed_and_comes_back(tmp_path: Path) -> None:
                 assert result.status == "succeeded"
                 waited_s = time.monotonic() - began_s
                 await alice.close()
+    told = [each.getMessage() for each in caplog.records if each.name == "formation_p2p.gates"]
+    assert [text.split(" is ")[1].split(";")[0] for text in told][:2] == ["lost", "back"]
     print(f"gate dead: {without_s:.1f} s, back: {newcomers_s:.1f} s, waited: {waited_s:.1f} s")
     assert max(without_s, newcomers_s, waited_s) < SOON_S

@@ -140,7 +140,7 @@ def test_a_node_runs_work_of_a_driver_that_another_package_brings(
 def test_the_help_of_worker_names_the_drivers_that_are_installed(packages: Path) -> None:
     reported = python(packages, "-m", "formation_p2p", "worker", "--help")
     names = reported.partition("Drivers:")[2].partition("Examples:")[0].replace(",", " ").split()
-    own = ["process", "python", "wasm", "container"]
+    own = ["process", "python", "wasm", "container", "image"]
     assert names == [*own, "forgetful", "noisy", "pillow", "sleep", "unready"]
 
 
@@ -165,6 +165,5 @@ def test_a_name_that_is_not_installed_is_refused_with_those_that_are(
     packages: Path, tmp_path: Path
 ) -> None:
     reported = ask(packages, tmp_path, "process", "slep")
-    assert (
-        "'slep' is not installed; there are process, python, wasm, container, forgetful" in reported
-    )
+    known = "process, python, wasm, container, image, forgetful"
+    assert f"'slep' is not installed; there are {known}" in reported

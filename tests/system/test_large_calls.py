@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
@@ -22,6 +24,9 @@ from tests.support.drivers_world import open_descriptors
 from tests.support.network import DEADLINE_S, SmallNetwork, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NEEDS = "cpu=0.5,memory=256MiB"
 

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import cloudpickle
 import numpy as np
 import pytest
 import trio
@@ -31,6 +33,9 @@ from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, SmallNetwork, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
 from tests.support.waiting import until
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NEEDS = "cpu=0.5,memory=512MiB"
 

@@ -45,10 +45,12 @@ BLOB = Blob(Cid(RAW, digest_of(b"x")), 1)
 # Each public name of Node and SyncNode, used.
 USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "addresses": lambda node: node.addresses,
+    "dask": lambda node: node.dask(),
     "discover": lambda node: node.discover("cpu=1"),
     "executor": lambda node: node.executor(),
     "explain": lambda node: node.explain("cpu=1"),
     "fetch_result": lambda node: node.fetch_result(ResultTooLarge("it is", "a peer", 1, b"")),
+    "gang": lambda node: node.gang(2),
     "get": lambda node: node.get(BLOB, "a file"),
     "job": lambda node: node.job("a job"),
     "jobs": lambda node: node.jobs(),
@@ -59,7 +61,11 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "neighbours": lambda node: node.neighbours(),
     "incompatible": lambda node: node.incompatible(),
     "peer_id": lambda node: node.peer_id,
+    "measure_rate": lambda node: node.measure_rate("a peer"),
+    "ping": lambda node: node.ping("a peer"),
+    "pool": lambda node: node.pool(),
     "put": lambda node: node.put("a file"),
+    "reached": lambda node: node.reached,
     "renew": lambda node: node.renew(),
     "report_wrong": lambda node: node.report_wrong("a peer"),
     "run": lambda node: node.run(["true"]),
@@ -79,7 +85,7 @@ JOB_USES: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 # Any thread, and any loop, may use these.
 OF_ANY_LOOP: Final = {
-    "addresses", "executor", "jobs", "metrics_address", "name", "peer_id",
+    "addresses", "executor", "jobs", "metrics_address", "name", "peer_id", "reached",
 }  # fmt: skip
 
 

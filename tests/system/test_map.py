@@ -6,16 +6,21 @@ import asyncio
 import itertools
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from formation_p2p import InvalidInput, Node, RemoteTraceback
 from tests.support.network import DEADLINE_S, runs, small_network
 from tests.support.waiting import until
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SMALL = "cpu=0.5,memory=64MiB"
 

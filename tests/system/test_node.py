@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
+import cloudpickle
 import pytest
 import trio
 
@@ -51,6 +52,9 @@ from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
 from tests.support.waiting import until
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SMALL = "cpu=0.5,memory=64MiB"
 A_JOB = Job("a job", (Task("a job/0", Requirements(driver="process"), b""),))

@@ -7,11 +7,15 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from formation_p2p import Node, ProcessSpec
 from formation_p2p.core.identity import shown_peer
 from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SMALL = "cpu=0.5,memory=64MiB"
 

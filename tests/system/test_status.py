@@ -16,6 +16,7 @@ import pytest
 
 from formation_p2p import InvalidInput, LocalError, Node, ProcessSpec
 from formation_p2p.host.machine.unix_socket import reachable
+from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.observe.clients import MAX_CLIENTS
 from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
 from tests.support.waiting import until
@@ -27,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[SmallNetwork]:
     metrics = {"metrics": "127.0.0.1:0"}
-    async with small_network(tmp_path, alice=metrics, bob=metrics) as network:
+    alice = {**metrics, "relay": RelaySettings()}
+    async with small_network(tmp_path, alice=alice, bob=metrics) as network:
         yield network
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from formation_p2p.core.dispatch.task_status import STATUS_TRANSITIONS, Statuses, TaskStatus
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
 from formation_p2p.core.placement.nearest import Peers
@@ -29,6 +31,7 @@ from formation_p2p.core.resources.fits import claims_on, fits, fits_now
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.formfile import parse_formfile
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import contact
 from tests.unit.seed_cases import Vector, covers
@@ -237,3 +240,77 @@ def too_old(vector: Vector) -> None:
     assert bool(decision.ranked) == vector.expect["eligible"]
     [(_, refusal)] = decision.rejected
     assert isinstance(refusal, Gone)
+
+
+# -- Formfiles --------------------------------------------------------------------------------
+
+
+def needs_of(text: str) -> dict[str, int | None]:
+    """In their units; None for what is not said."""
+    needs = parse_formfile(text).needs
+    return {
+        "vcpus": needs.cpu_milli // 1000,
+        "memory_mb": needs.memory_bytes // MIB,
+        "storage_gb": needs.storage_bytes // GIB or None,
+        "storage": needs.storage_bytes or None,
+        "gpus": needs.gpu_count or None,
+    }
+
+
+@covers("formation/formfile_ranges")
+def within_their_ranges(vector: Vector) -> None:
+    given, (vcpu, memory_mb, disk_gb) = vector.given, vector.expect["ok"]
+    said = needs_of(f"VCPU {vcpu}\nMEM {memory_mb}\nDISK {disk_gb}")
+    assert (
+        said.items()
+        >= {
+            "vcpus": int(vcpu),
+            "memory_mb": int(memory_mb),
+            "storage_gb": int(disk_gb),
+        }.items()
+    )
+    assert vector.expect["all_others"] == "error"
+    for directive, key in (("VCPU", "vcpu"), ("MEM", "memory_mb"), ("DISK", "disk_gb")):
+        for value in set(given[key]) - {vcpu, memory_mb, disk_gb}:
+            with pytest.raises(InvalidInput, match=f"line 1: {directive}"):
+                parse_formfile(f"{directive} {value}")
+
+
+@covers("formation/formfile_defaults")
+def where_nothing_is_said(vector: Vector) -> None:
+    assert vector.given["formfile"] == "no VCPU/MEM/DISK/GPU"
+    assert needs_of("NAME agent").items() >= vector.expect.items()
+
+
+@covers("formation/formfile_complete")
+def all_at_once(vector: Vector) -> None:
+    text = vector.given["text"].replace(" / ", "\n")
+    said = {"name": parse_formfile(text).name, **needs_of(text)}
+    assert said.items() >= vector.expect.items()
+
+
+# -- statuses ---------------------------------------------------------------------------------
+
+STATUSES = {
+    "PendingPoCAssessment": TaskStatus.PENDING_ASSESSMENT,
+    "PoCAssigned": TaskStatus.ASSIGNED,
+    "Claimed": TaskStatus.CLAIMED,
+    "InProgress": TaskStatus.IN_PROGRESS,
+    "Completed": TaskStatus.COMPLETED,
+    "Failed": TaskStatus.FAILED,
+    "Cancelled": TaskStatus.CANCELLED,
+}
+
+
+@covers("formation/task_status_after_create")
+def from_assessed_to_assigned(vector: Vector) -> None:
+    expected = [STATUSES[name] for name in vector.expect["status_sequence"]]
+    statuses = Statuses(["build/0"], str)
+    seen = [statuses.of("build/0")]
+    decision = placed(task("build/0"), [worker("alice")], Xor())
+    seen += [each.status for each in statuses.assessed("build/0", decision)]
+    assert seen == expected
+    every = [STATUSES[name] for name in vector.expect["all"]]
+    assert every == list(TaskStatus)
+    followed = {to for ways in STATUS_TRANSITIONS.values() for to in ways.values()}
+    assert followed == set(every) - {TaskStatus.FAILED, TaskStatus.CANCELLED}

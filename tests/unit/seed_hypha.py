@@ -197,7 +197,13 @@ def as_many_as_fit(vector: Vector) -> None:
 
 def lessor(machine: Capability, *drivers: str) -> Lessor:
     return Lessor(
-        machine, {}, drivers or ("process",), Lenient(), random.Random(1), unshared(machine)
+        machine,
+        {},
+        drivers or ("process",),
+        Lenient(),
+        random.Random(1),
+        unshared(machine),
+        lambda lease_id: False,
     )
 
 

@@ -26,6 +26,8 @@ from tests.support import resources_world as world
 from tests.support.resources_world import a100, h100, machine
 
 NOW = 1_767_225_600
+pytestmark = pytest.mark.at_length
+
 PEERS = [peer_id_of(number.to_bytes(32, "big")) for number in range(700)]
 ALICE, BOB, CAROL = PEERS[:3]
 IDLE = machine()

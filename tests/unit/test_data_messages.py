@@ -15,6 +15,7 @@ from formation_p2p.core.data.messages import (
     BlobRefused,
     Chunk,
     Have,
+    Keep,
     Open,
     Opened,
     OpenPrivate,
@@ -32,6 +33,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, RAW, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
 
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
@@ -47,6 +49,7 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
         Want(MAX_CHUNKS - 1),
         Have(),
         Have(("/ip4/127.0.0.1/tcp/1",) * 8),
+        Keep(bytes(MAX_GRANT_BYTES), CID, MAX_CHECKPOINT_BYTES, b"n" * 16),
     ],
 )
 def test_a_request_survives_the_wire(message: Request) -> None:

@@ -14,7 +14,7 @@ from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.publication import names_of
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.keyspace import Span, key_of
 from formation_p2p.core.records.profile import SignedProfile, open_profile
 from formation_p2p.core.refusals import Denied
@@ -339,6 +339,54 @@ def test_a_change_that_matters_and_lasts_is_told_soon() -> None:
     assert len(alice.issued) == before + 1
     for name in alice.names:
         assert stored(town.nodes["bob"], name, town.now) == [before]
+
+
+def move(alice: Worker, number: int) -> None:
+    own = Contact(alice.node.contact.peer_id, (f"/ip4/10.0.0.{number}/tcp/1",))
+    alice.announcer.moved(own, alice.town.now)
+    alice.town.perform(alice.node)
+
+
+def test_a_worker_that_moves_tells_so_at_once_and_several_moves_together() -> None:
+    town, alice = settled("alice", "bob")
+    alice.start()
+    alice.rest()
+    before = len(alice.issued)
+    for number in range(5):
+        move(alice, number)
+        town.elapse(DISCOVERY.move_settle_s / 10)
+        alice.announcer.changed(alice.free, town.now)
+    assert len(alice.issued) == before
+    town.elapse(DISCOVERY.move_settle_s)
+    assert len(alice.issued) == before + 1
+    move(alice, 9)
+    town.elapse(DISCOVERY.move_interval_s + 0.1)
+    assert len(alice.issued) == before + 2
+    for name in alice.names:
+        assert stored(town.nodes["bob"], name, town.now) == [before + 1]
+
+
+def test_a_worker_that_moves_all_the_time_tells_so_as_rarely_as_of_other_changes() -> None:
+    town, alice = settled("alice", "bob")
+    alice.start()
+    alice.rest()
+    before, rounds = len(alice.issued), 100
+    for number in range(rounds):
+        move(alice, number)
+        town.elapse(1)
+    slow = rounds - DISCOVERY.max_quick_moves
+    told = len(alice.issued) - before
+    assert DISCOVERY.max_quick_moves < told
+    assert told <= DISCOVERY.max_quick_moves + slow / DISCOVERY.min_interval_s + 2
+
+
+def test_a_worker_that_moves_before_it_is_announced_tells_so_with_the_first_profile() -> None:
+    town, alice = settled("alice", "bob")
+    move(alice, 1)
+    alice.start()
+    move(alice, 2)
+    town.elapse(DISCOVERY.start_s + 1)
+    assert len(alice.issued) == 1
 
 
 def test_a_change_that_passes_is_not_worth_a_word() -> None:

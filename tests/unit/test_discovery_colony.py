@@ -140,6 +140,7 @@ def watch(colony: Colony, seconds: float, missed: dict[float, int]) -> None:
         colony.elapse(3)
 
 
+@pytest.mark.at_length
 def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> None:
     colony, missed = Colony(1, 10), dict[float, int]()
     colony.elapse(ANNOUNCED_S)
@@ -154,6 +155,7 @@ def test_while_a_bucket_grows_the_nearest_workers_are_found_at_any_time() -> Non
     assert missed == {}
 
 
+@pytest.mark.at_length
 def test_when_most_die_the_others_draw_together_and_are_found_again() -> None:
     """First those who are dead must expire; nobody says that they are gone."""
     colony, missed = Colony(2, 60), dict[float, int]()
@@ -192,6 +194,7 @@ def test_a_liars_word_about_a_shard_moves_nobody_out_of_it() -> None:
     assert polls  # there were doubts
 
 
+@pytest.mark.at_length
 def test_who_start_together_and_split_by_different_numbers_of_levels_meet_again() -> None:
     """Seventy in seven seconds: some see 60 members and go a level deeper, others 66 and go two.
     Once they had left the bucket's own name, readers found the ones or the others."""

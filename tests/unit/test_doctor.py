@@ -9,6 +9,8 @@ import pytest
 from formation_p2p import __version__
 from formation_p2p.cli.doctor import machine, network
 from formation_p2p.cli.doctor.finding import Finding, Verdict
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.nat.reached import Reached, Way
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
@@ -16,6 +18,7 @@ from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.kernel_clock import KernelClock
 from formation_p2p.host.net.gate_probe import GateAnswer
 from formation_p2p.host.net.identify import VERSION
+from formation_p2p.host.reach_in_words import reach_in_json
 
 HOME = Path("/home/anna/formation")
 NOW_S = 1_800_000_000.0
@@ -30,8 +33,12 @@ NODE = {
     "version": __version__,
     "peers": 3,
     "listens": ["/ip4/192.0.2.1/tcp/4001"],
-    "reach": "server",
+    "reached": reach_in_json(Reached(Way.DIRECT, ("/ip4/192.0.2.1/tcp/4001",))),
 }
+
+
+def reached(how: Reached) -> dict[str, object]:
+    return {**NODE, "reached": reach_in_json(how)}
 
 
 def told(finding: Finding, verdict: Verdict, *words: str) -> None:
@@ -142,21 +149,42 @@ def test_a_gate_that_is_no_good_matters_as_much_as_there_are_others(
     told(network.check_gates((answer, ANSWERS), alone=True)[0], Verdict.WARNING, word)
 
 
+def test_a_gate_need_not_answer_in_both_families() -> None:
+    peer = ANSWERS.gate.rpartition("/")[2]
+    far = GateAnswer(f"/ip6/2a00:1450::1/tcp/4001/p2p/{peer}", "Network is unreachable")
+    told(
+        network.check_gates((far, ANSWERS), alone=True)[0],
+        Verdict.OK,
+        "another address of the gate",
+    )
+
+
 def test_a_gate_may_be_slow_and_a_network_without_one() -> None:
     slow = GateAnswer(GATE, "", 0.5, 1.5, VERSION)
     told(network.check_gates((slow,), alone=True)[0], Verdict.WARNING, "ready in 1500 ms")
     told(network.check_gates((), alone=True)[0], Verdict.FAILURE, "formation gate")
+    told(network.check_gates((), alone=False)[0], Verdict.WARNING, "on this LAN only")
 
 
 def test_reachability_is_what_peers_found_out_or_what_gates_see() -> None:
     told(network.check_reachability((NODE,), {}), Verdict.OK, "/ip4/192.0.2.1/tcp/4001")
-    client = {**NODE, "reach": "client"}
-    told(network.check_reachability((client,), {}), Verdict.WARNING, "cannot dial", "--announce")
-    unknown = {**NODE, "reach": "unknown"}
-    told(network.check_reachability((unknown,), {}), Verdict.OK, "not known")
+    lan = "/ip4/192.168.1.2/tcp/4001"
+    for way, shut in ((Way.NOWHERE, True), (Way.LOCAL, True), (Way.LOCAL, False)):
+        found = network.check_reachability((reached(Reached(way, (lan,), is_shut=shut)),), {})
+        told(found, Verdict.WARNING if shut else Verdict.OK, lan)
+        assert ("--announce" in found.advice) == shut
+    for way in (Way.UNKNOWN, Way.SILENT):
+        found = network.check_reachability((reached(Reached(way)),), {})
+        told(found, Verdict.WARNING, "not known", "lines about gates")
     told(network.check_reachability((), {"192.0.2.1": True}), Verdict.OK, "192.0.2.1")
     translated = network.check_reachability((), {"198.51.100.3": False})
-    told(translated, Verdict.WARNING, "198.51.100.3, which is a router's")
+    told(translated, Verdict.OK, "198.51.100.3, which is a router's", "reached through a gate")
+
+
+def test_a_worker_that_gates_relay_for_is_well() -> None:
+    relayed = Reached(Way.RELAYED, ("/ip4/192.168.1.2/tcp/4001",), (PeerId(PEER_ID),))
+    found = network.check_reachability((reached(relayed),), {"198.51.100.3": False})
+    told(found, Verdict.OK, "the node here: others reach it through the gate")
 
 
 def test_nodes_that_run_are_listed_with_what_is_wrong_with_them() -> None:

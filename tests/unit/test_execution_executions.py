@@ -247,6 +247,16 @@ def test_a_result_is_sent_again_only_where_the_stream_broke_and_bob_is_heard_of(
     assert alice.renewed(LEASE) == []
 
 
+def test_a_lease_is_idle_once_its_owner_has_all_results(alice: Executions) -> None:
+    assert alice.is_idle(LEASE.lease_id)
+    alice.dispatched(LEASE, dispatch_of(0))
+    assert not alice.is_idle(LEASE.lease_id)
+    alice.handle_report(executions_ended(0))
+    assert not alice.is_idle(LEASE.lease_id)
+    alice.received(BOB.peer_id, ack(0))
+    assert alice.is_idle(LEASE.lease_id)
+
+
 def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(0))
     assert alice.received(MALLORY.peer_id, cancel(0)) == []

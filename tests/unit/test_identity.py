@@ -36,7 +36,9 @@ seeds = st.binary(min_size=32, max_size=32)
 
 
 def test_the_specifications_key_gives_its_public_key() -> None:
-    assert Identity.from_seed(SPEC_SEED).public_key == SPEC_PUBLIC
+    theirs = Identity.from_seed(SPEC_SEED)
+    assert theirs.public_key == SPEC_PUBLIC
+    assert theirs.libp2p_public_key == bytes.fromhex("08011220") + SPEC_PUBLIC
 
 
 def test_a_known_peer_id_holds_its_key() -> None:

@@ -205,6 +205,7 @@ def listed(texts: Iterable[str]) -> str:
     return "{" + ", ".join(texts) + "}"
 
 
+@pytest.mark.at_length
 def test_fits_the_table_and_condor_agree_on_a_hundred_thousand_pairs() -> None:
     pairs: Counter[tuple[bool, bool]] = Counter()
 

@@ -10,22 +10,23 @@ import pytest
 import formation_p2p
 
 PUBLIC = """
-AmbiguousPeer
-Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent ContainerSpec
-Decision Denied Discovery Distrusted Driver Env EnvironmentSettings Execution Experience Failed
-FailureKind Faulty FormationError GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints
-Home Hours
-Infeasible InvalidInput JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver Leaving Limits
-LocalError Mapped MemoryEstimate Node NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed
-Place PlacementPolicy Plan PlannedTask Policy Preempted ProcessResult ProcessSpec Profile PythonCall
-Quota Ranked Reference Refusal RemoteError RemoteTraceback Report Requirements ResultTooLarge
-Retention RetryReason Right Rights Scope ScopeShares Score Scored Silent Spread Stage Standing
-StateError Step StoryEntry
-StoryStep Succeeded SyncJob SyncNode TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskOptions
-TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSucceeded TaskUnplaceable
-TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable Unplaceable Unreachable Unwanted
-Usage WasmSpec WorkerLost Xor __version__ cluster derive parse_policy parse_requirements python_call
-python_calls rank_by_xor rendezvous responsible value_of
+AmbiguousPeer Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent
+ContainerSpec Decision Denied Discovery Distrusted Driver Env EnvironmentSettings Execution
+Experience Failed FailureKind Faulty FormationError Gang GangEnded GangEvent GangFormed GangMember
+GiveUp GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints Home Hours Infeasible InvalidInput
+JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver Leaving Limits Links LocalError Loss
+Mapped MemberCapacity MemberJoined MemberLost MemberReleased MemberReplaced MemoryEstimate Node
+NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed Part Partition Place PlacementPolicy Plan
+PlannedTask Policy Pool Preempted ProcessResult ProcessSpec Profile PythonCall Quota Ranked Rate
+Recompute Recovery Reference Refusal RelayFor RelaySettings RemoteError RemoteTraceback Repartition
+Repartitioned Replace Report Requirements ResultTooLarge Retention RetryReason Right Rights
+RoundTrip Scope ScopeShares Score Scored Silent Spread Stage Standing StateError Step StoryEntry
+StoryStep Succeeded SyncGang SyncJob SyncNode TakeOver TaskBegan TaskCancelled TaskFailed TaskGaveUp
+TaskOptions TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved
+TaskSucceeded TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable
+Unplaceable Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive
+parse_policy parse_requirements partition python_call python_calls rank_by_xor rendezvous
+repartition responsible restored value_of
 """
 
 
@@ -42,6 +43,6 @@ def test_they_are_listed_where_a_prompt_looks_for_them() -> None:
 
 
 def test_importing_the_package_does_not_import_the_network_stack() -> None:
-    """py-libp2p takes a second and 70 MB; only a node that joins pays for it."""
-    program = "import formation_p2p, sys; formation_p2p.Node; sys.exit('libp2p' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+    """It takes half a second; only a node that joins pays for it."""
+    program = "import formation_p2p, sys; formation_p2p.Node; sys.exit('noise' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0

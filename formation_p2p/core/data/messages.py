@@ -18,6 +18,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.workload import blob
 from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 
 # The largest is an Open with its grant: what a stranger can make us hold.
@@ -100,7 +101,19 @@ class OpenPrivate:
     name: Annotated[bytes, schema.octets(NAME_BYTES)]
 
 
-Request = Open | OpenPrivate | Want | Have
+@_REQUESTS.message(8)
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Fetch this content from me, and hold it for others for a while, in place of what I had you
+    hold under the same name: answered Opened once that is done, or BlobRefused."""
+
+    grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
+    cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
+    size_bytes: Annotated[int, schema.integer(0, MAX_CHECKPOINT_BYTES)]
+    name: Annotated[bytes, schema.octets(NAME_BYTES)]
+
+
+Request = Open | OpenPrivate | Want | Have | Keep
 Reply = Opened | Chunk | BlobRefused
 
 pack_request = _REQUESTS.pack

@@ -76,6 +76,11 @@ class Capacity:
     def __post_init__(self) -> None:
         _check(self, GpuFree)
 
+    @property
+    def gpu_share_milli(self) -> int:
+        """Of all GPUs together."""
+        return sum(gpu.share_milli for gpu in self.gpus)
+
 
 def amounts(of: Capability | Capacity | Requirements) -> tuple[int, int, int, int]:
     """In the order of `bounds.AMOUNTS`."""

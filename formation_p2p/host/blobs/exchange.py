@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core import errors
 from formation_p2p.core.data import fetch as fetching
@@ -30,16 +30,17 @@ from formation_p2p.core.trust.network import Membership, Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Part, part_beside
+from formation_p2p.host.blobs.held_for_others import HeldForOthers
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer, DataStream
+from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Stack
-    from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,9 @@ class Exchange:
         self._places = trio.CapacityLimiter(MAX_FETCHES)
         self._turns: dict[Cid, trio.Lock] = {}
         self.server = DataServer(
-            self._admit, store.content, self.who_has, self._has, stack.parameters
+            self.admit, store.content, self.who_has, self._has, stack.parameters
         )
+        self.held_for_others = HeldForOthers(store, self.take, self.release)
         if private is not None:
             self.server.private = private.content
             self.keep_result = private.results.keep
@@ -94,7 +96,8 @@ class Exchange:
         """See `BlobAccess.lend_kept`."""
         return None if self.private is None else self.private.fetched.lend_kept(blob)
 
-    def _admit(self, peer: Contact, grant: bytes) -> str | None:
+    def admit(self, peer: Contact, grant: bytes) -> str | None:
+        """Why a peer, which showed `grant`, is not served; None where it is a member."""
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())
         return None if denied is None else str(denied)
 
@@ -121,6 +124,16 @@ class Exchange:
                 token.run_sync_soon(changed, here, gone)
 
         self._store.watch(hand_over)
+
+    @property
+    def limit_bytes(self) -> int:
+        """Of the cache."""
+        return self._store.limit_bytes
+
+    @property
+    def durable_holders(self) -> frozenset[str]:
+        """See `BlobStore.hold`."""
+        return self._store.durable_holders
 
     @property
     def contact(self) -> Contact:
@@ -159,6 +172,13 @@ class Exchange:
                 await self.fetch(blob)
                 await trio.to_thread.run_sync(self._store.copy, blob.cid, path)
 
+    async def take(self, blob: Blob, holder: str, *, durable: bool = False) -> None:
+        """Have a blob here, until `holder` is released; `durable` as for `BlobStore.hold`. Raises
+        LocalError, Unreachable."""
+        await self.hold(holder, (blob.cid,), durable=durable)
+        with self._store.pinned(blob.cid):
+            await self.fetch(blob)
+
     async def keep(self, file: int, path: Path) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S)
@@ -169,52 +189,14 @@ class Exchange:
         blob = await trio.to_thread.run_sync(self._store.add, content, holder)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
-    async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
+    async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
         """See `BlobStore.hold`. Raises LocalError, InvalidInput."""
-        await trio.to_thread.run_sync(self._store.hold, holder, tuple(cids))
+        hold = partial(self._store.hold, holder, tuple(cids), durable=durable)
+        await trio.to_thread.run_sync(hold)
 
     async def release(self, holder: str) -> None:
         """See `BlobStore.release`. Raises LocalError."""
         await trio.to_thread.run_sync(self._store.release, holder)
-
-
-class Download:
-    """A blob on its way to a file, as `Node.get` wants it: begun and cancelled from another thread.
-
-    `start` and `cancel` are for the node's thread, where `progress` is called with the bytes
-    that are there and all that there are, and `ended` once, with what went wrong or None."""
-
-    def __init__(
-        self,
-        blob: Blob,
-        path: Path,
-        progress: Callable[[int, int], None],
-        ended: Callable[[errors.FormationError | None], None],
-    ) -> None:
-        self._blob = blob
-        self._path = path
-        self._progress = progress
-        self._ended = ended
-        self._scope = trio.CancelScope()
-
-    def start(self, shell: Shell) -> None:
-        shell.do(lambda: self._run(shell))
-
-    def cancel(self, shell: Shell) -> None:
-        self._scope.cancel()
-
-    async def _run(self, shell: Shell) -> None:
-        error: errors.FormationError | None = errors.NodeClosed(
-            "the node was left while a blob was fetched"
-        )
-        try:
-            with self._scope:
-                await shell.exchange.download(self._blob, self._path, self._progress)
-                error = None
-        except errors.FormationError as problem:
-            error = problem
-        finally:
-            self._ended(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,14 @@ def check_sealed(file: int, size_bytes: int) -> None:
         raise LocalError("what was handed over is too short")
 
 
+def keeps_its_size(file: int) -> bool:
+    """Whether it is memory that no process can cut short under those that have it mapped."""
+    try:
+        return fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK != 0
+    except OSError:  # it is on a disk
+        return False
+
+
 def moved(file: int, size_bytes: int) -> int:
     """The same in sealed memory of this process, as the kernel counts it; `file` is closed. Blocks.
     Raises LocalError."""

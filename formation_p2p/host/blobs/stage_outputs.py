@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
-from libp2p.io.exceptions import IOException
 
 from formation_p2p.core import errors
 from formation_p2p.core.data.messages import BlobRefused
@@ -22,6 +21,7 @@ from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
+from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
     from formation_p2p.core.dispatch.task_run import JobRun

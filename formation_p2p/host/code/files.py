@@ -214,7 +214,7 @@ def read(chosen: Chosen) -> list[CodeFile]:
             content, status = path.read_bytes(), path.stat()
         except OSError as problem:
             raise InvalidInput("code", f"{path} cannot be read: {problem.strerror}") from problem
-        if _is_private(content):
+        if is_private(content):
             chosen.left_out.append(name)
             continue
         files.append(CodeFile(name, content, bool(status.st_mode & stat.S_IXUSR)))
@@ -228,7 +228,8 @@ def _size(path: Path) -> int:
         return 0  # gone meanwhile: reading it says so
 
 
-def _is_private(content: bytes) -> bool:
+def is_private(content: bytes) -> bool:
+    """Whether it begins as a private key or an invite does."""
     head = content[:100].lstrip()
     return head.startswith(_SECRET_CONTENT) or (
         head.startswith(b"-----BEGIN") and _PRIVATE_KEY in head

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
-from formation_p2p.host.machine.home import MAX_IDENTITIES, Home
+from formation_p2p.host.machine.home import MAX_IDENTITIES, Home, joined_network
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
     if network is not None:
         home.join(network)
     for index in range(MAX_IDENTITIES):
-        identity, known = home.identity(index), home.network(index)
-        if known is None:
-            raise LocalError(
-                "this machine is in no network; run `formation network create`, or join one "
-                "with an invite that `formation network invite` printed"
-            )
+        identity, known = home.identity(index), joined_network(home, index)
         lock = lock_file(home.path / f"identity-{index}.lock")
         if lock is not None:
             return Claim(
@@ -63,3 +58,9 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                 lock,
             )
     raise LocalError(f"{MAX_IDENTITIES} nodes run from {home.path}; end one, or use another --home")
+
+
+def peers_of(home: Home) -> frozenset[PeerId]:
+    """The nodes of a home, as far as they have run."""
+    there = (n for n in range(MAX_IDENTITIES) if (home.path / f"identity-{n}.lock").exists())
+    return frozenset(home.identity(number).peer_id for number in there)

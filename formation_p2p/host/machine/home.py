@@ -351,6 +351,22 @@ class Home:
             raise LocalError(f"{problem}; see that this user may read and write there") from error
 
 
+def in_no_network(path: Path) -> LocalError:
+    """What is wrong with a home in that case, and what to do."""
+    return LocalError(
+        f"{path} is in no network; run `formation network create`, or join one with an invite: "
+        "formation network join -"
+    )
+
+
+def joined_network(place: Home, index: int = 0) -> Network:
+    """The network that the nodes of a home are in. Raises LocalError where it is in none."""
+    network = place.network(index)
+    if network is None:
+        raise in_no_network(place.path)
+    return network
+
+
 def _identity_file(index: int) -> str:
     return _IDENTITY if index == 0 else f"identity-{index}.key"
 

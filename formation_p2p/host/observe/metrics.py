@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 from prometheus_client import CollectorRegistry, Histogram
@@ -21,12 +21,18 @@ from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded
+from formation_p2p.core.nat.paths import Path
+from formation_p2p.core.nat.reached import Way
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import PeerEvent, Submit
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
 from formation_p2p.host.clock import moment
+from formation_p2p.host.observe.gang_metrics import gang_metrics
 from formation_p2p.host.shell import Shell
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.relaying import Relaying
 
 # Latencies whose end has not been seen yet. A peer that never answers leaves one behind: the oldest
 # make room. One scheduler has some thousand leases and one measured attempt on each.
@@ -187,8 +193,37 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         ]
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
+    yield from gang_metrics(status.gangs, sum(1 for _ in shell.leases.hosted()))
+    if (relaying := shell.relaying) is not None:
+        yield from _relayed(relaying)
+    ways = {way.value: int(way is shell.reached.way) for way in Way}
+    yield _gauges("reached", "1 for the way by which others reach this node.", ways, "way")
+    paths = Counter(connection.path.value for connection in shell.connections())
+    counted = {path.value: paths[path.value] for path in Path}
+    yield _gauges("connections", "Connections with peers, by their path.", counted, "path")
+    ended = {outcome: shell.punches[outcome] for outcome in ("reversed", "punched", "failed")}
+    yield _counters("punches", "Attempts to replace circuits, by outcome.", ended)
     frames = {"received": shell.received_bytes, "sent": shell.sent_bytes}
     yield _counters("bytes", "Bytes of frames of work and of the DHT.", frames, "direction")
+
+
+def _relayed(relaying: Relaying) -> Iterator[Metric]:
+    relay = relaying.relay
+    for name, help_text, value in (
+        ("relay_reservations", "Peers that are reachable through this gate.", relay.reservations),
+        ("relay_circuits", "Connections that this gate relays.", relay.circuits),
+    ):
+        yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
+    yield _counter("relayed_bytes", "Bytes relayed, each once.", relaying.relayed_bytes)
+    refused = {refusal.name.lower(): count for refusal, count in relay.refused.items()}
+    yield _counters("relay_refusals", "Refused as a relay, by reason.", refused, "reason")
+
+
+def _gauges(name: str, help_text: str, values: Mapping[str, int], label: str) -> Metric:
+    family = GaugeMetricFamily(f"formation_{name}", help_text, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), value)
+    return family
 
 
 def _counter(name: str, help_text: str, value: int) -> Metric:

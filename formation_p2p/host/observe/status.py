@@ -5,6 +5,7 @@ lines of JSON, and changes nothing:
 
     {"ask": "status"}                        one line: what the node is doing
     {"ask": "workers"}                       one line: the workers that the network knows of
+    {"ask": "gangs"}                         one line: its gangs, and the members that it is
     {"ask": "story", "task": "3f2a/0"}       one line: the way of one task
     {"ask": "events", "follow": true}        a line for each event of its jobs, the last first
 
@@ -42,6 +43,8 @@ from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.unix_socket import is_ours, reachable
 from formation_p2p.host.names import name_of
 from formation_p2p.host.observe import clients, status_json
+from formation_p2p.host.observe.gangs_json import gangs_in_json
+from formation_p2p.host.reach_in_words import reach_in_json
 
 if TYPE_CHECKING:
     from formation_p2p.host.shell import Shell
@@ -190,6 +193,9 @@ class StatusSocket:
                     await _put(client, self._status(shell))
                 case {"ask": "workers"}:
                     await _put(client, {"workers": await self._known_workers(shell)})
+                case {"ask": "gangs"}:
+                    own = {"peer_id": self._peer_id, "name": name_of(self._peer_id)}
+                    await _put(client, {**own, **gangs_in_json(shell, with_links=True)})
                 case {"ask": "story", "task": str(task)}:
                     await _put(client, {"story": self._story(task, shell)})
                 case {"ask": "events", **rest}:
@@ -197,7 +203,7 @@ class StatusSocket:
                     prefix = job if isinstance(job, str) else ""
                     await self._send_events(client, prefix, rest.get("follow") is True)
                 case _:
-                    await _put(client, {"error": "ask for status, workers, story or events"})
+                    await _put(client, {"error": "ask for status, workers, gangs, story or events"})
         except* (trio.BrokenResourceError, trio.TooSlowError):
             # A star: a client that follows events is served by two tasks, whose end is a group.
             log.debug("a client has left, or reads too slowly")
@@ -215,8 +221,15 @@ class StatusSocket:
             "peers": shell.neighbours,
             "listens": shell.addresses,
             "reach": shell.reach.value,
+            "relays": None if shell.relaying is None else shell.relaying.in_numbers(),
+            "reached": reach_in_json(shell.reached),
+            "connections": [
+                status_json.connection_in_json(each)
+                for each in itertools.islice(shell.connections(), MAX_ROWS)
+            ],
             "totals": {name: len(each) for name, each in rows.items()},
             **status_json.status_in_json(replace(seen, **shown)),
+            **gangs_in_json(shell, with_links=False),
         }
 
     def _story(self, task: str, shell: Shell) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
     from formation_p2p.core.peer.story import StoryEntry
     from formation_p2p.core.records.profile import Profile
+    from formation_p2p.host.net.connection import Connection
 
 Json = dict[str, Any]
 
@@ -21,6 +22,7 @@ _NAMES: Final[dict[type[job_events.JobEvent], str]] = {
     job_events.TaskPlaced: "placed",
     job_events.TaskBegan: "began",
     job_events.TaskPrinted: "printed",
+    job_events.TaskSaved: "saved",
     job_events.TaskSucceeded: "succeeded",
     job_events.TaskRetried: "retried",
     job_events.TaskRecalled: "recalled",
@@ -97,6 +99,9 @@ def _event_in_json(event: job_events.JobEvent) -> Json:
         case job_events.TaskPrinted(_, is_stderr, data):
             stream = "stderr" if is_stderr else "stdout"
             return {**named, "stream": stream, "text": data.decode(errors="replace")}
+        case job_events.TaskSaved(_, saved, holders):
+            size = {"number": saved.sequence, "size_bytes": saved.blob.size_bytes}
+            return {**named, **size, "cid": str(saved.blob.cid), "holders": list(holders)}
         case job_events.TaskRetried(_, attempt, _, reason):
             return {**named, **asdict(attempt), "reason": reason}
         case job_events.TaskSucceeded(_, worker, _, ran_ms, used):
@@ -121,3 +126,14 @@ def _lease_in_json(lease: HeldStatus | GrantedStatus) -> Json:
     readable."""
     needs = {key: value for key, value in asdict(lease.needs).items() if value}
     return with_names({**asdict(lease), "needs": needs})
+
+
+def connection_in_json(connection: Connection) -> dict[str, Any]:
+    """By which way a peer is connected: direct, punched or relayed, and then through which gate."""
+    return {
+        "peer_id": connection.peer,
+        "name": name_of(connection.peer),
+        "path": connection.path.value,
+        "via": connection.via,
+        "inbound": connection.inbound,
+    }

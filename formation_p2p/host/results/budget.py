@@ -24,6 +24,10 @@ HASHED_PER_BYTE: Final = 16
 # C code recurses for each level, 200 bytes of the stack at a time. So does a pickler: of honest
 # results none is deeper.
 MAX_HASHED_DEPTH: Final = 2_000
+# To insert a key takes 0.1 us, on a small machine 1 us, and no pickle has one in less than two
+# bytes: a byte may take as long as an honest one does there.
+ALLOWANCE_INSERTING_S: Final = 2.0
+INSERTING_S_PER_BYTE: Final = 1e-6
 
 
 class Budget:
@@ -34,6 +38,7 @@ class Budget:
         self._size = pickle_bytes + buffer_bytes
         self._most = self._left = ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes + buffer_bytes
         self._hashed_left = ALLOWANCE_HASHED + HASHED_PER_BYTE * pickle_bytes
+        self._inserting_left_s = ALLOWANCE_INSERTING_S + INSERTING_S_PER_BYTE * pickle_bytes
         self._estimate = 0
         self._exact: Callable[[], int] | None = None
 
@@ -64,6 +69,15 @@ class Budget:
                 " no honest result does, so do not trust its worker"
             )
 
+    def inserted(self, took_s: float) -> None:
+        """Keys into a container, in so much time of the processor. Raises NotPlain."""
+        self._inserting_left_s -= took_s
+        if self._inserting_left_s < 0:
+            raise NotPlain(
+                "a result has keys that take very long to tell apart; no honest result does, so do"
+                " not trust its worker"
+            )
+
 
 class Unlimited(Budget):
     """For a caller that trusts its workers."""
@@ -75,4 +89,7 @@ class Unlimited(Budget):
         return
 
     def hash(self, values: int, depth: int) -> None:
+        return
+
+    def inserted(self, took_s: float) -> None:
         return

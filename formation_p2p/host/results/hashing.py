@@ -9,12 +9,12 @@ or in a set. What is called with arguments looks up none of them but texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import Budget
-from formation_p2p.host.results.opcodes import ONE, SOME, TUPLES, last, runs_of
+from formation_p2p.host.results.opcodes import ONE, SOME, TUPLES, last
 
 TOO_MUCH: Final = 1 << 60
 # Fewer tuples than these in all neither double often enough nor nest deep enough.
@@ -28,9 +28,9 @@ _MAKES_TUPLES: Final = re.compile(rb"[t\x85-\x87\x91]")
 _HASHES: Final = re.compile(rb"[us\x90\x91]")
 
 
-def check_hashed(pickled: bytes, budget: Budget) -> None:
-    """Raises NotPlain where the keys of a result would take too long, or too much stack."""
-    runs = [run for run, _ in runs_of(pickled)]
+def check_hashed(runs: Sequence[bytes], budget: Budget) -> None:
+    """Raises NotPlain where the keys of a result would take too long, or too much stack. `runs` are
+    what `check_opcodes` returned for it."""
     opcodes = b"".join(runs)
     # With arguments taken for opcodes: then it is looked at for nothing.
     if len(_MAKES_TUPLES.findall(opcodes)) < FEW_TUPLES or not _HASHES.search(opcodes):

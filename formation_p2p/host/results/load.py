@@ -16,6 +16,7 @@ import io
 import pathlib
 import pickle
 import re
+import time
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
 from types import MappingProxyType
@@ -26,6 +27,7 @@ from formation_p2p.host.drivers.result_pickler import MARKERS
 from formation_p2p.host.results import arrays, arrow, frames, objects, values
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
 from formation_p2p.host.results.hashing import check_hashed, weight_of
+from formation_p2p.host.results.inserting import SHORT_BYTES, InsertingUnpickler, of_items
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
 from formation_p2p.host.results.reading import Reading
@@ -98,6 +100,11 @@ _TABLES: Final = ("numpy", "pandas", "polars", "pyarrow")
 
 _STACK_GLOBAL: Final = b"\x93"
 
+# The whole pickle of None, a truth value, a float or an integer of up to 32 bits.
+_SCALAR: Final = re.compile(
+    rb"\x80[\x04\x05](\x95.{8})?(N|\x88|\x89|K.|M..|J....|G.{8})\.", re.DOTALL
+).fullmatch
+
 # These take what their argument has, byte by byte; all others item by item.
 _FLAT: Final = (bytearray, decimal.Decimal, fractions.Fraction, pathlib.PurePath)
 # These hash the items of their argument.
@@ -121,13 +128,16 @@ def load_result(
     With `trust` the worker may run any code here: unpickling is running.
     """
     try:
+        if _SCALAR(pickled):  # most results of small calls: nothing else is in it
+            return pickle.loads(pickled)
         if trust:
             return _load_trusted(pickled, buffers)
         if not buffers and _STACK_GLOBAL not in pickled:  # which nothing but names needs
             budget = Budget(len(pickled))
-            check_opcodes(pickled, budget, _made_by)
-            check_hashed(pickled, budget)
-            return pickle.loads(pickled)
+            check_hashed(check_opcodes(pickled, budget, _made_by), budget)
+            if len(pickled) <= SHORT_BYTES:
+                return pickle.loads(pickled)
+            return InsertingUnpickler(pickled, budget).load()
         return _PlainUnpickler(pickled, buffers, classes).load()
     except NotPlain as refusal:
         _keep(refusal, pickled, buffers)
@@ -161,15 +171,15 @@ class _TrustingUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class _PlainUnpickler(InsertingUnpickler):
     def __init__(self, pickled: bytes, buffers: Sequence[Buffer], classes: ClassFinder) -> None:
-        super().__init__(io.BytesIO(pickled), buffers=buffers)
         self._pickled = pickled
         buffer_bytes = sum(memoryview(each).nbytes for each in buffers)
-        self._reading = Reading(Budget(len(pickled), buffer_bytes), classes)
+        budget = Budget(len(pickled), buffer_bytes)
+        self._reading = Reading(budget, classes)
         self._has_checked_calls = False
-        check_opcodes(pickled, self._reading.budget, _made_by)
-        check_hashed(pickled, self._reading.budget)
+        check_hashed(check_opcodes(pickled, budget, _made_by), budget)
+        super().__init__(pickled, budget, buffers)
 
     def find_class(self, module: str, name: str) -> Any:
         found = _PLAIN.get((module, name))
@@ -224,10 +234,27 @@ class _Frugal:
         budget = self._reading.budget
         budget.spend(OBJECT_BYTES + items * self._item_bytes)
         if issubclass(self._kind, _HASHING):
-            for argument in arguments:
-                for key in argument:
-                    budget.hash(*weight_of(key, self._reading.hashed))
+            return self._hashed(*arguments)
         return self._kind(*arguments)
+
+    def _hashed(self, *arguments: Any) -> Any:
+        """Pickles have a Counter made of a dict, and an OrderedDict of nothing."""
+        if self._kind is collections.Counter:
+            refused = any(type(each) is not dict for each in arguments)
+        else:
+            refused = issubclass(self._kind, dict) and bool(arguments)
+        if refused:
+            raise self._refusal
+        budget = self._reading.budget
+        for argument in arguments:
+            for key in argument:
+                budget.hash(*weight_of(key, self._reading.hashed))
+        if not issubclass(self._kind, dict):
+            return self._kind(*(of_items(each, budget) for each in arguments))
+        began_s = time.thread_time()
+        made = self._kind(*arguments)
+        budget.inserted(time.thread_time() - began_s)
+        return made
 
     @property
     def _refusal(self) -> NotPlain:

@@ -30,6 +30,7 @@ _LENGTHS: Final = {
     **dict.fromkeys((b"\x8d", b"\x8e", b"\x96"), 8),
 }
 _STOP: Final = b"."
+_SHORT_TEXT: Final = ord(b"\x8c")
 # With the opcodes that make instances of classes: read only to say of which class.
 _WITH_OBJECTS: Final = re.compile(_FIXED.pattern.replace(rb"R01]", rb"R01b\x81\x92]"), re.DOTALL)
 
@@ -40,6 +41,8 @@ _LARGER: Final = {
     **dict.fromkeys((b"]", b"}", b"t", b"\x85", b"\x86", b"\x87"), 48),
     **dict.fromkeys((b"\x8f", b"\x91", b"\x97", b"\x98"), 200),
 }
+# What so few make is not worth counting: 256 KiB at the most, of the 64 MiB that any may take.
+_SMALL_PICKLE_BYTES: Final = 1024
 # And these make none, but a place in the memo or on the stack; what a call makes is counted where
 # it is made.
 _SMALLER_BYTES: Final = 16
@@ -49,19 +52,32 @@ ONE: Final = re.compile(rb"[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.", re.DOTALL)
 SOME: Final = re.compile(rb"(?:[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.){1,4096}+", re.DOTALL)
 
 
-def check_opcodes(pickled: bytes, budget: Budget, made_by: Callable[[str, str], str]) -> None:
-    """Raises NotPlain for opcodes that plain data does not need, and where the values that they
-    make take too much memory."""
+def check_opcodes(
+    pickled: bytes, budget: Budget, made_by: Callable[[str, str], str]
+) -> list[bytes]:
+    """The opcodes of a fixed length, with their arguments, as `runs_of` has them. Raises NotPlain
+    for opcodes that plain data does not need, and where the values that they make take too much
+    memory."""
     try:
-        runs = [run for run, _ in runs_of(pickled, _FIXED)]
+        runs = [run for run, _, _ in spans_of(pickled)]
     except NotPlain:
         check_calls(pickled, made_by)  # it may know of which class
         raise
+    if len(pickled) <= _SMALL_PICKLE_BYTES:
+        return runs
     opcodes = b"".join(runs)
     texts = _VALUE_BYTES * len(runs)
     # Too much, with the arguments taken for opcodes: that is known at once.
     most = _cost(opcodes)
     budget.spend_at_most(most + texts, lambda: _exact_cost(opcodes) + texts)
+    return runs
+
+
+def check_opcodes_of_objects(pickled: bytes) -> None:
+    """As `check_opcodes`, and allows those that make instances of classes and give them a state:
+    for a reader that finds no class where this does harm. Raises NotPlain."""
+    for _ in spans_of(pickled, _WITH_OBJECTS):
+        pass
 
 
 def _cost(opcodes: bytes) -> int:
@@ -81,6 +97,13 @@ def _exact_cost(opcodes: bytes) -> int:
 def runs_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple[bytes, bytes]]:
     """The opcodes of a fixed length, with their arguments, up to each of another length; and the
     argument of that one, empty where it is no short text. Raises NotPlain."""
+    for run, at, end in spans_of(pickled, fixed):
+        yield run, pickled[at + 2 : end] if pickled[at] == _SHORT_TEXT else b""
+
+
+def spans_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple[bytes, int, int]]:
+    """As `runs_of`; and where the opcode of another length begins, and its argument ends. The last
+    is STOP. Raises NotPlain."""
     at = 0
     while True:
         run = fixed.match(pickled, at)
@@ -88,14 +111,15 @@ def runs_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple
         at = run.end()
         opcode = pickled[at : at + 1]
         if opcode == _STOP:
-            yield run[0], b""
+            yield run[0], at, at + 1
             return
         if opcode not in _LENGTHS:
             what = f"holds the opcode {opcode!r}" if opcode else "is cut short"
             raise NotPlain(f"a result {what}; pickle it whole, with protocol 4 or 5")
         after = at + 1 + _LENGTHS[opcode]
-        at = min(after + int.from_bytes(pickled[at + 1 : after], "little"), len(pickled))
-        yield run[0], pickled[after:at] if opcode == b"\x8c" else b""
+        end = min(after + int.from_bytes(pickled[at + 1 : after], "little"), len(pickled))
+        yield run[0], at, end
+        at = end
 
 
 # What is on the stack, as far as it matters: a short text is its bytes; a name that was looked up

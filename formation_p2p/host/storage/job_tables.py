@@ -77,8 +77,16 @@ _CHECKED: Final = (
     "ALTER TABLE results ADD COLUMN checksum INTEGER",
 )
 
+# The newest that was held of each task: packed as a worker tells it (core/workload/checkpoint.py).
+_CHECKPOINTS: Final = (
+    """CREATE TABLE checkpoints (
+        task INTEGER PRIMARY KEY REFERENCES tasks ON DELETE CASCADE, packed BLOB NOT NULL)""",
+)
+
 # "forS"
-JOBS: Final = Schema("jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED))
+JOBS: Final = Schema(
+    "jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED, _CHECKPOINTS)
+)
 
 # What a task or a part keeps when its job has ended: well above a command and its arguments.
 KEPT_BYTES: Final = 4096

@@ -148,6 +148,10 @@ class Journal:
             await trio.sleep(self._parameters.retry_s)
         return content
 
+    def keeps(self, job_id: str) -> bool:
+        """Whether the next incarnation goes on with the job."""
+        return self._state.is_in_flight(job_id)
+
     def begin_incarnation(self) -> None:
         """Of a new shell: what the last one left here is dropped, since it has been neither
         stored nor acknowledged. `State.load` from now on reads what the new one begins with. Waits

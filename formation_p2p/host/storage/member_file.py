@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.host.names import learn_name
-from formation_p2p.host.storage.whole_file import write_whole
-
-log = logging.getLogger(__name__)
+from formation_p2p.host.storage.whole_file import read_rows, write_whole
 
 FILE: Final = "members"
 # More than a person looks through. Of more, those met last are kept.
@@ -48,19 +44,14 @@ def learn_names(home: Path) -> None:
 def read_members(home: Path, network_id: bytes | None = None) -> list[Member]:
     """Those of this network, or of whichever it is; the one that was met last comes last. Empty
     where nothing can be read."""
-    path = home / FILE
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_FILE_BYTES + 1)
-        document = json.loads(raw) if len(raw) <= _MAX_FILE_BYTES else {}
-        if network_id is not None and document["network"] != network_id.hex():
-            return []
-        return [_row(*row) for row in document["members"][:MAX_MEMBERS]]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, LookupError, RecursionError, InvalidInput) as error:
-        log.info("%s is begun anew, since it cannot be read: %r", path, error)
-        return []
+    return read_rows(
+        home / FILE,
+        "members",
+        _row,
+        network_id,
+        max_bytes=_MAX_FILE_BYTES,
+        max_rows=MAX_MEMBERS,
+    )
 
 
 def write_members(home: Path, network_id: bytes, members: Iterable[Member]) -> None:

@@ -20,6 +20,7 @@ from formation_p2p.core.records.codec import decode, encode, take_list
 from formation_p2p.core.records.resources import decode_requirements, encode_requirements
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.host.storage.job_tables import Altered
@@ -70,19 +71,23 @@ def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask
     ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
     ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
     # Of tasks of which others read files: who keeps them.
-    keepers: dict[str, tuple[PeerId, Mapping[str, Blob]]] = {}
+    none: tuple[PeerId | None, Mapping[str, Blob]] = (None, {})
+    keepers: dict[str, tuple[PeerId | None, Mapping[str, Blob]]] = {}
     result = f"SELECT worker, result FROM results WHERE task = (SELECT number {_OF_TASK})"
     for task_id in {each.task_id for task in job.tasks for each in task.inputs_from}:
         if ended.get(task_id) is TaskState.SUCCEEDED:
             worker, content = db.execute(result, (number, task_id)).fetchone()
             keepers[task_id] = PeerId(worker), outputs_of(content)
+    held = "SELECT task_id, packed FROM tasks JOIN checkpoints ON task = number WHERE job = ?"
+    checkpoints = {task_id: Checkpoint.unpack(x) for task_id, x in db.execute(held, (number,))}
     return tuple(
         SavedTask(
             task_id,
             tried[task_id],
             tuple(brought_nothing[task_id]),
             ended.get(task_id),
-            *keepers.get(task_id, ()),
+            *keepers.get(task_id, none),
+            checkpoint=checkpoints.get(task_id),
         )
         for task_id in {**tried, **ended}
     )
@@ -263,6 +268,10 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
             e.reason,
         ),
     ),
+    job_events.TaskSaved: (
+        f"INSERT OR REPLACE INTO checkpoints (task, packed) SELECT number, ?3 {_OF_TASK}",
+        lambda e: (e.checkpoint.pack(),),
+    ),
     job_events.TaskRecalled: (
         "UPDATE attempts SET open_on = NULL"
         f" WHERE task = (SELECT number {_OF_TASK}) AND attempt_id = ?3",
@@ -286,6 +295,7 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
 REOPEN: Final = (
     f"UPDATE attempts SET open_on = NULL WHERE task = (SELECT number {_OF_TASK})",
     f"DELETE FROM results WHERE task = (SELECT number {_OF_TASK})",
+    f"DELETE FROM checkpoints WHERE task = (SELECT number {_OF_TASK})",
 )
 PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"

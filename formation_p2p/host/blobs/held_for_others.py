@@ -1,0 +1,123 @@
+"""Content that this node holds because another member has asked for it: checkpoints of tasks that
+run elsewhere. It is the cache's, and stays for a while at least. Only a node that works for others
+holds any."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from formation_p2p.core.data.messages import Keep
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.blob import Blob, Cid
+from formation_p2p.host.blobs.results import KEPT_S
+from formation_p2p.host.blobs.store import BlobStore
+
+# Of the cache, for all who ask: the rest is for what this node's own tasks read and make.
+SHARE: Final = 4
+# Of these, for one of them.
+PEER_SHARE: Final = 4
+# Each is a name in the store, and a few hundred bytes here.
+MAX_HELD: Final = 256
+# Of these, for one of them.
+MAX_HELD_OF_PEER: Final = MAX_HELD // PEER_SHARE
+# What has been held for long enough is looked for this often.
+TRIM_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    holder: str
+    size_bytes: int
+    until_s: float
+
+
+class HeldForOthers:
+    """`take` fetches a blob and holds it under a name, `release` ends that."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        take: Callable[[Blob, str], Awaitable[None]],
+        release: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._take = take
+        self._release = release
+        self._held: dict[tuple[PeerId, bytes], _Held] = {}
+        # Those that are on their way count as well: a peer may ask for many at once.
+        self._coming: dict[tuple[PeerId, bytes], int] = {}
+
+    async def hold(self, peer: Contact, asked: Keep) -> str:
+        """Why not; empty where it is here now, for `KEPT_S` at least, or until the peer has another
+        one held under that name."""
+        await self.trim()
+        key, size_bytes = (peer.peer_id, asked.name), asked.size_bytes
+        if key in self._coming:
+            return "fetches what it is to hold under that name"
+        if not self._has_room(key, size_bytes):
+            return "has no room for more that others save"
+        who = hashlib.sha256(f"{peer.peer_id} {asked.name.hex()} {asked.cid}".encode())
+        holder = f"for-others-{who.hexdigest()[:32]}"
+        before = self._held.get(key)
+        is_new = before is None or before.holder != holder
+        self._coming[key] = size_bytes
+        held = False
+        try:
+            await self._take(Blob(asked.cid, size_bytes, (peer,)), holder)
+            # What was here before was not measured by the fetch.
+            if await trio.to_thread.run_sync(self._size_of, asked.cid) != size_bytes:
+                return "has it in another size"
+            held = True
+        except FormationError as error:
+            return f"cannot have it: {error}"
+        finally:
+            del self._coming[key]
+            if is_new and not held:
+                with trio.CancelScope(shield=True):
+                    await self._release(holder)
+        self._held[key] = _Held(holder, size_bytes, trio.current_time() + KEPT_S)
+        if before is not None and is_new:
+            await self._release(before.holder)
+        return ""
+
+    def _size_of(self, cid: Cid) -> int:
+        """Of what is here; -1 for what is not."""
+        content = self._store.content(cid)
+        if content is None:
+            return -1
+        with content:
+            return content.manifest.blob.size_bytes
+
+    def _has_room(self, key: tuple[PeerId, bytes], size_bytes: int) -> bool:
+        """What is to be replaced stays until the new one is here, and does not count."""
+        most_bytes = self._store.limit_bytes // SHARE
+        sizes = {known: held.size_bytes for known, held in self._held.items()} | self._coming
+        sizes.pop(key, None)
+        own = [size for (peer_id, _), size in sizes.items() if peer_id == key[0]]
+        return (
+            len(sizes) < MAX_HELD
+            and len(own) < MAX_HELD_OF_PEER
+            and sum(sizes.values()) + size_bytes <= most_bytes
+            and sum(own) + size_bytes <= most_bytes // PEER_SHARE
+        )
+
+    async def keep_time(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(TRIM_S)
+            await self.trim()
+
+    async def trim(self) -> None:
+        """What has been held for long enough is the cache's to forget."""
+        now_s = trio.current_time()
+        for key, held in list(self._held.items()):
+            if held.until_s <= now_s and key not in self._coming:
+                del self._held[key]
+                await self._release(held.holder)

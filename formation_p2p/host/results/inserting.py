@@ -1,0 +1,125 @@
+"""Items into the dicts and sets of a result, a few at a time and on the clock.
+
+Hashes of numbers, and of all that is made of numbers, can be chosen. Of keys that have the same
+one, each is compared with all before it: a hundred thousand of them, in one megabyte, take minutes,
+in one opcode that nothing interrupts. So a pickle is read with other opcodes in place of those that
+insert: they collect the same items, and hand them to `persistent_load`. What that takes counts, in
+time of the processor, since no count of comparisons knows what a comparison takes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from formation_p2p.core.errors import NotPlain
+from formation_p2p.core.units import KIB
+from formation_p2p.host.results.budget import Budget
+from formation_p2p.host.results.opcodes import spans_of
+
+# A pickle up to here has fewer keys than take 20 ms, however they were chosen.
+SHORT_BYTES: Final = 8 * KIB
+# Into a container with fewer, inserting takes next to nothing: the clock would take longer.
+_FEW: Final = 64
+# So many are inserted at a time.
+_BATCH: Final = 256
+
+# Opcodes up to one that inserts, or that begins a frame; and that one.
+_STEPS: Final = re.compile(
+    rb"((?:[()N\x88\x89\]aet}\x85-\x87\x8f\x93\x94\x97\x98R01]|[\x80Kh].|M..|[Jj].{4}|G.{8})*+)"
+    rb"([us\x90\x91]|\x95.{8}|\Z)",
+    re.DOTALL,
+)
+# LIST, TUPLE2, TUPLE3 and BINPERSID: the container with a list of items, or with a key and its
+# value; of a frozenset the list alone. Frames have other lengths now.
+_INSTEAD: Final = {
+    b"u": b"l\x86Q",
+    b"\x90": b"l\x86Q",
+    b"s": b"\x87Q",
+    b"\x91": b"lQ",
+    b"\x95": b"",
+    b"": b"",
+}
+_INSERTING: Final = re.compile(rb"[us\x90\x91]")
+_ONE_FRAME: Final = struct.Struct("<3sQ")
+
+
+class InsertingUnpickler(pickle.Unpickler):
+    """Of a pickle whose opcodes were checked. Raises NotPlain where its keys take too long."""
+
+    def __init__(
+        self, pickled: bytes, budget: Budget, buffers: Sequence[bytes | bytearray | memoryview] = ()
+    ) -> None:
+        self._budget = budget
+        super().__init__(io.BytesIO(_rewritten(pickled)), buffers=buffers)
+
+    def persistent_load(self, collected: Any) -> Any:
+        if type(collected) is list:
+            return self.frozen(collected)
+        container, *rest = collected
+        if not isinstance(container, dict | set):
+            raise NotPlain("a result adds to what is not a container; do not trust its worker")
+        items = rest[0] if len(rest) == 1 else rest
+        if len(container) + len(items) <= _FEW:
+            _insert(container, items)
+            return container
+        # Of a dict every other one is a key.
+        for at in range(0, len(items), 2 * _BATCH):
+            began_s = time.thread_time()
+            _insert(container, items[at : at + 2 * _BATCH])
+            self._budget.inserted(time.thread_time() - began_s)
+        return container
+
+    def frozen(self, items: Sequence[Any]) -> frozenset[Any]:
+        return frozenset(of_items(items, self._budget))
+
+
+def of_items(items: Sequence[Any], budget: Budget) -> set[Any]:
+    """A set of these. Raises NotPlain where that takes too long."""
+    found: set[Any] = set()
+    rest = iter(items)
+    while batch := list(islice(rest, _BATCH)):
+        began_s = time.thread_time()
+        found.update(batch)
+        budget.inserted(time.thread_time() - began_s)
+    return found
+
+
+def _insert(container: dict[Any, Any] | set[Any], items: Sequence[Any]) -> None:
+    if isinstance(container, set):
+        container.update(items)
+        return
+    pairs = zip(items[::2], items[1::2], strict=True)
+    if type(container) is dict:
+        container.update(pairs)
+        return
+    for key, value in pairs:  # to update a Counter is to add
+        container[key] = value
+
+
+def _rewritten(pickled: bytes) -> bytes:
+    """The same pickle, for `persistent_load`; as it is where that would not be asked for much."""
+    if len(pickled) <= SHORT_BYTES:
+        return pickled
+    parts: list[bytes] = []
+    inserts = False
+    for run, at, end in spans_of(pickled):
+        inserts = inserts or _INSERTING.search(run) is not None
+        parts += _parts(run)
+        parts.append(pickled[at:end])
+    if not inserts:
+        return pickled
+    body = b"".join(parts)
+    return _ONE_FRAME.pack(b"\x80\x05\x95", len(body)) + body
+
+
+def _parts(run: bytes) -> Iterator[bytes]:
+    for kept, opcode in _STEPS.findall(run):
+        yield kept
+        yield _INSTEAD[opcode[:1]]

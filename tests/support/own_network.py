@@ -1,0 +1,67 @@
+"""A test's story in a network of its own, with public addresses that lead nowhere else.
+
+A process, and what it starts, can leave its network (unshare(2)); with the last of them that
+network ends. Not a thread: those that it starts would stay there, and trio gives them to later
+tests. Needs root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import pytest
+
+from tests.support.stacks import run
+
+CLONE_NEWNET = 0x40000000
+IP_S = 10.0
+STORY_S = 60.0
+_TOLD, _FORBIDDEN, _FAILED = 0, 1, 2
+
+
+def in_own_network(story: Callable[[], Awaitable[None]], *addresses: str) -> None:
+    """All of the addresses are on the loopback interface. Skips the test where that is forbidden;
+    `make nat` says so as well."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _tell(story, addresses, writing)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as said:
+        what = said.read()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended == _FORBIDDEN:
+        pytest.skip(f"no network of its own: {what}")
+    assert ended == _TOLD, what
+
+
+def _tell(
+    story: Callable[[], Awaitable[None]], addresses: tuple[str, ...], writing: int
+) -> NoReturn:
+    code = _FAILED
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
+            code = _FORBIDDEN
+            os.write(writing, os.strerror(ctypes.get_errno()).encode())
+        else:
+            _ip("link", "set", "lo", "up")
+            for address in addresses:
+                _ip("address", "add", address, "dev", "lo")
+            _ip("route", "add", "default", "dev", "lo")
+            run(story, within_s=STORY_S)
+            code = _TOLD
+    except BaseException:  # noqa: BLE001
+        # Whatever a test fails with, its parent shows.
+        os.write(writing, traceback.format_exc()[-32_768:].encode())
+    finally:
+        os._exit(code)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, timeout=IP_S)
