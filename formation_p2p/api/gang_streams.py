@@ -43,10 +43,10 @@ class OwnerStreams:
         self, rank: int, service: str, wait_s: float = WAIT_S
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises TunnelError, InvalidInput, NodeClosed."""
-        problem: asyncio.Future[TunnelError] = asyncio.get_running_loop().create_future()
+        breaking = _Breaking()
 
         def broken(error: TunnelError) -> None:  # on the node's thread
-            self._bridge.on_loop(lambda: problem.set_result(error))
+            self._bridge.on_loop(partial(breaking.told, error))
 
         async def opened(shell: Shell) -> socket.socket:
             """Where the caller is gone by then its end is closed, and with it the tunnel."""
@@ -69,7 +69,7 @@ class OwnerStreams:
         except BaseException:
             here.close()
             raise
-        problem.add_done_callback(lambda told: reader.set_exception(told.result()))
+        breaking.follow(reader)
         return reader, writer
 
     async def forward(self, rank: int, to: str, port: int) -> int:
@@ -114,6 +114,28 @@ class OwnerStreams:
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+
+class _Breaking:
+    """Why a tunnel broke, for the reader of its stream, which may be made after that. The reader is
+    told in the very turn of the loop in which the news comes: the end of its socket is read no
+    earlier, and without the news it would be a clean end."""
+
+    __slots__ = ("_error", "_reader")
+
+    def __init__(self) -> None:
+        self._error: TunnelError | None = None
+        self._reader: asyncio.StreamReader | None = None
+
+    def told(self, error: TunnelError) -> None:
+        self._error = error
+        if self._reader is not None:
+            self._reader.set_exception(error)
+
+    def follow(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        if self._error is not None:
+            reader.set_exception(self._error)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
