@@ -9,7 +9,17 @@ import pytest
 
 from tests.unit.seed_cases import CASES, PATH, vectors
 
-for part in ("formation", "hypha", "icn", "cmacatalyst", "scopes", "trust", "grants", "clusters"):
+for part in (
+    "formation",
+    "hypha",
+    "icn",
+    "cmacatalyst",
+    "scopes",
+    "trust",
+    "grants",
+    "clusters",
+    "services",
+):
     import_module(f"tests.unit.seed_{part}")
 
 # Of what is yet to be built: migration; quorums;
@@ -22,27 +32,12 @@ NOT_YET_COVERED: Final = (
     "icn/migration_accept",
     "icn/task_value_quorum",
     "icn/BUG:quorum_two_of_three",
-    "cmacatalyst/catalog",
-    "cmacatalyst/seed_scenario_1_first_gpu",
-    "cmacatalyst/seed_scenario_2_second_gpu",
-    "cmacatalyst/seed_scenario_3_third_gpu",
-    "cmacatalyst/seed_scenario_4_first_cpu",
-    "cmacatalyst/seed_scenario_5_first_storage",
-    "cmacatalyst/seed_scenario_6_first_edge",
-    "cmacatalyst/seed_scenario_7_second_edge",
-    "cmacatalyst/code_sequence_newest",
-    "cmacatalyst/code_sequence_original",
-    "cmacatalyst/gap_status",
-    "cmacatalyst/gaps_seed_summary",
-    "cmacatalyst/worker_type_and_tier",
-    "cmacatalyst/self_healing",
     "cmacatalyst/register_response",
     "cmacatalyst/heartbeat_unknown_worker",
     "cmacatalyst/BUG:proxy_always_first_worker",
     "cmacatalyst/BUG:dht_loop_closed_after_start",
     "cmacatalyst/dht_multi_workers_same_service",
     "cmacatalyst/dht_single_node_set_get",
-    "cmacatalyst/tier_threshold_service",
     "cmacatalyst/router_score",
     "cmacatalyst/route_cache_ttl",
 )
