@@ -48,9 +48,10 @@ HOME: Final = option(
 )
 JOIN: Final = option(
     "--join",
-    "INVITE|FILE|-",
-    "Join the network of this invite first: the invite, a file with it, or - for stdin. It is "
-    "a secret, and others can see the arguments of a program: prefer - or a file.",
+    "INVITE|FILE|URL|-",
+    "Join the network of this invite first: the invite, a file with it, a gateway's URL with a "
+    "token after #, or - for stdin. It is a secret, and others can see the arguments of a program: "
+    "prefer - or a file.",
     envvar="FORMATION_JOIN",
 )
 NAME: Final = option(
@@ -160,10 +161,16 @@ def pairs_of(field: str, items: Iterable[str]) -> dict[str, str]:
 
 
 def read_invite(given: str) -> str:
-    """The invite that `--join` names: itself, a file with it, or `-` for stdin.
+    """The invite that `--join` names: itself, a file with it, a gateway's URL with a token, or `-`
+    for stdin.
 
-    Raises InvalidInput, which does not repeat what was given: it may be half a secret.
+    Raises InvalidInput, which does not repeat what was given: it may be half a secret; LocalError
+    where no gateway answers.
     """
+    if given.startswith(("http://", "https://")):
+        from formation_p2p.cli.gateway_url import invite_from  # with urllib, which few need
+
+        return invite_from(given)
     if _PREFIX.match(given):
         return given
     if given == "-":
