@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from contextlib import ExitStack
@@ -23,13 +22,11 @@ from formation_p2p import (
     restored,
     value_of,
 )
-from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
-from formation_p2p.host.machine.home import Home
-from tests.support.commands import LOOPBACK, started
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at, sees, small_network
 from tests.support.nodes import OpenNode
+from tests.support.worker_processes import working
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -69,14 +66,7 @@ async def test_what_failed_goes_on_from_what_it_had_saved(tmp_path: Path) -> Non
 async def test_a_call_goes_on_elsewhere_when_its_worker_is_killed(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
-            running = {}
-            for name in ("alice", "carol"):
-                home = tmp_path / name
-                Home(home).join(parse_invite(invitation()))
-                argv = ("worker", "--json", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
-                worker = workers.enter_context(started(home, *argv))
-                line = await asyncio.to_thread(worker.line_with, "ready")
-                running[json.loads(line)["peer_id"]] = worker
+            running = await working(tmp_path, invitation, ("alice", "carol"), workers)
             async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
                 await sees(bob, 2)
                 job = await bob.submit(python_call(counting, 40), needs=NEEDS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from click.testing import CliRunner
 
@@ -24,9 +27,14 @@ from formation_p2p.api.gang import Gang
 from formation_p2p.api.gang_scaling import Autoscaling
 from formation_p2p.cli.main import app
 from formation_p2p.core.gang.resizing import Phase
-from tests.support.network import DEADLINE_S
+from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.nodes import OpenNode
 from tests.support.waiting import until
+from tests.support.worker_processes import working
 from tests.system.test_gang import three_workers
+
+# As a script's own functions: interpreters need not import this module, and all that it imports.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NEEDS = "cpu=0.5,memory=128MiB"
 
@@ -152,6 +160,36 @@ async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_pat
     ]
     (told,) = (each for each in events if isinstance(each, Repartitioned))
     assert {(move.part, move.target) for move in told.moves} == {(x, 0) for x in found.of(1)}
+
+
+def counted(member: Any, name: str) -> tuple[int, int]:
+    """Its rank, and where it began to count."""
+    first = int(member.restored or b"0")
+    for number in range(first, 12):
+        member.checkpoint(b"%d" % (number + 1))
+        time.sleep(0.2)
+    return member.rank, first
+
+
+async def test_the_part_of_a_killed_worker_goes_on_at_the_same_rank(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        with ExitStack() as workers:
+            running = await working(tmp_path, invitation, ("alice", "carol", "dave"), workers)
+            async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
+                await sees(bob, 3)
+                async with bob.gang(2, needs=NEEDS) as gang:
+                    found = gang.partition([Part("a"), Part("b")])
+                    work = asyncio.create_task(gang.work(counted, found, recovery="checkpoint"))
+                    await until(lambda: _saved_by(gang, 2))
+                    lost = gang.members[1].peer_id
+                    running[lost].process.kill()
+                    done = await work
+                    assert gang.members[1].peer_id != lost
+    (part,) = found.of(1)
+    rank, began = done.pop(part)
+    assert rank == 1
+    assert began >= 1
+    assert list(done.values()) == [(0, 0)]
 
 
 async def _saved_by(gang: Gang, count: int) -> bool:

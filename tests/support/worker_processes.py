@@ -1,0 +1,29 @@
+"""Workers in processes of their own, to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.machine.home import Home
+from tests.support.commands import LOOPBACK, started
+from tests.support.programs import Program
+
+
+async def working(
+    folder: Path, invitation: Callable[[], str], names: Sequence[str], until: ExitStack
+) -> dict[str, Program]:
+    """Workers of one core and 1 GiB, ready, by their peer ids; they end with `until`."""
+    running = {}
+    for name in names:
+        home = folder / name
+        Home(home).join(parse_invite(invitation()))
+        argv = ("worker", "--json", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
+        worker = until.enter_context(started(home, *argv))
+        line = await asyncio.to_thread(worker.line_with, "ready")
+        running[json.loads(line)["peer_id"]] = worker
+    return running
