@@ -139,7 +139,8 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
             return kad.Nodes(_read_closer(wire), reached)
         case kad.GetProviders():
             count = _read_count(wire.shards[0]) if wire.shards else None
-            return kad.Providers(_read_providers(wire), _read_closer(wire), count)
+            most = kad.MAX_PROVIDERS if request.query is None else request.query.limit
+            return kad.Providers(_read_providers(wire, most), _read_closer(wire), count)
         case kad.AddProvider(names=names):
             if len(wire.shards) != len(names):
                 raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
@@ -172,7 +173,7 @@ def _read_query(wire: kad_pb2.Message) -> kad.ProviderQuery:
         target = key_from_bytes(query.target)
     except ValueError as error:
         raise ProtocolViolation(str(error)) from error
-    limit = min(query.limit, kad.MAX_PROVIDERS)
+    limit = min(query.limit, kad.MAX_RECORDS)
     return kad.ProviderQuery(target, query.requirements, limit)
 
 
@@ -182,9 +183,11 @@ def _read_value(wire: kad_pb2.Message) -> bytes:
     return wire.record.value
 
 
-def _read_providers(wire: kad_pb2.Message) -> tuple[kad.Provider, ...]:
+def _read_providers(
+    wire: kad_pb2.Message, most: int = kad.MAX_PROVIDERS
+) -> tuple[kad.Provider, ...]:
     providers = []
-    for peer in wire.providerPeers[: kad.MAX_PROVIDERS]:
+    for peer in wire.providerPeers[: max(most, kad.MAX_PROVIDERS)]:
         if len(peer.profile) > kad.MAX_VALUE_BYTES:
             raise ProtocolViolation(f"a profile of {len(peer.profile)} bytes")
         contact = _read_peer(peer)

@@ -15,6 +15,7 @@ from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.gates import Gates
 from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.operations import (
+    Asked,
     OperationId,
     Operations,
     Published,
@@ -233,7 +234,7 @@ class Kademlia(Generic[R]):
         """When `tick` is due next, on the monotonic clock."""
         return min(self._gates.at_s, self._refresh.at_s, self._reachability.at_s, self._sweep_at)
 
-    def take(self) -> tuple[list[rpc.DhtEffect], list[Searched[R] | Published]]:
+    def take(self) -> tuple[list[rpc.DhtEffect], list[Searched[R] | Published | Asked]]:
         """The effects, and the operations that have ended, since the last `take`."""
         effects, self._effects = self._effects, []
         ended, self.operations.ended = self.operations.ended, []

@@ -21,6 +21,8 @@ MAX_CLOSER: Final = 20
 # Profiles are at most 4 KiB and addresses 2 KiB, so that an answer full of them, and of closer
 # peers, stays below the 256 KiB of a frame.
 MAX_PROVIDERS: Final = 32
+# Records of services that an answer may hold: they are smaller, and a peer cuts them to a frame.
+MAX_RECORDS: Final = 256
 # A worker's names that one peer is among the nearest to: in a small network, all of them.
 MAX_NAMES: Final = 64
 # A peer id is a multihash; those in use have 34 and 38 bytes.

@@ -1,13 +1,14 @@
 """What a node does in the DHT on its own behalf: searches, and deliveries of its own records.
 
-A search asks the peers nearest to a name what they hold; a publish writes to given peers.
+A search asks the peers nearest to a name what they hold; a publish writes to given peers; an
+inquiry asks given peers, each on its own, and need not wait for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass, field
-from typing import Final, Generic, NewType, Protocol, TypeVar
+from typing import Final, Generic, NewType, Protocol, TypeVar, assert_never
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.lookup import Lookup
@@ -94,6 +95,48 @@ class Published:
         return tuple(delivery.to for delivery in self.deliveries if delivery.taken)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`reply` is None where none came, or the peer did not take what was written."""
+
+    to: Contact
+    reply: kad.Reply | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An inquiry ended. Peers whose answer was not waited for are not among `answers`."""
+
+    operation: OperationId
+    answers: tuple[Answer, ...]
+
+    @property
+    def good(self) -> tuple[Answer, ...]:
+        """Those with a reply."""
+        return tuple(each for each in self.answers if each.reply is not None)
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """It ends with `enough` replies. `pending` are the numbers of the requests in flight."""
+
+    operation: OperationId
+    enough: int
+    pending: dict[int, kad.Request] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+    replies: int = 0
+
+    def add(self, to: Contact, request: kad.Request, reply: kad.Reply | None) -> None:
+        if isinstance(request, kad.PutValue) and reply != kad.Stored(request.name, request.value):
+            reply = None
+        self.answers.append(Answer(to, reply))
+        self.replies += reply is not None
+
+    @property
+    def is_over(self) -> bool:
+        return not self.pending or self.replies >= self.enough
+
+
 @dataclass(slots=True)
 class _Search(Generic[R]):
     operation: OperationId
@@ -129,9 +172,9 @@ class Operations(Generic[R]):
         self._records = records
         self._send = send
         self._parameters = parameters
-        self._operations: dict[OperationId, _Search[R] | _Publish] = {}
+        self._operations: dict[OperationId, _Search[R] | _Publish | _Inquiry] = {}
         self._count = 0
-        self.ended: list[Searched[R] | Published] = []
+        self.ended: list[Searched[R] | Published | Asked] = []
 
     def search(self, lookup: Lookup, request: kad.Query, now: Moment, cause: str) -> OperationId:
         """Ends as Searched."""
@@ -161,6 +204,40 @@ class Operations(Generic[R]):
         if not publish.pending:
             self._finish(publish)
         return publish.operation
+
+    def ask(
+        self,
+        requests: Iterable[tuple[Contact, kad.Query | kad.PutValue]],
+        now: Moment,
+        cause: str,
+        enough: int,
+    ) -> OperationId:
+        """Ends as Asked, with so many replies, or when there can be no more."""
+        inquiry = _Inquiry(self._next_id(), enough)
+        self._operations[inquiry.operation] = inquiry
+        for to, request in requests:
+            if to.peer_id == self._own.peer_id:
+                inquiry.add(to, request, self._own_reply(request, now))
+            else:
+                number = self._send(to, request, inquiry.operation, cause)
+                inquiry.pending[number] = request
+        if inquiry.is_over:
+            self._finish(inquiry)
+        return inquiry.operation
+
+    def _own_reply(self, request: kad.Query | kad.PutValue, now: Moment) -> kad.Reply:
+        match request:
+            case kad.GetProviders():
+                return self._records.providers(request, now)
+            case kad.GetValue(name):
+                return kad.Value(self._records.value(name, now), (), name)
+            case kad.PutValue(name, value):
+                kept = self._records.keep(self._own, request, now)
+                return kad.Stored(name, value if kept else b"")
+            case kad.FindNode():
+                return kad.Nodes(())
+            case _:
+                assert_never(request)
 
     def abandon(self, operation: OperationId) -> tuple[Contact, ...]:
         """End a publish at once, without Published. Returns the peers that have, or may have,
@@ -206,6 +283,10 @@ class Operations(Generic[R]):
                 added = reply if isinstance(reply, kad.Added) else None
                 running.deliveries.append(Delivery(to, write, answered, added))
                 if not pending:
+                    self._finish(running)
+            case _Inquiry(pending=asked):
+                running.add(to, asked.pop(number), reply if answered else None)
+                if running.is_over:
                     self._finish(running)
             case _Search(lookup=lookup):
                 if isinstance(reply, kad.Nodes | kad.Providers | kad.Value):
@@ -257,8 +338,11 @@ class Operations(Generic[R]):
                 if held is None or self._records.supersedes(best, held):
                     self._send(contact, write, _NO_OPERATION, "entry correction")
 
-    def _finish(self, running: _Search[R] | _Publish) -> None:
+    def _finish(self, running: _Search[R] | _Publish | _Inquiry) -> None:
         del self._operations[running.operation]
+        if isinstance(running, _Inquiry):
+            self.ended.append(Asked(running.operation, tuple(running.answers)))
+            return
         if isinstance(running, _Publish):
             self.ended.append(Published(running.operation, tuple(running.deliveries)))
             return

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median_low
-from typing import Final
+from typing import Final, Protocol
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.parameters import DhtParameters
@@ -34,6 +34,20 @@ shard and the author's span there. What has no shards is at depth 0."""
 Suits = Callable[[bytes], Callable[[Profile], bool]]
 """Turns a query's CBOR into a test of profiles. It accepts any bytes, and rejects every profile
 for those that do not parse."""
+
+
+class Shelf(Protocol):
+    """Records of other kinds, under names of their own."""
+
+    def holds(self, name: bytes) -> bool: ...
+
+    def keep(self, name: bytes, raw: bytes, now: Moment) -> bool: ...
+
+    def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers: ...
+
+    def value(self, name: bytes, now: Moment) -> bytes | None: ...
+
+    def expire(self, now: Moment) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,7 @@ class _Entry:
 
 class RecordStore:
     """`admit` returns why a profile's author is not admitted, or None; `met` is told of each
-    profile that was not seen before."""
+    profile that was not seen before. What is no profile is on the `shelf`."""
 
     def __init__(
         self,
@@ -68,7 +82,9 @@ class RecordStore:
         suits: Suits,
         parameters: DhtParameters = DhtParameters(),
         met: Callable[[Profile], None] = lambda profile: None,
+        shelf: Shelf | None = None,
     ) -> None:
+        self._shelf = shelf
         self._parameters = parameters
         self._admit = admit
         self._met = met
@@ -104,6 +120,8 @@ class RecordStore:
 
     def keep(self, sender: Contact, write: kad.Write, now: Moment) -> bool:
         """From any sender: the author's signature is what counts."""
+        if isinstance(write, kad.PutValue) and (shelf := self._shelf_of(write.name)) is not None:
+            return shelf.keep(write.name, write.value, now)
         if isinstance(write, kad.AddProvider):
             names, raw = write.names, write.provider.profile
         else:
@@ -142,6 +160,8 @@ class RecordStore:
 
     def value(self, name: bytes, now: Moment) -> bytes | None:
         """The profile under `/formation/<peer id>`, if it is here and fresh."""
+        if (shelf := self._shelf_of(name)) is not None:
+            return shelf.value(name, now)
         if not name.startswith(_VALUE_PREFIX):
             return None  # the name of a bucket, which has providers
         kept = (entry.signed for entry in self._by_name.get(name, {}).values())
@@ -156,8 +176,12 @@ class RecordStore:
 
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
         """The fresh providers that suit, nearest to the query's target first."""
+        if (shelf := self._shelf_of(request.name)) is not None:
+            return shelf.providers(request, now)
         query = request.query or kad.ProviderQuery(key_of(request.name), b"", kad.MAX_PROVIDERS)
-        nearest = islice(self._nearest(request.name, query, now), query.limit)
+        nearest = islice(
+            self._nearest(request.name, query, now), min(query.limit, kad.MAX_PROVIDERS)
+        )
         found = tuple(
             kad.Provider(Contact(s.profile.peer_id, s.profile.addresses), s.raw) for s in nearest
         )
@@ -225,6 +249,8 @@ class RecordStore:
 
     def expire(self, now: Moment) -> None:
         """Drop what has expired. Tombstones stay until their own expiry: they bar replays."""
+        if self._shelf is not None:
+            self._shelf.expire(now)
         for author, entry in list(self._entries.items()):
             if not _is_fresh(entry.signed, now):
                 self.drop(author)
@@ -242,6 +268,9 @@ class RecordStore:
         for name in list(self._entries[author].names):
             self._unname(author, name)
         del self._entries[author]
+
+    def _shelf_of(self, name: bytes) -> Shelf | None:
+        return self._shelf if self._shelf is not None and self._shelf.holds(name) else None
 
     def _unname(self, author: PeerId, name: bytes) -> None:
         self._entries[author].names.discard(name)

@@ -158,6 +158,14 @@ class Membership:
         key = self.root_public_key
         return check(profile.grant, key, profile.peer_id, Right.WORK, now.unix_s)
 
+    def denies_claim(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may not run replicas here."""
+        return check(grant, self.root_public_key, peer_id, Right.WORK, now.unix_s)
+
+    def denies_publish(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may not publish services here."""
+        return check(grant, self.root_public_key, peer_id, Right.SERVICES, now.unix_s)
+
     def denies_submit(
         self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
     ) -> Denied | None:

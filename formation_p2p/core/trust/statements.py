@@ -105,7 +105,7 @@ _NAME: Final = r"[a-z0-9_-]{1,32}"
 _LABEL_TEXT: Final = r'"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"'
 _VALUES: Final = {
     "peer": r'"([1-9A-HJ-NP-Za-km-z]{1,64})"',
-    "may": r'"(submit|work)"',
+    "may": r'"(submit|work|services)"',
     "names": rf'\{{("{_NAME}"(?:, "{_NAME}")*)\}}',
     "key": _LABEL_TEXT,
     "value": _LABEL_TEXT,

@@ -1,0 +1,169 @@
+"""What the services part of a peer is told, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.bounds import check_amount
+from formation_p2p.core.services.claim import SignedClaim
+from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.spec import MAX_SERVICES, WorkerType
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServeServices:
+    """Run services that ask for workers of these types, at most so many at once. Raises
+    InvalidInput."""
+
+    types: frozenset[WorkerType]
+    max_services: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.types:
+            raise InvalidInput("serve", f"names no type; name some of {', '.join(WorkerType)}")
+        check_amount("max_services", self.max_services, 1, MAX_SERVICES)
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """Run services no more: those that run are drained."""
+
+
+class ReplicaState(StrEnum):
+    """What the shell tells of a replica."""
+
+    STARTING = "starting"
+    READY = "ready"
+    UNREADY = "unready"  # it runs, and its readiness check fails
+    STOPPED = "stopped"  # as asked for
+    FAILED = "failed"  # and is not started again
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReported:
+    """Of the replica that a StartReplica of this slot and epoch began. `why` is for people."""
+
+    service: str
+    slot: int
+    epoch: int
+    state: ReplicaState
+    outstanding: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSpec:
+    """Put a spec of this node's into the catalog. Ends in EmitServiceEvent, or RejectRequest where
+    what is there counts more."""
+
+    signed: SignedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReplica:
+    """Stop the replica of a service that runs here, and start no other one for a while."""
+
+    service: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadServices:
+    """Which services are there, and where? Of those `named`, or of all. Ends in ServicesRead."""
+
+    query: int
+    named: tuple[str, ...] = ()
+
+
+# As a union once: the peer hands them on.
+ServiceRequest: Final = (
+    ServeServices,
+    StopServing,
+    ReplicaReported,
+    PublishSpec,
+    DrainReplica,
+    ReadServices,
+)
+ServiceRequestEvent = (
+    ServeServices | StopServing | ReplicaReported | PublishSpec | DrainReplica | ReadServices
+)
+
+
+# -- effects ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica(Effect):
+    """Start a replica, and tell by ReplicaReported what becomes of it."""
+
+    signed: SignedSpec
+    slot: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica(Effect):
+    """Have a replica finish what it serves, for so long at most, and end it. Ends in
+    ReplicaReported with STOPPED."""
+
+    service: str
+    slot: int
+    epoch: int
+    drain_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesRead(Effect):
+    """What was found. Of the services `unknown` no peer answered; nothing is said of them here.
+    Without `heard` not even the catalog was read: it is as this node remembers it."""
+
+    query: int
+    catalog: tuple[SignedSpec, ...]
+    claims: tuple[SignedClaim, ...]
+    unknown: tuple[str, ...] = ()
+    heard: bool = True
+
+
+class ServiceStep(StrEnum):
+    """What happened to a slot, as this peer saw it."""
+
+    PUBLISHED = "published"
+    SUSPECTED = "suspected"
+    GAP = "gap"
+    CLAIMED = "claimed"
+    YIELDED = "yielded"
+    STARTED = "started"
+    READY = "ready"
+    UNREADY = "unready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEvent:
+    """`why` is for people; `peer_id` is whom it is about, where that is another peer."""
+
+    service: str
+    slot: int
+    step: ServiceStep
+    why: str = ""
+    peer_id: PeerId | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EmitServiceEvent(Effect):
+    """For the history that people read."""
+
+    event: ServiceEvent
+
+
+ReplicaEffect = StartReplica | StopReplica
+ServiceUserEffect = ServicesRead | EmitServiceEvent
+ServiceEffect = ReplicaEffect | ServiceUserEffect
