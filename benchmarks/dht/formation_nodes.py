@@ -26,7 +26,7 @@ from formation_p2p.core.dht.messages import (
     Provider,
     ProviderQuery,
 )
-from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import Identity, PeerId, peer_id_of, peer_id_to_bytes
@@ -57,7 +57,7 @@ OPERATION_S: Final = 60.0
 AGAIN_S: Final = 0.1
 
 
-Completed = Published | Searched[SignedProfile]
+Completed = Published | Searched[SignedProfile] | Asked
 
 
 class MeasuredPeer(Peer):

@@ -23,6 +23,7 @@ from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
 from formation_p2p.core.placement.discovered import Discovery
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
+from formation_p2p.core.services.events import EmitServiceEvent, ServiceEvent
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel
@@ -41,6 +42,8 @@ Call = Callable[[Callable[[Shell], None]], None]
 AT_A_TURN: Final = 1024
 # Discovery takes two lookups; a lookup ends, or gives up on its last peer, within this.
 EXPLAIN_S: Final = 15.0
+# What happened to services here, as people read it: a day of an unquiet node, in 1 MiB.
+MAX_SERVICE_EVENTS: Final = 4096
 
 
 class JobObserver(Protocol):
@@ -96,6 +99,7 @@ class Bridge:
         self._thread_explained: dict[int, futures.Future[Explained]] = {}
         self._pending: set[asyncio.Future[Any]] = set()
         self.gangs: dict[str, GangObserver] = {}
+        self.service_events: deque[ServiceEvent] = deque(maxlen=MAX_SERVICE_EVENTS)
         self._numbers = itertools.count(1)
 
     def fail(self, error: FormationError, spared: Container[str] = ()) -> None:
@@ -312,6 +316,8 @@ class Bridge:
             case EmitGangEvent(gang_id, told):
                 if (gang := self.gangs.get(gang_id)) is not None:
                     gang.notify(told)
+            case EmitServiceEvent():
+                self.service_events.append(effect.event)
             case EmitJobEvent():
                 pass  # of a job that was dropped
             case _:

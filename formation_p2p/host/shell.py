@@ -42,6 +42,14 @@ from formation_p2p.core.peer.effects import (
 )
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.services.events import (
+    EmitServiceEvent,
+    ServeServices,
+    ServicesRead,
+    SpecPublished,
+    StartReplica,
+    StopReplica,
+)
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
@@ -61,6 +69,8 @@ from formation_p2p.host.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.host.net.protocols.rate import RateServer
 from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.services.reads import ServiceReads
+from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
@@ -126,6 +136,8 @@ class Shell:
         self._serving = False
         self._usage: UsageFile | None = None
         self._shut_warning = ShutWarning(lambda: self.reached, self.do)
+        self.service_reads = ServiceReads(self.feed)
+        self._replica_host: ReplicaHost = NoReplicas(self.feed)
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -175,6 +187,11 @@ class Shell:
         for driver in drivers.values():
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
                 driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
+
+    def serve_services(self, event: ServeServices, replicas: ReplicaHost) -> None:
+        """Run services, by these means. After `serve`."""
+        self._replica_host = replicas
+        self.feed(event)
 
     def renewed(self, network: Network) -> None:
         """There is a new grant of this node: it is shown from now on."""
@@ -373,12 +390,16 @@ class Shell:
                 log.info("this node's grant is not renewed: %s", why)
             case Left():
                 self._left.set()
+            case StartReplica() | StopReplica():
+                self._replica_host.perform(effect)
+            case ServicesRead() | SpecPublished():
+                self.service_reads.told(effect)
             case OwnRoster():
                 self.gangs.own(effect)
             case EmitGangEvent():
                 self.gangs.own(effect)
                 self._unnotified.append(effect)
-            case Explained() | RejectRequest():
+            case Explained() | RejectRequest() | EmitServiceEvent():
                 self._unnotified.append(effect)
             case _:
                 assert_never(effect)

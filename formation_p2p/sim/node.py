@@ -20,6 +20,7 @@ from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent,
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.services.events import ServiceAnswer, ServiceEvent
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEffect
@@ -27,6 +28,7 @@ from formation_p2p.core.trust.quota import NOTHING, Used
 from formation_p2p.core.trust.renewal import RenewalFailed
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
+from formation_p2p.sim.replicas import Replicas
 
 if TYPE_CHECKING:
     from formation_p2p.sim.routers import Router
@@ -113,6 +115,8 @@ class SimNode:
     tolerated: list[Tolerated] = field(default_factory=list)
     told: list[GrantEffect | RenewalFailed] = field(default_factory=list)
     gangs: dict[str, JoinGang] = field(default_factory=dict)
+    services_read: list[ServiceAnswer] = field(default_factory=list)
+    service_events: list[tuple[float, ServiceEvent]] = field(default_factory=list)
     explained: list[Explained] = field(default_factory=list)
     met: Callable[[MemberMet], None] = field(default=lambda met: None, repr=False)
     heard: Callable[[Explained], None] = field(default=lambda explained: None, repr=False)
@@ -128,6 +132,7 @@ class SimNode:
     inbox: list[PeerEvent] = field(default_factory=list)
     disk: Disk | None = None
     executor: Executor = field(init=False, repr=False)
+    replicas: Replicas = field(init=False, repr=False)
     _peer: SimPeer | None = None
 
     def __post_init__(self) -> None:
@@ -193,6 +198,7 @@ class SimNode:
 
     def _boot(self) -> None:
         self.executor = Executor(self.world, lambda event: self.world.deliver(self, event))
+        self.replicas = Replicas(self)
 
 
 class Residents(Protocol):

@@ -5,6 +5,7 @@ As the shell in production, it matches every effect that there is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -46,6 +47,13 @@ from formation_p2p.core.peer.effects import (
     is_of_record,
 )
 from formation_p2p.core.peer.events import Renewed
+from formation_p2p.core.services.events import (
+    EmitServiceEvent,
+    ServicesRead,
+    SpecPublished,
+    StartReplica,
+    StopReplica,
+)
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
@@ -57,6 +65,8 @@ if TYPE_CHECKING:
 
 # Until a fetch that brings nothing more ends.
 GIVEN_UP_S: Final = 5.0
+# Until a replica of a service is ready.
+START_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -75,6 +85,8 @@ class Performer:
     def __init__(self, world: World) -> None:
         self._world = world
         self.requests = Requests(world)
+        # How long a replica of a service takes until it is ready; None for one that fails.
+        self.start_s: Callable[[str], float | None] = lambda service: START_S
         self._delivered_s: dict[tuple[str, str], float] = {}
 
     def take(self, node: SimNode, effect: PeerEffect) -> None:
@@ -127,6 +139,12 @@ class Performer:
                 node.reported.append(event)
             case EmitGangEvent(gang_id, told):
                 node.gang_events.append((gang_id, told))
+            case StartReplica() | StopReplica():
+                node.replicas.perform(effect)
+            case ServicesRead() | SpecPublished():
+                node.services_read.append(effect)
+            case EmitServiceEvent(event=happened):
+                node.service_events.append((world.now_s, happened))
             case OwnRoster():
                 pass  # for streams, of which there are none here
             case PersistLease() | ForgetLease():

@@ -19,7 +19,7 @@ import trio
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
 from formation_p2p.core.dht.rpc import (
     DhtEvent,
     InboundConnection,
@@ -71,7 +71,7 @@ class PlainNode:
         self._stack = Stack(self._identity, listen, kad_protocol=KAD_PROTOCOL)
         self._ask_ids = itertools.count(1)
         self._answers: dict[int, Answer] = {}
-        self._results: dict[OperationId, Searched[Found] | Published] = {}
+        self._results: dict[OperationId, Searched[Found] | Published | Asked] = {}
         self._changed = trio.Condition()
         self._nursery: trio.Nursery | None = None
 
@@ -170,7 +170,7 @@ class PlainNode:
         assert isinstance(result, Searched)
         return result
 
-    async def _result(self, operation: OperationId) -> Searched[Found] | Published:
+    async def _result(self, operation: OperationId) -> Searched[Found] | Published | Asked:
         self._perform()
         async with self._changed:
             while operation not in self._results:

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.rpc import (
     RequestFailed,
@@ -164,7 +164,7 @@ def nearest_first(name: bytes, *contacts: Contact) -> list[Contact]:
     return sorted(contacts, key=lambda each: key_of_peer(each.peer_id) ^ key_of(name))
 
 
-Completed = Searched[SignedProfile] | Published
+Completed = Searched[SignedProfile] | Published | Asked
 
 
 class Upper(Protocol):

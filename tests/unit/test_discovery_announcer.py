@@ -8,7 +8,7 @@ import pytest
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.messages import AddProvider, GetProviders, PutValue, Reply, Request
-from formation_p2p.core.dht.operations import Published
+from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.store import value_name
 from formation_p2p.core.discovery.announcer import Announcer
@@ -96,7 +96,7 @@ class Worker:
     def completed(self, completed: Completed, now: Moment) -> None:
         if isinstance(completed, Published):
             self.may_go += self.announcer.published(completed, now)
-        else:
+        elif isinstance(completed, Searched):
             self.announcer.searched(completed, now)
 
     def tick(self, now: Moment) -> None:

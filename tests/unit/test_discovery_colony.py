@@ -13,7 +13,7 @@ import pytest
 
 from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.dht.operations import Searched
+from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.discovery.finder import (
     Finder,
@@ -61,9 +61,9 @@ class Settler:
         return sealed(replace(unsigned, spans=spans, withdrawn=withdrawn), self.node.identity)
 
     def completed(self, completed: Completed, now: Moment) -> None:
-        if not isinstance(completed, Searched):
+        if isinstance(completed, Published):
             self.announcer.published(completed, now)
-        elif not self.announcer.searched(completed, now):
+        elif isinstance(completed, Searched) and not self.announcer.searched(completed, now):
             self.finder.searched(completed, now)
             self.found += self.finder.take()
 

@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.lessor import LessorEffect
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.services.events import EmitServiceEvent, ReplicaEffect, ServiceAnswer
 from formation_p2p.core.trust.admission import AdmissionEffect
 from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.renewal import RenewalEffect
@@ -66,7 +67,7 @@ class MemberMet(Effect):
 
 
 WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
-UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest
+UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest | EmitServiceEvent
 PeerEffect = (
     DhtEffect
     | SchedulerEffect
@@ -75,6 +76,8 @@ PeerEffect = (
     | RenewalEffect
     | UserEffect
     | OwnRoster
+    | ReplicaEffect
+    | ServiceAnswer
     | MemberMet
     | Left
 )

@@ -16,6 +16,7 @@ from formation_p2p.core.negotiation.gang_usage import LeaseUsage
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.services.events import ServiceRequestEvent
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
@@ -192,4 +193,5 @@ PeerEvent = (
     | FetchEvent
     | CheckpointEvent
     | WorkerReport
+    | ServiceRequestEvent
 )

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import OperationId, Published, Searched
+from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.finder import Finder, suits
 from formation_p2p.core.discovery.publication import names_of
@@ -49,6 +49,9 @@ from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile
+from formation_p2p.core.services.events import ServiceRequest
+from formation_p2p.core.services.services import Services
+from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
@@ -73,12 +76,16 @@ class Peer:
         self._rng = rng
         self._membership = Membership(network.root_public_key)
         self.grant = OwnGrant(network)
+        shelf = Shelf(
+            network.network_id, self._membership.denies_claim, self._membership.denies_publish
+        )
         store = RecordStore(
             self._membership.denies_work,
             lambda profile: names_of(profile, network.network_id, parameters.discovery.shards),
             suits,
             parameters.dht,
             self._met_worker,
+            shelf,
         )
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
@@ -98,6 +105,7 @@ class Peer:
         self._finder = Finder(
             self.dht, network.network_id, self._context.labels, parameters.discovery
         )
+        self.services = Services(shelf)
         self.scheduler = Scheduler(
             self._finder,
             self.lessee,
@@ -154,6 +162,7 @@ class Peer:
             self.gangs.next_timeout(),
             self.grant.next_timeout(),
             self.renewal.next_timeout(),
+            self.services.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
         )
         self._story.emitted(effects, now)
@@ -211,6 +220,8 @@ class Peer:
                 return self.scheduler.checkpoint_told(event, now)
             case ResultFetched() | ResultLost():
                 return self.scheduler.fetch_ended(event, now)
+            case ServiceRequest():
+                self.services.handle(event, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():
@@ -279,6 +290,7 @@ class Peer:
         self.dht.tick(now)
         self.lessee.tick(now)
         self.gangs.tick(now)
+        self.services.tick(now)
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
         effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
@@ -379,8 +391,8 @@ class Peer:
                     self.worker.announcer.met(gate, now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
-            effects += [*asked, *sent]
-            found = self._finder.take()
+            effects += [*asked, *sent, *self.services.take()]
+            found = [each for each in self._finder.take() if not self.services.found(each, now)]
             told = self._reports.of_gangs(now)
             effects += told or ()
             if not completed and not negotiated and not found and told is None:
@@ -391,11 +403,13 @@ class Peer:
             effects += self._reports.found(found, now)
 
     def _completed(
-        self, completed: Searched[SignedProfile] | Published, now: Moment
+        self, completed: Searched[SignedProfile] | Published | Asked, now: Moment
     ) -> Sequence[PeerEffect]:
         if isinstance(completed, Published):
             if self.worker is not None and self.worker.announcer.published(completed, now):
                 self._withdrawn = True
+        elif self.services.ended(completed, now) or isinstance(completed, Asked):
+            pass
         elif completed.operation == self._joining:
             self._joining = self.dht.fall_back(now)
             return self._start_worker(now)

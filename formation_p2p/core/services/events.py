@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import InvalidInput
@@ -18,7 +17,12 @@ from formation_p2p.core.services.spec import MAX_SERVICES, WorkerType
 
 
 @dataclass(frozen=True, slots=True)
-class ServeServices:
+class ServiceRequest:
+    """What the services part of a peer is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeServices(ServiceRequest):
     """Run services that ask for workers of these types, at most so many at once. Raises
     InvalidInput."""
 
@@ -32,7 +36,7 @@ class ServeServices:
 
 
 @dataclass(frozen=True, slots=True)
-class StopServing:
+class StopServing(ServiceRequest):
     """Run services no more: those that run are drained."""
 
 
@@ -47,7 +51,7 @@ class ReplicaState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaReported:
+class ReplicaReported(ServiceRequest):
     """Of the replica that a StartReplica of this slot and epoch began. `why` is for people."""
 
     service: str
@@ -59,37 +63,29 @@ class ReplicaReported:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishSpec:
-    """Put a spec of this node's into the catalog. Ends in EmitServiceEvent, or RejectRequest where
-    what is there counts more."""
+class PublishSpec(ServiceRequest):
+    """Put a spec into the catalog. Ends in SpecPublished."""
 
     signed: SignedSpec
 
 
 @dataclass(frozen=True, slots=True)
-class DrainReplica:
+class DrainReplica(ServiceRequest):
     """Stop the replica of a service that runs here, and start no other one for a while."""
 
     service: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReadServices:
+class ReadServices(ServiceRequest):
     """Which services are there, and where? Of those `named`, or of all. Ends in ServicesRead."""
 
     query: int
     named: tuple[str, ...] = ()
 
 
-# As a union once: the peer hands them on.
-ServiceRequest: Final = (
-    ServeServices,
-    StopServing,
-    ReplicaReported,
-    PublishSpec,
-    DrainReplica,
-    ReadServices,
-)
+
+
 ServiceRequestEvent = (
     ServeServices | StopServing | ReplicaReported | PublishSpec | DrainReplica | ReadServices
 )
@@ -130,6 +126,16 @@ class ServicesRead(Effect):
     heard: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class SpecPublished(Effect):
+    """So many peers hold the spec by now. `why` is for people: empty where one does, and the spec
+    is what counts for its service."""
+
+    digest: bytes
+    stored: int
+    why: str = ""
+
+
 class ServiceStep(StrEnum):
     """What happened to a slot, as this peer saw it."""
 
@@ -150,6 +156,8 @@ class ServiceStep(StrEnum):
 class ServiceEvent:
     """`why` is for people; `peer_id` is whom it is about, where that is another peer."""
 
+    at_unix_s: float
+
     service: str
     slot: int
     step: ServiceStep
@@ -165,5 +173,5 @@ class EmitServiceEvent(Effect):
 
 
 ReplicaEffect = StartReplica | StopReplica
-ServiceUserEffect = ServicesRead | EmitServiceEvent
-ServiceEffect = ReplicaEffect | ServiceUserEffect
+ServiceAnswer = ServicesRead | SpecPublished
+ServiceEffect = ReplicaEffect | ServiceAnswer | EmitServiceEvent

@@ -12,6 +12,8 @@ from formation_p2p.core.keyspace import Key
 CLAIMS_PREFIX: Final = b"/formation/service/"
 CATALOG_PREFIX: Final = b"/formation/catalog/"
 SPEC_PREFIX: Final = b"/formation/spec/"
+# A target where all that is kept fits into a reply.
+ANYWHERE: Final = Key(0)
 
 
 @lru_cache(maxsize=1024)
@@ -30,7 +32,7 @@ def spec_name(digest: bytes) -> bytes:
     return SPEC_PREFIX + digest
 
 
-def asking(name: bytes, limit: int, target: Key = Key(0), known: bytes = b"") -> GetProviders:
+def asking(name: bytes, limit: int, target: Key = ANYWHERE, known: bytes = b"") -> GetProviders:
     """The request for what a peer keeps under a name: of too much the nearest to the target, and
     nothing where all that it keeps is `known`."""
     return GetProviders(name, ProviderQuery(target, known, limit))

@@ -84,7 +84,9 @@ class Rights:
         bounds.check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
         _check_set("rights", self.may, len(Right))
         if not self.may <= frozenset(Right):
-            raise InvalidInput("rights", "name Right.SUBMIT, Right.WORK, Right.SERVICES or some of them")
+            raise InvalidInput(
+                "rights", "name Right.SUBMIT, Right.WORK, Right.SERVICES or some of them"
+            )
         if self.drivers is not None:
             _check_set("drivers", self.drivers, bounds.MAX_DRIVERS)
             for driver in self.drivers:
@@ -107,7 +109,9 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
     Raises InvalidInput.
     """
     if not rights.may:
-        raise InvalidInput("rights", "the grant would allow nothing; name submit, work, services or some of them")
+        raise InvalidInput(
+            "rights", "the grant would allow nothing; name submit, work, services or some of them"
+        )
     facts = statements.Facts(rights.may, rights.place, rights.life)
     limits = _limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
     return bytes(_build(root, facts, limits).to_bytes())
