@@ -84,8 +84,6 @@ class ReadServices(ServiceRequest):
     named: tuple[str, ...] = ()
 
 
-
-
 ServiceRequestEvent = (
     ServeServices | StopServing | ReplicaReported | PublishSpec | DrainReplica | ReadServices
 )
