@@ -19,6 +19,7 @@ for part in (
     "grants",
     "clusters",
     "services",
+    "routing",
 ):
     import_module(f"tests.unit.seed_{part}")
 
@@ -34,12 +35,9 @@ NOT_YET_COVERED: Final = (
     "icn/BUG:quorum_two_of_three",
     "cmacatalyst/register_response",
     "cmacatalyst/heartbeat_unknown_worker",
-    "cmacatalyst/BUG:proxy_always_first_worker",
     "cmacatalyst/BUG:dht_loop_closed_after_start",
     "cmacatalyst/dht_multi_workers_same_service",
     "cmacatalyst/dht_single_node_set_get",
-    "cmacatalyst/router_score",
-    "cmacatalyst/route_cache_ttl",
 )
 
 VECTORS: Final = vectors()

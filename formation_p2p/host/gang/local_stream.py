@@ -34,7 +34,7 @@ class LocalStream:
         here._other, there._other = there, here
         return here, there
 
-    async def read(self, n: int) -> bytes:
+    async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, whatever is there. Raises StreamEOF, StreamReset."""
         await trio.lowlevel.checkpoint()
         while not self.unread:
@@ -43,7 +43,7 @@ class LocalStream:
             if self._other._finished_here:
                 raise StreamEOF("the other end has finished")
             await self._changed.park()
-        return self.read_now(n)
+        return self.read_now(len(self.unread) if n is None else n)
 
     def read_now(self, n: int) -> bytes:
         """As `read`, of what is there; nothing where it would wait."""

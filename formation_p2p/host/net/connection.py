@@ -112,9 +112,12 @@ class Connection:
                 await self.muxer.close()
             nursery.cancel_scope.cancel()
 
-    async def open(self, protocol: str) -> MuxedStream:
-        """A stream that speaks `protocol`. Raises Unreachable, ProtocolViolation, NotSpoken."""
+    async def open(self, protocol: str, first: bytes = b"") -> MuxedStream:
+        """A stream that speaks `protocol`; `first` goes out with the proposal. Raises Unreachable,
+        ProtocolViolation, NotSpoken."""
         stream = await self.offer(protocol)
+        if first:
+            await self._negotiate(stream, stream.write(first))
         await self.confirm(stream, protocol)
         return stream
 

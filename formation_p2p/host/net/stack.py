@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 LOOPBACK: Final = "127.0.0.1"
 KAD_PROTOCOL: Final = "/formation/kad/1.0.0"
 
-
 # What serves one stream of a protocol of its own, until it returns. What it raises of RemoteError,
 # IOException and TooSlowError resets the stream.
 Serve = Callable[[MuxedStream, Contact, PeerLimits], Awaitable[None]]
@@ -294,14 +293,16 @@ class Stack:
         self._ensure_runs()
         self.work.send(to, frame, urgent=urgent)
 
-    async def open(self, to: Contact, protocol: str, *, timeout_s: float) -> MuxedStream:
-        """A stream that speaks `protocol`, to a peer that is dialled if need be. Close or abort
-        it. Raises Unreachable, ProtocolViolation, NodeClosed."""
+    async def open(
+        self, to: Contact, protocol: str, *, timeout_s: float, first: bytes = b""
+    ) -> MuxedStream:
+        """A stream that speaks `protocol`, to a peer that is dialled if need be; `first` goes out
+        with the proposal. Close or abort it. Raises Unreachable, ProtocolViolation, NodeClosed."""
         self._ensure_runs()
         try:
             with trio.fail_after(timeout_s):
                 connection = await self.swarm.dialler.dial(to)
-                return await connection.open(protocol)
+                return await connection.open(protocol, first)
         except trio.TooSlowError:
             raise Unreachable(f"{to.peer_id} opens no stream within {timeout_s:g} s") from None
 

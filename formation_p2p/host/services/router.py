@@ -1,0 +1,308 @@
+"""Streams from this node to services: a replica is chosen, asked, and another one where it refuses.
+
+What was read of a service is used for a while, and read again beside that; where a read fails, what
+was known before counts. Nothing of a request is sent before a replica has taken it, so that asking
+the next one after a refusal, or where one is not reached, never runs anything twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import ProtocolViolation, RemoteError
+from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.services.balancer import Balancer
+from formation_p2p.core.services.messages import (
+    ANY,
+    MAX_MESSAGE_BYTES,
+    OpenService,
+    ServiceError,
+    ServiceOpened,
+    ServiceRefusal,
+    ServiceRefused,
+    pack,
+    parse,
+)
+from formation_p2p.core.services.routes import Freshness, Route
+from formation_p2p.core.services.spec import MAX_SERVICES
+from formation_p2p.host.gang.local_stream import LocalStream
+from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.protocols.service import ANSWER_S, PROTOCOL, ServiceServer
+from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.services.directory import Directory, Listing
+from formation_p2p.host.services.hang_ups import HangUps
+from formation_p2p.host.services.stream import ServiceStream
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.stack import Stack
+
+log = logging.getLogger(__name__)
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+
+# For a replica to be there that takes one more, unless the caller says otherwise.
+WAIT_S: Final = 30.0
+# To dial a replica and be answered, where there is another one to ask.
+TRY_S: Final = 1.0
+# Likewise, where it is the only one: it may be dialled by a circuit.
+ONLY_S: Final = 20.0
+# To be opened with one peer at a time: until it has read what for, each takes one of the places
+# that it has for streams of all protocols (MAX_INBOUND_STREAMS of transport/yamux.py).
+MAX_OPENING: Final = 16
+# Between two looks whether there is a replica, where there was none.
+FIRST_LOOK_S: Final = 0.05
+LAST_LOOK_S: Final = 1.0
+
+
+class _Known:
+    """What this node knows of one service."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.balancer = Balancer(rng)
+        self.route: Route[Listing] = Route()
+        self.reading = trio.Lock()
+        self.refused: ServiceError | None = None
+        """Why there was no stream, the last time; None since there was one."""
+
+
+class Router:
+    """Of one node. Methods are for its thread. `spawn` runs a task of the node's own; `grant` is
+    what it shows."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        me: PeerId,
+        server: ServiceServer,
+        grant: Callable[[], bytes],
+        directory: Directory,
+        spawn: Spawn,
+        rng: random.Random,
+    ) -> None:
+        self.hang_ups = HangUps()
+        self._stack = stack
+        self._me = me
+        self._server = server
+        self._grant = grant
+        self._directory = directory
+        self._spawn = spawn
+        self._rng = rng
+        self._known: dict[str, _Known] = {}  # the one asked for last at the end
+        self._limiters: dict[PeerId, trio.CapacityLimiter] = {}
+
+    async def open(
+        self, service: str, *, within_s: float = WAIT_S, sticky: PeerId | None = None
+    ) -> ServiceStream:
+        """A stream to a replica that has taken it: that on `sticky`, if it takes one more. Waits
+        until there is one. `ended` with it, once it is over. Raises ServiceError: nothing has run
+        then."""
+        until_s = trio.current_time() + within_s
+        known = self._of(service)
+        tried: dict[PeerId, ServiceError] = {}
+        why = known.refused or ServiceError(
+            f"no replica of {service} is there", ServiceRefusal.NOT_HERE
+        )
+        look_s = FIRST_LOOK_S
+        while True:
+            listing = await self._listing(service, known)
+            if listing is not None and not listing.is_known:
+                raise ServiceError(
+                    f"there is no service {service}; `formation services` lists those that are",
+                    ServiceRefusal.NOT_HERE,
+                )
+            now_s = trio.current_time()
+            replica = known.balancer.choose(now_s, tried=tried, sticky=sticky)
+            left_s = until_s - now_s
+            if left_s <= 0:
+                raise ServiceError(f"{why}, after {within_s:g} s", why.refusal, never_ran=True)
+            if replica is not None and listing is not None:
+                contact = listing.contacts.get(replica) or Contact(replica)
+                is_only = len(known.balancer) - len(tried) <= 1
+                try_s = min(left_s, ONLY_S if is_only else TRY_S)
+                try:
+                    stream = await self._asked(service, known.balancer, contact, try_s)
+                    known.refused = None
+                    return stream
+                except ServiceError as error:
+                    why = tried[replica] = known.refused = error
+                    self._learn(known, replica, error)
+                    if error.refusal is ServiceRefusal.BUSY:
+                        del tried[replica]
+                continue
+            if tried and all(each.refusal is ServiceRefusal.DENIED for each in tried.values()):
+                raise why
+            tried.clear()
+            rest_s = known.balancer.may_choose_at_s(now_s) - now_s
+            if rest_s > look_s:
+                rest_s, look_s = look_s, min(2 * look_s, LAST_LOOK_S)
+            await trio.sleep(min(rest_s, left_s))
+
+    def answered(self, stream: ServiceStream, first_byte_s: float) -> None:
+        """A first byte came on a stream after so long."""
+        if (known := self._known.get(stream.service)) is not None:
+            known.balancer.answered(stream.replica, first_byte_s, trio.current_time())
+
+    def failed(self, service: str, replica: PeerId) -> None:
+        """The replica broke a stream, or answered with an error of its own."""
+        if (known := self._known.get(service)) is None:
+            return
+        if known.balancer.failed(replica, trio.current_time()):
+            log.warning(
+                "the replica of %s on %s fails again and again: it is left out for a while",
+                service,
+                short_id(replica),
+            )
+
+    def ended(self, stream: ServiceStream) -> None:
+        """It is over."""
+        if (known := self._known.get(stream.service)) is not None:
+            known.balancer.ended(stream.replica)
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    def _of(self, service: str) -> _Known:
+        known = self._known.pop(service, None)
+        if known is None:
+            known = _Known(self._rng)
+        self._known[service] = known
+        if len(self._known) > MAX_SERVICES:
+            del self._known[next(iter(self._known))]
+        return known
+
+    async def _listing(self, service: str, known: _Known) -> Listing | None:
+        """Waits only where nothing is known, or what is known was wrong."""
+        now_s = trio.current_time()
+        freshness = known.route.freshness(now_s)
+        if freshness is Freshness.OLD and not known.reading.locked():
+            self._spawn(partial(self._read, service, known))
+        elif freshness is Freshness.SPENT or (
+            freshness is Freshness.NOTHING and now_s >= known.route.may_read_at_s()
+        ):
+            await self._read(service, known)
+        found = known.route.found(trio.current_time())
+        if found is not None and not found.replicas and now_s >= known.route.may_read_at_s():
+            await self._read(service, known)
+        return known.route.found(trio.current_time())
+
+    async def _read(self, service: str, known: _Known) -> None:
+        """Once for all that wait for it."""
+        is_read = known.reading.locked()
+        async with known.reading:
+            if not is_read:
+                found = await self._directory.read(service)
+                known.route.read(found, trio.current_time())
+                if found is not None:
+                    known.balancer.listed(found.replicas)
+
+    def _learn(self, known: _Known, replica: PeerId, error: ServiceError) -> None:
+        if error.refusal is ServiceRefusal.DENIED:
+            return
+        now_s = trio.current_time()
+        known.balancer.rest(replica, now_s)
+        if error.refusal is not ServiceRefusal.BUSY:
+            known.route.failed()  # it is gone, or about to be
+        if error.refusal is None:
+            known.balancer.failed(replica, now_s)
+
+    # -- one replica ------------------------------------------------------------------------------
+
+    async def _asked(
+        self, service: str, balancer: Balancer, to: Contact, within_s: float
+    ) -> ServiceStream:
+        """Raises ServiceError."""
+        replica = to.peer_id
+        asked = OpenService(service, self._grant(), ANY)
+        balancer.began(replica)
+        try:
+            if replica == self._me:
+                stream = await self._locally(asked)
+            else:
+                stream = await self._remotely(asked, to, within_s)
+                self._measure(balancer, replica)
+        except BaseException as error:
+            balancer.ended(replica)
+            if isinstance(error, ServiceError) or not isinstance(
+                error, RemoteError | IOException | trio.TooSlowError
+            ):
+                raise
+            why = "it did not answer in time" if isinstance(error, trio.TooSlowError) else error
+            problem = f"the replica of {service} on {short_id(replica)} was not reached: {why}"
+            raise ServiceError(problem, never_ran=True) from error
+        balancer.opened(replica)
+        return stream
+
+    async def _remotely(self, asked: OpenService, to: Contact, within_s: float) -> ServiceStream:
+        async with self._one_of_few(to.peer_id):
+            first = encode_frame(pack(asked))
+            stream = await self._stack.open(to, PROTOCOL, timeout_s=within_s, first=first)
+        try:
+            with trio.move_on_after(within_s) as deadline:
+                await _taken(stream, asked.service, to.peer_id)
+            if deadline.cancelled_caught:
+                self._doubt(to.peer_id)
+                raise trio.TooSlowError
+            if stream.broken is not None:
+                raise ServiceError(stream.broken, never_ran=True)
+            stream.become_tunnel()
+            return ServiceStream(stream, asked.service, to.peer_id)
+        except BaseException:
+            stream.abort("it was not opened")
+            raise
+
+    async def _locally(self, asked: OpenService) -> ServiceStream:
+        """To a replica on this node."""
+        here, its = LocalStream.pair()
+
+        async def serve() -> None:
+            try:
+                await self._server.serve_here(asked, its, self._me)
+            except (RemoteError, IOException, trio.TooSlowError) as error:
+                its.abort(f"ended here: {error}")
+
+        self._spawn(serve)
+        try:
+            with trio.fail_after(ANSWER_S):
+                await _taken(here, asked.service, self._me)
+        except BaseException:
+            here.abort("it was not opened")
+            raise
+        return ServiceStream(here, asked.service, self._me)
+
+    def _one_of_few(self, peer: PeerId) -> trio.CapacityLimiter:
+        limiter = self._limiters.get(peer)
+        if limiter is None:
+            for each, one in list(self._limiters.items()):
+                if not one.borrowed_tokens:  # so that there are no more than are in use
+                    del self._limiters[each]
+            limiter = self._limiters[peer] = trio.CapacityLimiter(MAX_OPENING)
+        return limiter
+
+    def _measure(self, balancer: Balancer, replica: PeerId) -> None:
+        connection = self._stack.swarm.connection_to(replica)
+        if connection is not None and connection.muxer.pings.least_rtt_s < float("inf"):
+            balancer.measured(replica, round(connection.muxer.pings.least_rtt_s * 1_000_000))
+
+    def _doubt(self, replica: PeerId) -> None:
+        """It does not answer: where its machine is gone, its connection ends within seconds, and
+        with it what waits there."""
+        connection = self._stack.swarm.connection_to(replica)
+        if connection is not None:
+            self._spawn(connection.prove)
+
+
+async def _taken(stream: ByteStream, service: str, replica: PeerId) -> None:
+    """Raises ServiceError where it is refused."""
+    answer = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
+    if isinstance(answer, ServiceRefused):
+        problem = f"the replica of {service} on {short_id(replica)} refuses: {answer.why}"
+        raise ServiceError(problem, answer.refusal)
+    if not isinstance(answer, ServiceOpened):
+        raise ProtocolViolation("an answer that is none")
