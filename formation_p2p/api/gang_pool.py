@@ -9,7 +9,7 @@ from formation_p2p.api.gang_base import GangBase
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.gang.events import GangMember
 from formation_p2p.core.gang.part import ASSUMED_BYTES_S, LOCAL_BYTES_S, Links, MemberCapacity
-from formation_p2p.core.gang.pool import Pool, PoolMember
+from formation_p2p.core.gang.pool import Pool, PoolMember, less
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.records.profile import Profile
@@ -29,7 +29,8 @@ class MemberUsage:
 
 
 def pool_of(gang: GangBase) -> Pool:
-    return Pool(tuple(_member(each, gang.reported.get(each.rank)) for each in gang.members))
+    members = gang.members
+    return Pool(tuple(_member(each, members, gang.reported.get(each.rank)) for each in members))
 
 
 def pool_of_workers(profiles: Iterable[Profile]) -> Pool:
@@ -89,13 +90,18 @@ def links_of(gang: GangBase) -> Links:
     return Links(bytes_s, rtt_us)
 
 
-def _member(member: GangMember, used: LeaseUsage | None) -> PoolMember:
+def _member(
+    member: GangMember, members: Iterable[GangMember], used: LeaseUsage | None
+) -> PoolMember:
     needs, profile = member.needs, member.profile
     if profile is None:  # all that is known of it is what it holds for us
         capability = Capability(needs.cpu_milli, needs.memory_bytes, needs.storage_bytes)
         free = Capacity(0, 0)
     else:
         capability, free = profile.capability, profile.capacity
+        for each in members:  # it is known from before they were leased
+            if each.peer_id == member.peer_id:
+                free = less(free, each.needs, each.device_ids)
     return PoolMember(
         member.peer_id,
         capability,

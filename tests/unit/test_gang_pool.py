@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from formation_p2p.core.gang.pool import Pool, PoolMember
+from formation_p2p.core.gang.pool import Pool, PoolMember, less
 from formation_p2p.core.refusals import Infeasible
-from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.resources.capability import Capability, GpuFree, idle
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements, parse_requirements
 from formation_p2p.core.units import GIB
@@ -49,6 +49,24 @@ def test_a_pool_adds_up_and_maps_back() -> None:
     assert len(pool.whose("G0")) == 2
     assert pool.member(1) is pool.members[1]
     assert pool.member(2) is None
+
+
+def test_what_is_leased_is_not_free() -> None:
+    needs = parse_requirements("cpu=2,memory=4GiB,gpu=1")
+    left = less(KITCHEN.free, needs, ("G0",))
+    assert (left.cpu_milli, left.memory_bytes, left.storage_bytes) == (2000, 12 * GIB, 100 * GIB)
+    assert left.gpus == (GpuFree("G0", 0, 0),)
+    assert less(left, needs, ("G0",)).cpu_milli == less(left, needs, ("G0",)).gpu_share_milli == 0
+    assert less(less(left, needs), needs).cpu_milli == 0  # it was announced without some of it
+
+
+def test_of_a_device_that_is_shared_the_rest_is_free() -> None:
+    half = parse_requirements("cpu=1,memory=1GiB,gpu=1,gpu.share=0.5")
+    left = less(CELLAR.free, half, ("G1",))
+    assert left.gpus == (GpuFree("G0", 1000, 80 * GIB), GpuFree("G1", 500, 40 * GIB))
+    assert less(left, half, ("G1",)).gpus[1] == GpuFree("G1", 0, 0)
+    some = parse_requirements("cpu=1,memory=1GiB,gpu=1,gpu.share=0.5,gpu.memory=10GiB")
+    assert less(left, some, ("G1",)).gpus[1] == GpuFree("G1", 0, 30 * GIB)
 
 
 def test_a_pool_grows_and_shrinks_with_its_members() -> None:

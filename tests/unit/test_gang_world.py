@@ -362,6 +362,36 @@ def test_a_gang_grows_and_shrinks_while_it_works() -> None:
     assert gangs.rosters()[gangs.name_of(gangs.formed().members[0].peer_id)][2] == (0,)
 
 
+@pytest.mark.parametrize("how", ["leaves", "is killed", "vanishes"])
+@pytest.mark.parametrize("of_the_gang", [True, False])
+def test_a_gang_that_cannot_grow_since_a_worker_went_is_told_soon(
+    how: str, of_the_gang: bool
+) -> None:
+    gangs = Gangs("alice", "carol", "dave")
+    gangs.form(GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(20)
+    members = {gangs.name_of(member.peer_id) for member in gangs.formed().members}
+    goes = next(node for name, node in gangs.workers.items() if (name in members) == of_the_gang)
+    if how == "leaves":
+        goes.leave()
+    elif how == "is killed":
+        gangs.world.kill(goes)
+    else:
+        gangs.world.vanish(goes)
+    gangs.world.elapse(1)
+    gangs.resize(3)  # what the one that went has announced is good for minutes
+    gangs.world.elapse(55)
+    refused = gangs.events()[-1]
+    assert isinstance(refused, GangNotGrown)
+    gangs.workers["erin"] = gangs.world.add("erin", serve=gangs.world.machine())
+    gangs.world.elapse(5)
+    gangs.resize(3)
+    gangs.world.elapse(55)
+    joined = gangs.events()[-1]
+    assert isinstance(joined, MemberJoined)
+    assert gangs.name_of(joined.member.peer_id) == "erin"
+
+
 def test_what_cannot_be_done_is_said() -> None:
     gangs = Gangs("alice", "carol")
     gangs.resize(2)

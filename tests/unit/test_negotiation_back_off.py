@@ -190,3 +190,15 @@ def test_the_table_forgets_the_worker_noted_longest_ago() -> None:
     for name in ("alice", "carol", "alice", "dave"):
         back_off.note(contact(name).peer_id, NO_ROOM, 0, at(0))
     assert back_off.reasons().keys() == {ALICE_ID, contact("dave").peer_id}
+
+
+def test_silence_is_as_long_as_the_waits_for_it_until_something_is_heard(back_off: BackOff) -> None:
+    assert back_off.silence_s(ALICE_ID) == 0
+    noted(back_off, NO_ANSWER)
+    assert back_off.silence_s(ALICE_ID) == 0
+    noted(back_off, NO_ANSWER)
+    assert back_off.silence_s(ALICE_ID) == 2
+    noted(back_off, NO_ANSWER)
+    assert back_off.silence_s(ALICE_ID) == 4
+    back_off.found(ALICE_ID, 8)
+    assert back_off.silence_s(ALICE_ID) == 0

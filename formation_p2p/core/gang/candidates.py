@@ -12,7 +12,7 @@ from formation_p2p.core.gang.membership import key_of_gang
 from formation_p2p.core.gang.parameters import GangParameters
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.back_off import (
-    EXCLUDED,
+    DROPPED,
     LAST_ASKED,
     BackOff,
     Fault,
@@ -96,8 +96,15 @@ class Candidates:
         )
         self._rejected |= dict(decision.rejected)
         ranked = (each.profile.peer_id for each in decision.ranked)
-        able = [each for each in ranked if self._back_off.fault(each) not in EXCLUDED]
+        able = [each for each in ranked if not self._is_gone(each)]
         return sorted(able, key=lambda worker: self._back_off.fault(worker) in LAST_ASKED)
+
+    def _is_gone(self, worker: PeerId) -> bool:
+        """What was announced of it outlives it by minutes: a gang waits for its answers no longer
+        than its silence may be a moment's."""
+        if self._back_off.fault(worker) in DROPPED:
+            return True
+        return self._back_off.silence_s(worker) >= self._means.parameters.silence_s
 
     def fits(self, worker: PeerId, needs: Sequence[Requirements]) -> bool:
         """Whether the machine could hold all of these, if it had nothing else to do."""

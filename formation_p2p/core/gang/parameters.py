@@ -29,6 +29,9 @@ class GangParameters:
     max_back_off_s: float = 8.0
     # A try asks the workers that a search found so lately, and searches anew after that.
     known_s: float = 15.0
+    # A worker that was silent until the wait for it has doubled to this, four times in a row, is
+    # gone until it announces itself again.
+    silence_s: float = 8.0
     # Where there are not workers enough, discovery is asked again after so long, so many times:
     # workers that have just been started are still announcing themselves,
     look_again_s: float = 1.0

@@ -7,14 +7,14 @@ part for each of several.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import Needs, needs_of
 from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.bounds import AMOUNTS
-from formation_p2p.core.resources.capability import Capability, Capacity, amounts
+from formation_p2p.core.resources.capability import Capability, Capacity, GpuFree, amounts
 from formation_p2p.core.resources.fits import claims_on, fits
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.resources.requirements import Requirements
@@ -50,7 +50,8 @@ class PoolMember:
 @dataclass(frozen=True, slots=True)
 class Pool:
     """`total` is what the machines lend, `free` what nobody had leased when they last announced it,
-    `reserved` what the gang holds, `used` what its tasks use."""
+    less what the gang has leased since, `reserved` what the gang holds, `used` what its tasks
+    use."""
 
     members: tuple[PoolMember, ...]
 
@@ -126,6 +127,26 @@ class Pool:
                 network_mbps=network_mbps,
             )
         return divided
+
+
+def less(free: Capacity, needs: Requirements, device_ids: Collection[str] = ()) -> Capacity:
+    """What is left of free capacity once `needs` is leased there, with these devices: at least
+    nothing, since what is free was announced a while ago."""
+    left = (max(has - taken, 0) for has, taken in zip(amounts(free), amounts(needs), strict=True))
+    share_milli = needs.gpu_share_milli
+    gpus = []
+    for gpu in free.gpus:
+        if gpu.device_id in device_ids:
+            part_bytes = gpu.memory_bytes * share_milli // max(gpu.share_milli, share_milli)
+            taken_bytes = needs.gpu_memory_bytes or part_bytes
+            gpu = GpuFree(
+                gpu.device_id,
+                max(gpu.share_milli - share_milli, 0),
+                0 if share_milli == WHOLE_GPU_MILLI else max(gpu.memory_bytes - taken_bytes, 0),
+            )
+        gpus.append(gpu)
+    cpu_milli, memory_bytes, storage_bytes, network_mbps = left
+    return Capacity(cpu_milli, memory_bytes, storage_bytes, network_mbps, tuple(gpus))
 
 
 def _sums(rows: Sequence[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:

@@ -133,6 +133,14 @@ class BackOff:
         record = self._records.get(worker)
         return None if record is None else record.fault
 
+    def silence_s(self, worker: PeerId) -> float:
+        """How long the waits have become for one that was silent more than once in a row, and has
+        not been heard from since; 0 for others."""
+        record = self._records.get(worker)
+        if record is None or record.heard or record.fault is not Fault.SILENT_TWICE:
+            return 0.0
+        return record.wait_s
+
     def reasons(self) -> dict[PeerId, Refusal]:
         return {worker: record.refusal for worker, record in self._records.items()}
 
