@@ -27,6 +27,7 @@ import trio
 
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
@@ -35,6 +36,7 @@ from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.gang.place import MemberPlace
+from formation_p2p.host.services.place import ReplicaPlace
 
 Stream = Literal["stdout", "stderr"]
 
@@ -44,6 +46,7 @@ CHUNK_BYTES: Final = 64 * KIB
 # and be kept, does not.
 MAX_OUTPUT_BYTES: Final = 16 * MIB
 
+_UNBOUNDED: Final = 1 << 62
 _UNKNOWN: Final = PeerId("")
 
 
@@ -58,7 +61,8 @@ class Execution:
     is (host/machine/gpus.py). `network` is whether the task asked for one, `python` the version
     that its call is for (core/resources/python.py). `owner` has the lease; `gang` says
     what it has in a gang, where it is the lease of a member. `restored` is what an earlier attempt
-    at the task has saved.
+    at the task has saved. `replica` is where it listens, where it is no task but a replica of a
+    service: it runs until it is asked to end.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -80,6 +84,12 @@ class Execution:
     owner: PeerId = _UNKNOWN
     gang: MemberPlace | None = None
     restored: Blob | None = None
+    replica: ReplicaPlace | None = None
+
+    @property
+    def place(self) -> MemberPlace | ReplicaPlace | None:
+        """Where what it is part of has it."""
+        return self.gang or self.replica
 
     @property
     def limits(self) -> TaskLimits:
@@ -106,13 +116,13 @@ class Report(Protocol):
 
 class Output:
     """One execution's output, passed on to `report`. `full` once the bound is passed; the stream
-    has one notice of it."""
+    has one notice of it. None is no bound, where `report` keeps one itself."""
 
     def __init__(
-        self, report: Callable[[Stream, bytes], None], max_bytes: int = MAX_OUTPUT_BYTES
+        self, report: Callable[[Stream, bytes], None], max_bytes: int | None = MAX_OUTPUT_BYTES
     ) -> None:
         self._report = report
-        self._max_bytes = self._left_bytes = max_bytes
+        self._max_bytes = self._left_bytes = _UNBOUNDED if max_bytes is None else max_bytes
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self.full = False
 
@@ -280,6 +290,13 @@ class BlobAccess(BlobCopies, Protocol):
     async def release(self, holder: str) -> None:
         """Raises LocalError."""
         ...
+
+
+@runtime_checkable
+class HasNetworks(Protocol):
+    """A driver that gives what it runs a network of its own, as long as it asks for no other."""
+
+    def has_own_network(self, needs: Requirements) -> bool: ...
 
 
 @runtime_checkable

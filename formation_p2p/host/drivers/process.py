@@ -17,15 +17,24 @@ from typing import Self
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
+from formation_p2p.host.drivers.driver import (
+    MAX_OUTPUT_BYTES,
+    BlobAccess,
+    DriverMaker,
+    Execution,
+    Output,
+    Report,
+)
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.saves import FILE, VARIABLE, Saves, holder_of
 from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
@@ -91,6 +100,9 @@ class ProcessDriver:
     def environments(self) -> EnvironmentCache | None:
         return self._machine.environments
 
+    def has_own_network(self, needs: Requirements) -> bool:
+        return self._machine.sandbox is not None and needs.network_mbps == 0
+
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
             spec = ProcessSpec.decode(execution.payload)
@@ -124,7 +136,9 @@ class ProcessDriver:
         folder = place.root / "task"
         try:
             folder.mkdir(mode=0o700)
-            program = Program(spec, execution, Output(report.output), self.blobs, folder)
+            output = Output(report.output, MAX_OUTPUT_BYTES if execution.replica is None else None)
+            program = Program(spec, execution, output, self.blobs, folder)
+            at = execution.place
             # The devices come last: they are the lease's to give.
             environment = {
                 **base_environment(folder),
@@ -132,7 +146,7 @@ class ProcessDriver:
                 **({} if built is None else built.variables),
                 **spec.env,
                 **device_environment(execution.device_ids),
-                **member_environment(execution.gang),
+                **member_environment(execution.place),
             }
             launch = Launch(
                 spec.argv,
@@ -142,11 +156,12 @@ class ProcessDriver:
                 spec.stdin or b"",
                 shown=shown,
                 root=place.root,
-                writable=() if execution.gang is None else execution.gang.writable,
-                counted=() if execution.gang is None else execution.gang.writable,
-                network=None if execution.gang is None else execution.gang.relay,
-                ports=None if execution.gang is None else execution.gang.ports,
+                writable=() if at is None else at.writable,
+                counted=() if at is None else at.writable,
+                network=None if at is None else at.relay,
+                ports=None if at is None else at.ports,
                 lease_id=execution.lease_id,
+                grace_s=GRACE_S if execution.replica is None else execution.replica.grace_s,
             )
             return await self._to_end(place, launch, program, report)
         finally:
@@ -179,7 +194,11 @@ class ProcessDriver:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(saves.watch, folder)
-                ending = await task.run_to_end(program.output, execution.timeout_s)
+                replica = execution.replica
+                if replica is not None:
+                    replica.running()
+                to_end = None if replica is None else replica.ending
+                ending = await task.run_to_end(program.output, execution.timeout_s, to_end)
                 nursery.cancel_scope.cancel()
         finally:
             if not task.is_idle:

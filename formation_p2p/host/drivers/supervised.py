@@ -87,7 +87,7 @@ class Launch:
     hold. `root` is its own folder where that is not `folder` but
     one above it, for several tasks of a lease. `network` is the relay of the gang's network that
     it is in, if any; `ports` is given the ports that it has in a network of its own; `lease_id` is
-    the lease that it is for."""
+    the lease that it is for; `grace_s` is how long it may take to end once it is asked to."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -102,6 +102,7 @@ class Launch:
     network: DeviceUser | None = None
     ports: PortUser | None = None
     lease_id: str = ""
+    grace_s: float = GRACE_S
 
     @property
     def own(self) -> Path:
@@ -120,6 +121,7 @@ class Supervised:
     _order: Callable[[Launch], bytes]
     _order_file: int
     _stays: bool
+    _grace_s: float
     _held: AsyncExitStack = field(default_factory=AsyncExitStack)
     is_idle: bool = False
 
@@ -205,7 +207,8 @@ class Supervised:
                     pass_fds=(order_file, *fds.values(), *passed_fds),
                 )
                 held.callback(runs_for(launch.lease_id, supervisor.pid))
-                task = cls(supervisor, control, outputs, group, order, order_file, stays)
+                rest = order_file, stays, launch.grace_s
+                task = cls(supervisor, control, outputs, group, order, *rest)
                 held.push_async_callback(task._bury)
                 if network is not None and channel is not None:
                     its_channel.close()
@@ -258,10 +261,10 @@ class Supervised:
         when_idle.cancel()
 
     async def stop(self) -> Ending:
-        """Asks the task to end, and kills it and all that it started after GRACE_S."""
+        """Asks the task to end, and kills it and all that it started after its grace."""
         with suppress(OSError):
             self._control.send(STOP)
-        with trio.move_on_after(GRACE_S + _KILL_WAIT_S) as patience:
+        with trio.move_on_after(self._grace_s + _KILL_WAIT_S) as patience:
             ending = await self.ended()
         return Ending("lost") if patience.cancelled_caught else ending
 
@@ -271,13 +274,20 @@ class Supervised:
             ending = await self.ended()
         return await self.stop() if patience.cancelled_caught else ending
 
-    async def run_to_end(self, output: Output, timeout_s: float | None) -> Ending:
-        """How it ended: `late` where it was still there after `timeout_s`."""
+    async def run_to_end(
+        self, output: Output, timeout_s: float | None, to_end: trio.Event | None = None
+    ) -> Ending:
+        """How it ended: `late` where it was still there after `timeout_s`. It is asked to end once
+        `to_end` is set."""
+        asked = to_end or trio.Event()
         async with self.passing_on(output):
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as time:
-                ending = await self.ended()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_once, asked, time)
+                    ending = await self.ended()
+                    nursery.cancel_scope.cancel()
             if time.cancelled_caught:
-                ending = replace(await self.stop(), late=True)
+                ending = replace(await self.stop(), late=not asked.is_set())
         return ending
 
     @asynccontextmanager
@@ -326,6 +336,11 @@ class Supervised:
             )
 
 
+async def _cancel_once(asked: trio.Event, scope: trio.CancelScope) -> None:
+    await asked.wait()
+    scope.cancel()
+
+
 async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
     while True:
         try:
@@ -369,6 +384,7 @@ def _order(
             "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
             "in_memory": [] if sandbox is None else list(sandbox.in_memory),
             "storage_bytes": limits.storage_bytes,
+            "grace_s": launch.grace_s,
         }
     )
 

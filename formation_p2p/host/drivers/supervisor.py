@@ -64,7 +64,8 @@ REACH, LISTEN = b"R", b"L"
 AGAIN = b"again\n"
 # While it waits for one, it looks this often whether the node is alive.
 IDLE_S = 1.0
-# What a task gets between SIGTERM and SIGKILL: enough to write a last line, not to go on.
+# What a task gets between SIGTERM and SIGKILL, unless its order says more: enough to write a last
+# line, not to go on.
 GRACE_S = 2.0
 # How long killing goes on without a pause. Whatever still lives then is held by the kernel.
 HASTE_S = 2.0
@@ -269,7 +270,7 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
             return "signal 9", True
         now = time.monotonic()
         if control in ready and stop_at is None:
-            stop_at = now + GRACE_S
+            stop_at = now + order["grace_s"]
             try:
                 os.killpg(task, signal.SIGTERM)
             except ProcessLookupError:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,7 +25,7 @@ from formation_p2p.host.gang.programs import Programs
 from formation_p2p.host.gang.seat import Tunnel
 from formation_p2p.host.gang.splice import splice
 from formation_p2p.host.machine.folders import remove_folder
-from formation_p2p.host.machine.unix_socket import reachable
+from formation_p2p.host.machine.unix_socket import connected_to, reachable
 
 CONNECT: Final = "connect"
 SERVICES: Final = "services"
@@ -73,19 +72,5 @@ class GangFolder:
         """A program that listens under this name. It is connected to already."""
         if service.startswith((RESERVED, ":")):
             return None
-        try:
-            found = os.open(service, os.O_PATH | os.O_NOFOLLOW, dir_fd=self._services)
-        except OSError:
-            return None
-        try:
-            if not stat.S_ISSOCK(os.fstat(found).st_mode):
-                return None
-            end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            try:
-                end.connect(f"/proc/self/fd/{found}")
-            except OSError:  # it listens no more, or takes nothing more for now
-                end.close()
-                return None
-        finally:
-            os.close(found)
-        return partial(splice, end=end)
+        end = connected_to(self._services, service)
+        return None if end is None else partial(splice, end=end)

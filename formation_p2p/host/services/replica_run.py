@@ -1,0 +1,359 @@
+"""One replica on this machine: its program, run by a driver as tasks are, under supervision.
+
+The program has the sandbox and the limits of a task with the same needs. What it prints goes to the
+log of its service.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, assert_never
+
+import trio
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.services.events import ReplicaReported, ReplicaState, StartReplica
+from formation_p2p.core.services.spec import Check, CheckKind, ServiceSpec
+from formation_p2p.core.services.supervision import (
+    Ask,
+    End,
+    Floor,
+    Launch,
+    Order,
+    Probe,
+    ReplicaPhase,
+    Supervision,
+    Told,
+)
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Usage
+from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
+from formation_p2p.core.workload.scope import Scope
+from formation_p2p.host.drivers.driver import (
+    Driver,
+    Execution,
+    HasNetworks,
+    LeaseDriver,
+    Stream,
+)
+from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.host.services.asking import why_not
+from formation_p2p.host.services.log_file import LogFile, log_of
+from formation_p2p.host.services.place import ReplicaPlace
+
+log = logging.getLogger(__name__)
+
+# How many requests are under way is told this often, where that has changed.
+REPORT_S: Final = 2.0
+# What a check that is a program may take.
+_CHECK_MEMORY_BYTES: Final = 256 * MIB
+# The file with a service's function, among those of its program.
+_CALL: Final = "formation-call"
+_RUN_CALL: Final = (
+    "import sys, cloudpickle\nwith open(sys.argv[1], 'rb') as file:\n"
+    "    call = cloudpickle.load(file)\ncall()\n"
+)
+# Of outcomes after which the same machine would have no more success.
+_FOR_GOOD: Final = frozenset({FailureKind.INVALID, FailureKind.DRIVER, FailureKind.ENVIRONMENT})
+_STATES: Final[Mapping[ReplicaPhase, ReplicaState]] = {
+    ReplicaPhase.STARTING: ReplicaState.STARTING,
+    ReplicaPhase.READY: ReplicaState.READY,
+    ReplicaPhase.UNREADY: ReplicaState.UNREADY,
+    ReplicaPhase.WAITING: ReplicaState.UNREADY,
+    ReplicaPhase.ENDING: ReplicaState.UNREADY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the replicas of a machine share. `root` is the folder of its services, `scratch_root`
+    that of what runs for a while."""
+
+    drivers: Mapping[str, Driver | LeaseDriver]
+    scratch_root: Path
+    root: Path
+    floor: Floor
+    report: Callable[[ReplicaReported], None]
+
+
+class ReplicaRun:
+    """`run` it, once; it returns when the replica has stopped or failed and nothing of it is left.
+    Other methods return at once."""
+
+    def __init__(self, start: StartReplica, means: Means) -> None:
+        self.start = start
+        self.spec: ServiceSpec = start.signed.spec
+        self.digest = start.signed.digest
+        self.outstanding = 0
+        self.supervision = Supervision(self.spec, means.floor, trio.current_time())
+        self._means = means
+        self._log: LogFile = log_of(means.root, self.spec.name)
+        self._driver = means.drivers.get(_driver_of(self.spec))
+        self._place: ReplicaPlace | None = None
+        self._news = trio.Event()
+        self._told_outstanding = 0
+        self._last_state = ReplicaState.STARTING
+        self._told_s = -math.inf
+        self._nursery: trio.Nursery | None = None
+
+    # -- as those who call it are led to it -------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        return self.spec.scope
+
+    @property
+    def max_requests(self) -> int:
+        return self.spec.max_requests
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.supervision.phase is ReplicaPhase.STOPPING or self.supervision.is_over
+
+    async def connect(self) -> socket.socket:
+        """To its program. Raises OSError."""
+        if self._place is None:
+            raise ConnectionRefusedError(f"{self.spec.name} is being started")
+        return await self._place.connect()
+
+    def count(self, change: int) -> None:
+        """So many more requests are under way."""
+        self.outstanding += change
+        self._perform(self.supervision.has_outstanding(self.outstanding, trio.current_time()))
+        self._news.set()
+
+    def stop(self, drain_s: float) -> None:
+        self._perform(self.supervision.stop(drain_s, trio.current_time()))
+        self._news.set()
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                while not self.supervision.is_over:
+                    self._perform(self.supervision.tick(trio.current_time()))
+                    self._tell_outstanding()
+                    self._news = trio.Event()
+                    with trio.move_on_at(self._next_s()):
+                        await self._news.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            with trio.CancelScope(shield=True):
+                await self._close()
+        is_failed = self.supervision.phase is ReplicaPhase.FAILED
+        self._report(ReplicaState.FAILED if is_failed else ReplicaState.STOPPED)
+
+    async def _close(self) -> None:
+        if self._driver is not None and not isinstance(self._driver, LeaseDriver):
+            for lease_id in (self._lease_id, f"{self._lease_id} check"):
+                await self._driver.end_lease(lease_id)
+        if self._place is not None:
+            await self._place.close()
+
+    def _next_s(self) -> float:
+        due_s = self.supervision.next_timeout_s
+        if self.outstanding != self._told_outstanding:
+            due_s = min(due_s, self._told_s + REPORT_S)
+        return due_s
+
+    def _perform(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Launch():
+                    self._do(self._program)
+                case Ask(probe):
+                    self._do(partial(self._ask, probe))
+                case End():
+                    if self._place is not None:
+                        self._place.ending.set()
+                case Told(phase, why):
+                    said = f"{phase}: {why}" if why else str(phase)
+                    self._log.note(f"{said} (version {self.spec.version}, slot {self.start.slot})")
+                    if phase in _STATES:
+                        self._report(_STATES[phase])
+                case _:
+                    assert_never(order)
+
+    def _do(self, function: Callable[[], object]) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(function)  # type: ignore[arg-type]  # they are coroutines
+
+    def _report(self, state: ReplicaState) -> None:
+        self._last_state, self._told_s = state, trio.current_time()
+        self._told_outstanding = self.outstanding
+        name, start, why = self.spec.name, self.start, self.supervision.why
+        self._means.report(
+            ReplicaReported(name, start.slot, start.epoch, state, self.outstanding, why)
+        )
+
+    def _tell_outstanding(self) -> None:
+        is_due = trio.current_time() >= self._told_s + REPORT_S
+        if is_due and self.outstanding != self._told_outstanding:
+            self._report(self._last_state)
+
+    # -- its program ------------------------------------------------------------------------------
+
+    async def _program(self) -> None:
+        outcome = await self._outcome()
+        now_s = trio.current_time()
+        match outcome:
+            case Failed(kind, message):
+                orders = self.supervision.ended(message, now_s, for_good=kind in _FOR_GOOD)
+            case _:
+                why = "ended with exit code 0; a service is to go on until it is told to end"
+                orders = self.supervision.ended(why, now_s)
+        self._perform(orders)
+        self._news.set()
+
+    async def _outcome(self) -> Outcome:
+        driver = self._driver
+        if driver is None or isinstance(driver, LeaseDriver):
+            name = self.spec.program.driver
+            return Failed(FailureKind.DRIVER, f"this worker has no driver {name}; add --driver")
+        try:
+            if self._place is None:
+                self._place = self._new_place(driver)
+            self._place.again()
+            async with scratch_folder(self._means.scratch_root) as scratch:
+                execution = self._execution(scratch, self._place)
+                return await driver.run(execution, _Printed(self._log))
+        except OSError as problem:
+            return Failed(FailureKind.EXIT, f"this machine cannot start it: {problem}")
+        except FormationError as problem:
+            return Failed(FailureKind.INVALID, str(problem))
+
+    def _new_place(self, driver: Driver) -> ReplicaPlace:
+        spec, pinned = self.spec, self.spec.pinned
+        volume = None if pinned is None else self._means.root / "volumes" / pinned.volume
+        own = isinstance(driver, HasNetworks) and driver.has_own_network(spec.needs)
+        root = self._means.scratch_root
+        place = ReplicaPlace.made(root, spec, self.start.slot, volume, own_network=own)
+        place.running = self._running
+        return place
+
+    def _running(self) -> None:
+        self._perform(self.supervision.started(trio.current_time()))
+        self._news.set()
+
+    @property
+    def _lease_id(self) -> str:
+        return f"service {self.spec.name} {self.start.slot} {self.start.epoch}"
+
+    def _execution(self, scratch: Path, place: ReplicaPlace) -> Execution:
+        spec, needs = self.spec, self.spec.needs
+        payload, shared = _work_of(spec)
+        return Execution(
+            f"{self._lease_id} {self.supervision.starts}",
+            self._lease_id,
+            payload,
+            needs.cpu_milli,
+            needs.memory_bytes,
+            (),
+            None,
+            scratch,
+            shared,
+            needs.storage_bytes,
+            needs.network_mbps > 0,
+            needs.python,
+            owner=self.start.signed.publisher,
+            replica=place,
+        )
+
+    # -- its checks -------------------------------------------------------------------------------
+
+    async def _ask(self, probe: Probe) -> None:
+        health = self.supervision.health.get(probe)
+        place = self._place
+        if health is None or place is None:
+            return
+        check = health.check
+        if check.kind is CheckKind.EXEC:
+            why = await self._run_check(check, place)
+        else:
+            why = await why_not(check, self.spec.name, place.connect)
+        if self.supervision.health.get(probe) is health:  # it has not been started again since
+            self._perform(self.supervision.answered(probe, why, trio.current_time()))
+            self._news.set()
+
+    async def _run_check(self, check: Check, place: ReplicaPlace) -> str:
+        driver = self._driver
+        if driver is None or isinstance(driver, LeaseDriver):
+            return "this worker has no driver for it"
+        beside = _beside(place)
+        try:
+            async with scratch_folder(self._means.scratch_root) as scratch:
+                execution = replace(
+                    self._execution(scratch, beside),
+                    lease_id=f"{self._lease_id} check",
+                    payload=_check_of(self.spec, check),
+                    memory_bytes=_CHECK_MEMORY_BYTES,
+                    timeout_s=check.timeout_ms / 1000,
+                )
+                outcome = await driver.run(execution, _Printed(None))
+        except OSError as problem:
+            return str(problem)
+        return outcome.message if isinstance(outcome, Failed) else ""
+
+
+def _beside(place: ReplicaPlace) -> ReplicaPlace:
+    """The same folder, for what runs beside the program."""
+    return ReplicaPlace(place.folder, place.variables, place.port, place.own_network, place.volume)
+
+
+def _driver_of(spec: ServiceSpec) -> str:
+    """A function is run by an interpreter, as a process."""
+    return "container" if spec.program.driver == "container" else "process"
+
+
+def _work_of(spec: ServiceSpec) -> tuple[bytes, bytes]:
+    """The payload for its driver, and what that has in common with others: its packages."""
+    program, packages = spec.program, spec.program.environment
+    argv, inputs = program.argv, dict(program.files)
+    if program.call is not None:
+        inputs[_CALL] = program.call
+        python = "python3" if packages else sys.executable
+        argv = (python, "-c", _RUN_CALL, _CALL)
+        packages = (*packages, "cloudpickle>=3.1,<4") if packages else ()
+    process = ProcessSpec(argv, dict(program.variables), inputs=inputs)
+    shared = Environment(packages).encode() if packages else b""
+    return _packed(spec, process), shared
+
+
+def _check_of(spec: ServiceSpec, check: Check) -> bytes:
+    program = spec.program
+    inputs = dict(program.files)
+    return _packed(spec, ProcessSpec(check.argv, dict(program.variables), inputs=inputs))
+
+
+def _packed(spec: ServiceSpec, process: ProcessSpec) -> bytes:
+    image = spec.program.image
+    return ContainerSpec(image, process).encode() if image else process.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    """A driver's report of what a program prints; without a log it goes nowhere."""
+
+    log: LogFile | None
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        if self.log is not None:
+            self.log.write(data)
+
+    def saved(self, blob: Blob) -> None:
+        """A replica goes on from its volume, if from anything."""
+
+    def used(self, usage: Usage) -> None:
+        """It is counted while it runs, by its group."""

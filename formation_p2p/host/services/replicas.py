@@ -1,0 +1,188 @@
+"""The replicas of services on this machine: started and stopped as the peer decides."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, assert_never
+
+import trio
+
+from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.services.events import (
+    ReplicaEffect,
+    ReplicaReported,
+    ReplicaState,
+    StartReplica,
+    StopReplica,
+)
+from formation_p2p.core.services.supervision import Floor
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.services.replica_run import Means, ReplicaRun
+
+log = logging.getLogger(__name__)
+
+# Of the latest reports of each service: a screen of them.
+MAX_HISTORY: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNote:
+    """What a replica was at a time, for people."""
+
+    at_unix_s: float
+    slot: int
+    state: ReplicaState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A replica of this machine as it is now. `checks` say of each check whether it holds, and why
+    not; None where nothing is known yet."""
+
+    service: str
+    version: int
+    slot: int
+    phase: str
+    why: str
+    since_s: float
+    starts: int
+    outstanding: int
+    is_in_crash_loop: bool
+    checks: Mapping[str, tuple[bool | None, str]]
+
+
+class Replicas:
+    """Of one node, on its trio thread. `root` is the folder of its services, `do` runs a task of
+    the node's own, and `feed` takes the reports."""
+
+    def __init__(
+        self,
+        drivers: Mapping[str, Driver | LeaseDriver],
+        scratch_root: Path,
+        root: Path,
+        do: Callable[..., None],
+        feed: Callable[[PeerEvent], None],
+    ) -> None:
+        self.root = root
+        self._do = do
+        self._feed = feed
+        self._means = Means(drivers, scratch_root, root, Floor(), self._report)
+        self._runs: dict[str, ReplicaRun] = {}  # the newest of each service
+        self._over: dict[ReplicaRun, trio.Event] = {}
+        # As many as the network has services.
+        self.history: dict[str, deque[ReplicaNote]] = {}
+
+    # -- for the shell ----------------------------------------------------------------------------
+
+    def perform(self, effect: ReplicaEffect) -> None:
+        match effect:
+            case StartReplica():
+                self._start(effect)
+            case StopReplica(service, slot, epoch, drain_s):
+                run = self._found(service, slot, epoch)
+                if run is None:
+                    self._report(ReplicaReported(service, slot, epoch, ReplicaState.STOPPED))
+                else:
+                    run.stop(drain_s)
+            case _:
+                assert_never(effect)
+
+    # -- for those who call services (local.py) ---------------------------------------------------
+
+    def here(self, service: str) -> ReplicaRun | None:
+        return self._runs.get(service)
+
+    async def connect(self, service: str) -> socket.socket:
+        run = self._runs.get(service)
+        if run is None:
+            raise ConnectionRefusedError(f"{service} is not here")
+        return await run.connect()
+
+    def begin(self, service: str) -> None:
+        if (run := self._runs.get(service)) is not None:
+            run.count(+1)
+
+    def end(self, service: str) -> None:
+        run = self._runs.get(service)
+        if run is not None and run.outstanding:
+            run.count(-1)
+
+    # -- for people -------------------------------------------------------------------------------
+
+    def status(self) -> tuple[ReplicaStatus, ...]:
+        now_s = trio.current_time()
+        return tuple(
+            ReplicaStatus(
+                name,
+                run.spec.version,
+                run.start.slot,
+                run.supervision.phase.value,
+                run.supervision.why,
+                now_s - run.supervision.since_s,
+                run.supervision.starts,
+                run.outstanding,
+                run.supervision.is_in_crash_loop,
+                {
+                    probe.value: (each.is_well, each.why)
+                    for probe, each in run.supervision.health.items()
+                },
+            )
+            for name, run in sorted(self._runs.items())
+        )
+
+    # -- how ------------------------------------------------------------------------------------
+
+    def _start(self, effect: StartReplica) -> None:
+        name = effect.signed.spec.name
+        before = self._runs.get(name)
+        if before is not None:
+            if (before.start.slot, before.start.epoch) == (effect.slot, effect.epoch):
+                return
+            before.stop(0)
+        run = self._runs[name] = ReplicaRun(effect, self._means)
+        self._over[run] = trio.Event()
+        self._do(self._run, run, before)
+
+    def _found(self, service: str, slot: int, epoch: int) -> ReplicaRun | None:
+        run = self._runs.get(service)
+        if run is not None and (run.start.slot, run.start.epoch) == (slot, epoch):
+            return run
+        return None
+
+    async def _run(self, run: ReplicaRun, before: ReplicaRun | None) -> None:
+        name = run.spec.name
+        if before is not None and before in self._over:
+            await self._over[before].wait()  # a volume has one program at a time
+        try:
+            await run.run()
+        except Exception:
+            log.exception("a replica of %s failed; please report this", name)
+            start = run.start
+            why = "this node failed on it; its log says where"
+            self._report(
+                ReplicaReported(name, start.slot, start.epoch, ReplicaState.FAILED, 0, why)
+            )
+        finally:
+            if self._runs.get(name) is run:
+                del self._runs[name]
+            self._over.pop(run).set()
+
+    def _report(self, report: ReplicaReported) -> None:
+        notes = self.history.setdefault(report.service, deque(maxlen=MAX_HISTORY))
+        last = notes[-1] if notes else None
+        if last is None or (last.state, last.why) != (report.state, report.why):
+            notes.append(ReplicaNote(time.time(), report.slot, report.state, report.why))
+        # Not at once: the peer may be deciding what led to this.
+        self._do(partial(_call, partial(self._feed, report)))
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
