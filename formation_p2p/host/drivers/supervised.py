@@ -279,7 +279,7 @@ class Supervised:
     ) -> Ending:
         """How it ended: `late` where it was still there after `timeout_s`. It is asked to end once
         `to_end` is set."""
-        asked = to_end or trio.Event()
+        asked = trio.Event() if to_end is None else to_end
         async with self.passing_on(output):
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as time:
                 async with trio.open_nursery() as nursery:

@@ -1,0 +1,268 @@
+"""Replicas of services: real programs in the sandbox, checked, started again, drained."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.services.events import (
+    ReplicaReported,
+    ReplicaState,
+    StartReplica,
+    StopReplica,
+)
+from formation_p2p.core.services.signed_spec import seal_spec
+from formation_p2p.core.services.spec import (
+    ONE,
+    Check,
+    CheckKind,
+    Pinned,
+    Program,
+    ServiceSpec,
+)
+from formation_p2p.core.units import MIB
+from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.services.log_file import log_of
+from formation_p2p.host.services.replicas import Replicas
+from tests.support.drivers_world import bare_machine, holds_nothing, within
+from tests.support.waiting import until
+
+ALICE = Identity.from_seed(b"a" * 32)
+NEEDS = Requirements(cpu_milli=200, memory_bytes=64 * MIB)
+
+# Answers each connection with its pid, in HTTP; `{listen}` makes the listening socket.
+SERVER = """
+import os, signal, socket, sys
+{listen}
+listening.listen()
+print("listening", flush=True)
+while True:
+    end, _ = listening.accept()
+    asked = end.recv(4096)
+    status = b"503 No" if os.path.exists("sick") else b"200 OK"
+    if b"/sick" in asked:
+        open("sick", "w").close()
+    if b"/crash" in asked:
+        os._exit(7)
+    body = str(os.getpid()).encode()
+    end.sendall(b"HTTP/1.1 " + status + b"\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    end.close()
+"""
+UNIX = "listening = socket.socket(socket.AF_UNIX); listening.bind(os.environ['FORMATION_SOCKET'])"
+PORT = "listening = socket.create_server(('127.0.0.1', int(os.environ['PORT'])))"
+HEALTH = Check(path="/", interval_ms=100, failures=1)
+
+
+def spec(code: str = SERVER.format(listen=UNIX), **others: Any) -> ServiceSpec:
+    program = Program(argv=("python3", "-c", code))
+    fields = {"name": "notes", "tier": 2, "port": 8100, "needs": NEEDS, "program": program}
+    return ServiceSpec(**{**fields, "readiness": HEALTH, **others})
+
+
+class Told:
+    """Replicas under way, and what is told of them."""
+
+    def __init__(self, machine: Machine, root: Path, nursery: trio.Nursery) -> None:
+        self.reports: list[ReplicaReported] = []
+        self.scratch = root / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+        drivers = {"process": ProcessDriver(machine)}
+        home = root / "services"
+        self.replicas = Replicas(drivers, self.scratch, home, nursery.start_soon, self._feed)
+
+    def _feed(self, event: PeerEvent) -> None:
+        assert isinstance(event, ReplicaReported)
+        self.reports.append(event)
+
+    def start(self, spec: ServiceSpec, slot: int = 0, epoch: int = 1) -> None:
+        signed = seal_spec(ALICE, spec, b"", 1_700_000_000, 1_700_000_060)
+        self.replicas.perform(StartReplica(signed, slot, epoch, cause="a test"))
+
+    def stop(self, drain_s: int = 0, slot: int = 0, epoch: int = 1) -> None:
+        self.replicas.perform(StopReplica("notes", slot, epoch, drain_s, cause="a test"))
+
+    @property
+    def states(self) -> list[ReplicaState]:
+        """Each once, where it is told several times."""
+        found = [each.state for each in self.reports]
+        return [x for n, x in enumerate(found) if n == 0 or found[n - 1] is not x]
+
+    async def until(self, state: ReplicaState, times: int = 1) -> ReplicaReported:
+        await until(lambda: self.states.count(state) >= times)
+        return [each for each in self.reports if each.state is state][-1]
+
+    async def asked(self, path: str = "/") -> str:
+        """What the program answers."""
+        stream = trio.SocketStream(
+            trio.socket.from_stdlib_socket(await self.replicas.connect("notes"))
+        )
+        async with stream:
+            await stream.send_all(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            answer = b""
+            async for data in stream:
+                answer += data
+        return answer.decode()
+
+    def printed(self) -> str:
+        return "\n".join(log_of(self.replicas.root, "notes").tail(100))
+
+
+@asynccontextmanager
+async def replicas(machine: Machine, root: Path) -> AsyncIterator[Told]:
+    async with trio.open_nursery() as nursery:
+        told = Told(machine, root, nursery)
+        yield told
+        for each in told.replicas.status():
+            run = told.replicas.here(each.service)
+            assert run is not None
+            told.stop(slot=run.start.slot, epoch=run.start.epoch)
+        await until(lambda: not told.replicas.status())
+    assert holds_nothing(told.scratch)
+
+
+def story(root: Path, scenario: Callable[[Told], Awaitable[None]], *, bare: bool = False) -> None:
+    async def bounded() -> None:
+        machine = bare_machine() if bare else Machine.found(root / "home", "required")
+        async with replicas(machine, root) as told:
+            await scenario(told)
+
+    within(60, bounded)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("listen", [UNIX, PORT])
+def test_a_program_is_reached_where_it_listens(tmp_path: Path, listen: str, bare: bool) -> None:
+    async def scenario(told: Told) -> None:
+        told.start(spec(SERVER.format(listen=listen)))
+        await told.until(ReplicaState.READY)
+        assert "200 OK" in await told.asked()
+        (status,) = told.replicas.status()
+        assert (status.phase, status.starts, status.checks) == (
+            "ready",
+            1,
+            {"readiness": (True, "")},
+        )
+        told.stop()
+        await told.until(ReplicaState.STOPPED)
+        assert told.states == [ReplicaState.STARTING, ReplicaState.READY, ReplicaState.STOPPED]
+        assert "listening" in told.printed()
+        with pytest.raises(ConnectionRefusedError):
+            await told.asked()
+
+    story(tmp_path, scenario, bare=bare)
+
+
+def test_one_that_crashes_is_started_again(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        told.start(spec())
+        await told.until(ReplicaState.READY)
+        first = await told.asked()
+        await told.asked("/crash")
+        report = await told.until(ReplicaState.UNREADY)
+        assert report.why.startswith("ended with exit code 7")
+        await told.until(ReplicaState.READY, times=2)
+        assert await told.asked() != first
+        assert told.replicas.status()[0].starts == 2
+
+    story(tmp_path, scenario)
+
+
+def test_readiness_sheds_load_and_liveness_starts_again(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        liveness = Check(path="/", interval_ms=200, failures=5)
+        told.start(spec(liveness=liveness))
+        await told.until(ReplicaState.READY)
+        await told.asked("/sick")
+        report = await told.until(ReplicaState.UNREADY)
+        assert report.why == "its readiness check fails: GET / is answered with 503"
+        # The file is gone with the folder of the program.
+        await told.until(ReplicaState.READY, times=2)
+        whys = [each.why for each in told.replicas.history["notes"]]
+        assert "its liveness check fails: GET / is answered with 503" in whys
+
+    story(tmp_path, scenario)
+
+
+def test_one_that_cannot_be_started_fails_at_once_and_says_why(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        told.start(spec(program=Program(argv=("no-such-program",))))
+        report = await told.until(ReplicaState.FAILED)
+        assert report.why.startswith("could not start: no-such-program: No such file")
+        told.start(spec(program=Program(driver="container", argv=("x",), image="x")), epoch=2)
+        report = await told.until(ReplicaState.FAILED, times=2)
+        assert report.why == "this worker has no driver container; add --driver"
+
+    story(tmp_path, scenario)
+
+
+def test_it_drains_what_is_under_way_and_then_ends_by_itself(tmp_path: Path) -> None:
+    on_term = "signal.signal(signal.SIGTERM, lambda *_: (print('bye', flush=True), sys.exit(0)))"
+
+    async def scenario(told: Told) -> None:
+        told.start(spec(SERVER.format(listen=f"{on_term}\n{UNIX}")))
+        await told.until(ReplicaState.READY)
+        told.replicas.begin("notes")
+        assert (await told.until(ReplicaState.READY)).outstanding in (0, 1)
+        await until(lambda: told.reports[-1].outstanding == 1)
+        told.stop(drain_s=1)
+        here = told.replicas.here("notes")
+        assert here is not None
+        assert not here.is_stopping
+        assert "200 OK" in await told.asked()
+        await told.until(ReplicaState.STOPPED)
+        told.replicas.end("notes")
+        assert "bye" in told.printed()
+
+    story(tmp_path, scenario)
+
+
+def test_a_program_as_a_check_runs_beside_it(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        to = "os.environ['FORMATION_SOCKET']"
+        ask = f"import os, socket; socket.socket(socket.AF_UNIX).connect({to})"
+        check = Check(CheckKind.EXEC, argv=("python3", "-c", ask), interval_ms=500)
+        told.start(spec(readiness=check))
+        await told.until(ReplicaState.READY)
+        failing = Check(CheckKind.EXEC, argv=("false",), interval_ms=500)
+        told.start(spec(readiness=failing, start_grace_s=1), epoch=2)
+        report = await told.until(ReplicaState.UNREADY)
+        assert report.why == "it is not ready after 1 s: ended with exit code 1"
+
+    story(tmp_path, scenario)
+
+
+def test_a_pinned_service_finds_its_volume_again(tmp_path: Path) -> None:
+    count = (
+        "path = os.environ['FORMATION_VOLUME'] + '/starts'\n"
+        "open(path, 'a').write('x'); print('starts', open(path).read(), flush=True)\n"
+    )
+
+    async def scenario(told: Told) -> None:
+        pinned = Pinned("notes-data", ALICE.peer_id)
+        kept = spec(SERVER.format(listen=count + UNIX), pinned=pinned, replicas=ONE)
+        told.start(kept)
+        await told.until(ReplicaState.READY)
+        told.start(replace(kept, version=2), epoch=2)  # after the one before has ended
+        await told.until(ReplicaState.READY, times=2)
+        assert "starts xx" in told.printed()
+        assert (told.replicas.root / "volumes" / "notes-data" / "starts").read_text() == "xx"
+
+    story(tmp_path, scenario)
+
+
+def test_stopping_what_is_not_there_is_answered_all_the_same(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        told.stop(slot=3)
+        assert (await told.until(ReplicaState.STOPPED)).slot == 3
+
+    story(tmp_path, scenario, bare=True)
