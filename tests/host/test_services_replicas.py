@@ -55,7 +55,11 @@ while True:
     if b"/crash" in asked:
         os._exit(7)
     body = str(os.getpid()).encode()
-    end.sendall(b"HTTP/1.1 " + status + b"\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body)
+    head = b"HTTP/1.1 " + status + b"\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body)
+    try:
+        end.sendall(head + body)
+    except BrokenPipeError:
+        pass
     end.close()
 """
 UNIX = "listening = socket.socket(socket.AF_UNIX); listening.bind(os.environ['FORMATION_SOCKET'])"
