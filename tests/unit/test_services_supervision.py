@@ -237,28 +237,31 @@ def test_a_program_is_started_only_when_none_runs(
     story: list[tuple[str, float]], spec: ServiceSpec
 ) -> None:
     replica, now_s, runs = Supervision(spec, Floor(), 0.0), 0.0, False
-    for step, after_s in [("tick", 0.0), *story]:
-        now_s += after_s
-        orders: list[Order] = replica.tick(now_s)
-        match step:
-            case "ready" | "unready":
-                why = "" if step == "ready" else "no"
-                orders += replica.answered(Probe.READINESS, why, now_s)
-            case "dead":
-                orders += replica.answered(Probe.LIVENESS, "no", now_s)
-            case "end" if runs:
-                runs = False
-                orders += replica.ended("exit code 1", now_s)
-            case "stop":
-                orders += replica.stop(30, now_s)
-            case "busy" | "idle":
-                orders += replica.has_outstanding(int(step == "busy"), now_s)
+
+    def perform(orders: list[Order]) -> None:
+        nonlocal runs
         for order in orders:
             if order == Launch():
                 assert not runs
                 runs = True
-                orders += replica.started(now_s)
-            if isinstance(order, End):
+                perform(replica.started(now_s))
+            elif order == End():
                 assert runs
-        assert replica.is_over <= (not runs)
-        assert replica.next_timeout_s >= 0
+
+    for step, after_s in [("tick", 0.0), *story]:
+        now_s += after_s
+        perform(replica.tick(now_s))
+        match step:
+            case "ready" | "unready":
+                why = "" if step == "ready" else "no"
+                perform(replica.answered(Probe.READINESS, why, now_s))
+            case "dead":
+                perform(replica.answered(Probe.LIVENESS, "no", now_s))
+            case "end" if runs:
+                runs = False
+                perform(replica.ended("exit code 1", now_s))
+            case "stop":
+                perform(replica.stop(30, now_s))
+            case "busy" | "idle":
+                perform(replica.has_outstanding(int(step == "busy"), now_s))
+        assert not (replica.is_over and runs)
