@@ -1,0 +1,72 @@
+"""The interface over HTTP: an application that is called in this process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from formation_p2p.core.errors import FormationError, InvalidInput, Unreachable
+from formation_p2p.core.trust.network import Network
+from formation_p2p.gateway.api_jobs import job_routes
+from formation_p2p.gateway.api_page import page_routes
+from formation_p2p.gateway.api_services import service_routes
+from formation_p2p.gateway.api_workers import worker_routes
+from formation_p2p.gateway.jobs import HttpJobs
+from formation_p2p.gateway.members import Members, UnknownWorker
+from formation_p2p.gateway.observed import Observed
+from formation_p2p.gateway.requests import RequestLog
+from formation_p2p.gateway.sources import ServiceUnavailable, Source
+
+ABOUT: Final = (
+    "Services, workers and jobs of a network of formation. On loopback nothing is asked for; "
+    "elsewhere a token: `Authorization: Bearer fgt1_…`, made by `formation gateway --new-token 30d`."
+)
+
+
+class Gateway:
+    """What the server has beside its connections. Kept in memory alone."""
+
+    def __init__(self, source: Source, network: Network | None, *, is_local: bool) -> None:
+        self.members = Members(source, allows_private=is_local)
+        self.network = network
+        self.is_local = is_local
+        self.observed = Observed(self.members)
+        self.jobs = HttpJobs(self.members)
+        self.requests = RequestLog()
+        self.app = FastAPI(
+            title="formation gateway",
+            description=ABOUT,
+            version=importlib.metadata.version("formation_p2p"),
+            docs_url=None,  # its page would load from elsewhere; ours is at /docs
+            redoc_url=None,
+        )
+        worker_routes(self.app, self.members)
+        service_routes(self.app, self)
+        job_routes(self.app, self.jobs)
+        page_routes(self.app, self)
+        self.app.add_exception_handler(FormationError, _told)
+
+    async def end(self) -> None:
+        await self.observed.end()
+        await self.jobs.end()
+
+
+async def _told(_: Request, error: Exception) -> JSONResponse:
+    """Errors of this package say what to do next."""
+    status, headers = 502, {}
+    if isinstance(error, UnknownWorker):
+        status = 404
+    elif isinstance(error, InvalidInput):
+        status = 422
+    elif isinstance(error, ServiceUnavailable):
+        status = 503
+        headers = {"retry-after": str(error.retry_after_s or 5)}
+    elif isinstance(error, Unreachable):
+        status = 503
+    body: dict[str, Any] = {"detail": str(error)}
+    if isinstance(error, InvalidInput):
+        body["field"] = error.field
+    return JSONResponse(body, status, headers)

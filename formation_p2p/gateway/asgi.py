@@ -1,0 +1,81 @@
+"""An ASGI application, called in this process: one request of a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import unquote
+
+from formation_p2p.core.units import MIB
+from formation_p2p.gateway.client import Client, ClientLeft, Head
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+
+# A job of a thousand commands has 100 KiB.
+MAX_BODY_BYTES: Final = MIB
+
+
+async def call(app: Application, client: Client, head: Head) -> int:
+    """Returns the response's status. The application is cancelled when the client leaves."""
+    body = await client.body(MAX_BODY_BYTES)
+    if body is None:
+        message = f"the body has more than {MAX_BODY_BYTES} bytes; split it"
+        await client.answer(413, {"error": "too large", "message": message})
+        return 413
+    status = 500
+    given = False
+
+    async def receive() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        await asyncio.Event().wait()  # a client that leaves has this cancelled
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            await client.begin(status, [(bytes(k), bytes(v)) for k, v in message["headers"]])
+        elif message["type"] == "http.response.body":
+            await client.send(message.get("body", b""))
+            if not message.get("more_body"):
+                await client.end()
+
+    answering = asyncio.ensure_future(app(_scope(head, client), receive, send))
+    leaving = asyncio.ensure_future(client.left())
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientLeft
+        answering.result()
+    finally:
+        for each in (answering, leaving):
+            each.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await each
+    return status
+
+
+def _scope(head: Head, client: Client) -> Message:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": head.http_version.decode("ascii"),
+        "method": head.method,
+        "scheme": "http",
+        "path": unquote(head.path),
+        "raw_path": head.path.encode("latin-1"),
+        "query_string": head.query.encode("latin-1"),
+        "root_path": "",
+        "headers": list(head.headers),
+        "client": (client.address, 0),
+        "server": None,
+    }

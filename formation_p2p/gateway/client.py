@@ -1,0 +1,250 @@
+"""One connection of an HTTP client: heads within a deadline and a size, bodies as they come, and
+the news that the client has left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+import h11
+
+from formation_p2p.core.units import KIB
+
+# A head with the cookies of a large site has 8 KiB; a token of ours 2.
+MAX_HEAD_BYTES: Final = 16 * KIB
+# From the first byte of a head to its last: who takes longer holds a descriptor for nothing.
+HEAD_S: Final = 10.0
+# Between two requests of a connection. Browsers and proxies reconnect by themselves.
+IDLE_S: Final = 60.0
+# From one piece of a request's body to the next. A response may be silent for as long as it likes.
+BODY_STALL_S: Final = 60.0
+# Read ahead of a client that sends its next request before it has the last response.
+MAX_AHEAD_BYTES: Final = 64 * KIB
+READ_BYTES: Final = 64 * KIB
+# A client that has lost its network is noticed after 30 s and 3 probes.
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class ClientLeft(Exception):
+    """The client has closed the connection, or took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Of a request, whose header names are in lower case. `path` has no query."""
+
+    method: str
+    target: str
+    path: str
+    query: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    http_version: bytes
+
+    def header(self, name: bytes) -> str:
+        """The first of this name, or nothing."""
+        for key, value in self.headers:
+            if key == name:
+                return value.decode("latin-1")
+        return ""
+
+    def cookie(self, name: str) -> str:
+        for each in self.header(b"cookie").split(";"):
+            key, _, value = each.strip().partition("=")
+            if key == name:
+                return value
+        return ""
+
+    @property
+    def wants_upgrade(self) -> bool:
+        return "upgrade" in self.header(b"connection").lower() and bool(self.header(b"upgrade"))
+
+
+class Client:
+    """Owns the connection. Every method but `close` raises ClientLeft."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self.address = str((writer.get_extra_info("peername") or ("?",))[0])
+        _keep_alive(writer.get_extra_info("socket"))
+        self.has_begun = False  # the response
+
+    async def head(self) -> Head | None:
+        """The next request's; None where there is none more. Answers what is no request itself."""
+        try:
+            first = await self._event(IDLE_S, HEAD_S)
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint
+            await self.answer(status, {"error": "bad request", "message": str(error)})
+            return None
+        except TimeoutError:
+            await self.answer(408, {"error": "timeout", "message": "the head took too long"})
+            return None
+        if not isinstance(first, h11.Request):
+            return None
+        self.has_begun = False
+        target = first.target.decode("latin-1")
+        path, _, query = target.partition("?")
+        return Head(
+            first.method.decode("ascii"),
+            target,
+            path,
+            query,
+            tuple(first.headers),
+            bytes(first.http_version),
+        )
+
+    async def _event(self, idle_s: float, whole_s: float) -> Any:
+        """The clock of the whole head starts with its first byte."""
+        loop = asyncio.get_running_loop()
+        ahead = self._http.trailing_data[0]
+        ends = loop.time() + (whole_s if ahead else idle_s)
+        began = bool(ahead)
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            try:
+                async with asyncio.timeout_at(ends):
+                    data = await self._read()
+            except TimeoutError:
+                if not began:
+                    raise ClientLeft from None  # an idle connection just ends
+                raise
+            if data and not began:
+                began, ends = True, loop.time() + whole_s
+            self._http.receive_data(data)
+        return event
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._reader.read(READ_BYTES)
+        except OSError as error:
+            raise ClientLeft from error
+
+    @property
+    def has_body(self) -> bool:
+        """Whether there is more of the request to read."""
+        return self._http.their_state is h11.SEND_BODY
+
+    async def piece(self) -> bytes:
+        """Of the request's body; empty at its end. Raises ClientLeft for one that is malformed or
+        stalls."""
+        if self._http.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA:
+                    async with asyncio.timeout(BODY_STALL_S):
+                        data = await self._read()
+                    self._http.receive_data(data)
+                elif isinstance(event, h11.Data):
+                    return bytes(event.data)
+                else:
+                    return b""
+        except (TimeoutError, h11.RemoteProtocolError) as error:
+            raise ClientLeft from error
+
+    async def body(self, max_bytes: int) -> bytes | None:
+        """All of it; None where it is longer."""
+        whole = bytearray()
+        while piece := await self.piece():
+            whole += piece
+            if len(whole) > max_bytes:
+                return None
+        return bytes(whole)
+
+    async def left(self) -> None:
+        """Returns when the client has closed its end; keeps what it sends meanwhile, and reads no
+        further past a bound."""
+        while True:
+            if len(self._http.trailing_data[0]) > MAX_AHEAD_BYTES:
+                await asyncio.Event().wait()  # until cancelled: TCP holds it back
+            data = await self._read()
+            if not data:
+                return
+            self._http.receive_data(data)
+
+    async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
+        self.has_begun = True
+        if not reason:
+            reason = _phrase(status)
+        kind = h11.InformationalResponse if status < 200 else h11.Response
+        await self._send(kind(status_code=status, headers=headers, reason=reason))
+
+    async def send(self, data: bytes | memoryview) -> None:
+        if data:
+            await self._send(h11.Data(data=bytes(data)))
+
+    async def end(self) -> None:
+        await self._send(h11.EndOfMessage())
+
+    async def _send(self, event: Any) -> None:
+        try:
+            data = self._http.send(event)
+            if data:
+                self._writer.write(data)
+                await self._writer.drain()
+        except OSError as error:
+            raise ClientLeft from error
+        except h11.LocalProtocolError as error:
+            raise ClientLeft from error
+
+    async def answer(
+        self, status: int, body: Mapping[str, Any], headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """A whole response in JSON; then the connection goes on, unless there is a body that was
+        not read."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            raise ClientLeft
+        data = json.dumps(body).encode()
+        head: Headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(data)).encode()),
+            *((name.encode(), value.encode()) for name, value in headers),
+        ]
+        if self._http.their_state is not h11.DONE:
+            head.append((b"connection", b"close"))
+        await self.begin(status, head)
+        await self.send(data)
+        await self.end()
+
+    def next(self) -> bool:
+        """Whether the connection takes one more request."""
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            return True
+        return False
+
+    def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+        """After a switch of protocols: the streams, and what was read already."""
+        return self._reader, self._writer, bytes(self._http.trailing_data[0])
+
+    async def close(self) -> None:
+        self._writer.close()
+
+    def abort(self) -> None:
+        """So that a client can tell that its response is cut."""
+        self._writer.transport.abort()
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
+
+
+def _keep_alive(of: socket.socket | None) -> None:
+    if of is None or of.family == socket.AF_UNIX:
+        return
+    of.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            of.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,142 @@
+"""Jobs that were submitted over HTTP: what they have told so far, for any number of readers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.gateway.sources import Command, RunningJob, Source
+
+# That run; a program that has more submits them as tasks of one.
+MAX_RUNNING: Final = 256
+# That have ended, and can still be asked about.
+MAX_ENDED: Final = 256
+# Of one job: what a late reader still gets. An event takes a few hundred bytes, one with output up
+# to 64 KiB.
+MAX_EVENTS: Final = 2048
+
+
+class HttpJob:
+    def __init__(self, job: RunningJob, commands: Sequence[Command]) -> None:
+        self._job = job
+        self.job_id = job.job_id
+        self.name = job.name
+        self.labels = [each.label or " ".join(each.argv)[:80] for each in commands]
+        self.submitted_unix_s = time.time()
+        self.ended_unix_s: float | None = None
+        self.error = ""
+        self.counts: dict[str, int] = {}
+        self.events: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=MAX_EVENTS)
+        self._number = 0
+        self._news = asyncio.Condition()
+        self.following = asyncio.ensure_future(self._follow())
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_unix_s is not None
+
+    @property
+    def state(self) -> str:
+        if not self.is_over:
+            return "running"
+        if self.error:
+            return "failed"
+        failed = self.counts.get("failed", 0) + self.counts.get("unplaceable", 0)
+        if self.counts.get("cancelled"):
+            return "cancelled"
+        return "failed" if failed else "succeeded"
+
+    def cancel(self) -> None:
+        self._job.cancel()
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "name": self.name,
+            "state": self.state,
+            "tasks": len(self.labels),
+            "done": sum(self.counts.values()),
+            "submitted_unix_s": round(self.submitted_unix_s, 3),
+            "ended_unix_s": self.ended_unix_s and round(self.ended_unix_s, 3),
+        }
+
+    def whole(self) -> dict[str, Any]:
+        return {**self.summary(), "error": self.error, "results": self._job.results()}
+
+    async def _follow(self) -> None:
+        try:
+            async for event in self._job.events():
+                await self._tell(event)
+        except FormationError as error:
+            self.error = str(error)
+        finally:
+            self.ended_unix_s = time.time()
+            await self._tell({"event": "over", "state": self.state, "error": self.error})
+
+    async def _tell(self, event: Mapping[str, Any]) -> None:
+        if (outcome := _OUTCOMES.get(str(event.get("event")))) is not None:
+            self.counts[outcome] = self.counts.get(outcome, 0) + 1
+        self._number += 1
+        self.events.append((self._number, event))
+        async with self._news:
+            self._news.notify_all()
+
+    async def after(self, number: int) -> AsyncIterator[tuple[int, Mapping[str, Any]]]:
+        """The events from that one on, to the end. What a slow reader misses past the bound it
+        can tell by the numbers."""
+        while True:
+            for told, event in list(self.events):
+                if told > number:
+                    number = told
+                    yield told, event
+            if self.is_over and (not self.events or self.events[-1][0] <= number):
+                return
+            async with self._news:
+                await self._news.wait_for(
+                    lambda: self.is_over or bool(self.events and self.events[-1][0] > number)
+                )
+
+
+_OUTCOMES: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "unplaceable": "unplaceable",
+    "cancelled": "cancelled",
+}
+
+
+class HttpJobs:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._jobs: dict[str, HttpJob] = {}
+
+    def all(self) -> list[HttpJob]:
+        """The newest first."""
+        return list(reversed(self._jobs.values()))
+
+    def get(self, job_id: str) -> HttpJob | None:
+        return self._jobs.get(job_id)
+
+    async def submit(
+        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+    ) -> HttpJob:
+        """Raises InvalidInput."""
+        if sum(not each.is_over for each in self._jobs.values()) >= MAX_RUNNING:
+            raise InvalidInput("jobs", f"{MAX_RUNNING} run already; wait until one has ended")
+        job = HttpJob(await self._source.submit(commands, name, options), commands)
+        self._jobs[job.job_id] = job
+        ended = [each for each in self._jobs.values() if each.is_over]
+        for old in ended[: max(0, len(ended) - MAX_ENDED)]:
+            del self._jobs[old.job_id]
+        return job
+
+    async def end(self) -> None:
+        for each in self._jobs.values():
+            each.following.cancel()
+            with suppress(asyncio.CancelledError, FormationError):
+                await each.following

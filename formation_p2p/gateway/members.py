@@ -1,0 +1,263 @@
+"""Workers that speak HTTP only, as members through this gateway: they register, say that they live,
+and get requests at their tunnel. Nothing of them outlives their heartbeats."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.gateway.coverage import READY, by_service
+from formation_p2p.gateway.sources import (
+    Command,
+    GangView,
+    ReplicaView,
+    RunningJob,
+    ServicesView,
+    ServiceUnavailable,
+    Source,
+    Upstream,
+    WorkerView,
+)
+from formation_p2p.gateway.tunnel_url import TunnelUrl, connected, parse_tunnel_url, resolved
+
+# They say every 30 s that they live; who has missed three is gone.
+HEARTBEAT_S: Final = 30.0
+LIVES_S: Final = 3 * HEARTBEAT_S
+# A gateway's own; each has a few KiB.
+MAX_MEMBERS: Final = 1024
+# What a worker says of itself, shown to people.
+MAX_CAPABILITIES: Final = 32
+MAX_MODELS: Final = 64
+# One whose tunnel does not answer is asked last for a while.
+EJECTED_S: Final = 10.0
+RETRY_AFTER_S: Final = 5
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_HTTP: Final = "http"
+_TIERS: Final = {"gpu": 1, "cpu": 2, "storage": 3, "edge": 4}
+
+
+@dataclass(slots=True)
+class Member:
+    worker_id: str
+    url: TunnelUrl
+    tunnel_url: str
+    kind: str
+    capabilities: Mapping[str, Any]
+    services: tuple[str, ...]
+    registered_unix_s: float
+    heard_unix_s: float
+    heard_s: float
+    status: str = "healthy"
+    current_load: float = 0.0
+    active_requests: int = 0
+    said: dict[str, Any] = field(default_factory=dict)
+    ejected_until_s: float = 0.0
+    outstanding: int = 0
+
+    @property
+    def tier(self) -> int:
+        return _TIERS[self.kind]
+
+    @property
+    def replica(self) -> str:
+        """What a client's cookie names it by."""
+        return _HTTP + hashlib.sha256(self.worker_id.encode()).hexdigest()[:24]
+
+    def is_alive(self, now_s: float) -> bool:
+        return now_s - self.heard_s < LIVES_S
+
+    def serves(self, service: str) -> bool:
+        """Whether it says of none of its checks that it fails."""
+        said = self.said.get("services_status", {}).get(service, "healthy")
+        return service in self.services and said in ("healthy", "ok", "running", "ready")
+
+
+class UnknownWorker(FormationError):
+    """No worker of this id is registered here, or its heartbeats have stopped: it registers."""
+
+
+class Members:
+    """A source with the members added. All that a gateway knows of workers goes through here."""
+
+    def __init__(self, source: Source, *, allows_private: bool) -> None:
+        self._source = source
+        self._allows_private = allows_private
+        self._members: dict[str, Member] = {}
+
+    @property
+    def peer_id(self) -> str:
+        return self._source.peer_id
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    def alive(self) -> list[Member]:
+        now_s = time.monotonic()
+        for each in [each for each in self._members.values() if not each.is_alive(now_s)]:
+            del self._members[each.worker_id]
+        return list(self._members.values())
+
+    async def register(
+        self, worker_id: str, tunnel_url: str, capabilities: Mapping[str, Any]
+    ) -> Member:
+        """Its services are those that are missing now. Raises InvalidInput, and what reading the
+        catalog raises."""
+        if _ID.fullmatch(worker_id) is None:
+            problem = "use up to 64 letters, digits and . _ : -, with a letter or digit first"
+            raise InvalidInput("worker_id", problem)
+        if len(capabilities) > MAX_CAPABILITIES:
+            raise InvalidInput("capabilities", f"name at most {MAX_CAPABILITIES}")
+        url = parse_tunnel_url(tunnel_url, allows_private=self._allows_private)
+        if not self._allows_private:
+            await resolved(url, allows_private=False)
+        kind = worker_type_of(capabilities)
+        others = [each for each in self.alive() if each.worker_id != worker_id]
+        if len(others) >= MAX_MEMBERS:
+            raise InvalidInput("worker", f"{MAX_MEMBERS} are registered; use another gateway")
+        view = await self._seen(others)
+        now_s, now_unix_s = time.monotonic(), time.time()
+        member = Member(
+            worker_id,
+            url,
+            tunnel_url,
+            kind,
+            dict(capabilities),
+            assigned(kind, view),
+            now_unix_s,
+            now_unix_s,
+            now_s,
+        )
+        self._members[worker_id] = member
+        return member
+
+    def heard(self, worker_id: str, said: Mapping[str, Any]) -> Member:
+        """Raises UnknownWorker."""
+        member = self._known(worker_id)
+        member.heard_s, member.heard_unix_s = time.monotonic(), time.time()
+        member.status = str(said.get("status", "healthy"))
+        member.current_load = float(said.get("current_load") or 0.0)
+        member.active_requests = int(said.get("active_requests") or 0)
+        member.said = dict(said)
+        return member
+
+    def unregister(self, worker_id: str) -> None:
+        """Raises UnknownWorker."""
+        del self._members[self._known(worker_id).worker_id]
+
+    def _known(self, worker_id: str) -> Member:
+        self.alive()
+        if worker_id not in self._members:
+            raise UnknownWorker("Worker not found; register it again")
+        return self._members[worker_id]
+
+    # -- as a source ------------------------------------------------------------------------------
+
+    async def services(self) -> ServicesView:
+        return await self._seen(self.alive())
+
+    async def _seen(self, members: Sequence[Member]) -> ServicesView:
+        view = await self._source.services()
+        added = tuple(
+            ReplicaView(
+                service,
+                f"http:{member.worker_id}",
+                member.worker_id,
+                READY if member.serves(service) else "unready",
+                member.kind,
+                outstanding=max(member.outstanding, member.active_requests),
+                since_unix_s=int(member.registered_unix_s),
+                why="" if member.serves(service) else "its heartbeat says that it fails",
+            )
+            for member in members
+            for service in member.services
+        )
+        return replace(view, replicas=view.replicas + added)
+
+    async def workers(self) -> Sequence[WorkerView]:
+        own = tuple(
+            WorkerView(
+                f"http:{each.worker_id}",
+                each.worker_id,
+                each.kind,
+                f"over HTTP, at {each.url.authority}",
+            )
+            for each in self.alive()
+        )
+        return (*await self._source.workers(), *own)
+
+    def gangs(self) -> Sequence[GangView]:
+        return self._source.gangs()
+
+    async def submit(
+        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+    ) -> RunningJob:
+        return await self._source.submit(commands, name, options)
+
+    async def metrics(self) -> bytes:
+        return await self._source.metrics()
+
+    async def connect(self, service: str, sticky: str | None) -> Upstream:
+        members = self._candidates(service, sticky)
+        is_mine = sticky is not None and sticky.startswith(_HTTP)
+        missing: ServiceUnavailable | None = None
+        if not is_mine:
+            try:
+                return await self._source.connect(service, sticky)
+            except ServiceUnavailable as error:
+                missing = error
+        for member in members:
+            try:
+                reader, writer = await connected(member.url, allows_private=self._allows_private)
+            except FormationError:
+                member.ejected_until_s = time.monotonic() + EJECTED_S
+                continue
+            url = member.url
+            return Upstream(reader, writer, member.replica, url.authority, url.path)
+        if missing is not None and not members:
+            raise missing
+        if is_mine and not members:
+            return await self._source.connect(service, None)
+        problem = f"no worker of {service} answers now; try again"
+        raise ServiceUnavailable(problem, RETRY_AFTER_S)
+
+    def _candidates(self, service: str, sticky: str | None) -> list[Member]:
+        """The one that the client had before, then by load; who has failed lately comes last."""
+        now_s = time.monotonic()
+        found = [each for each in self.alive() if each.serves(service)]
+        random.shuffle(found)
+
+        def rank(each: Member) -> tuple[bool, bool, float]:
+            is_other = sticky != each.replica
+            return each.ejected_until_s > now_s, is_other, each.current_load
+
+        return sorted(found, key=rank)
+
+
+def worker_type_of(capabilities: Mapping[str, Any]) -> str:
+    """What a worker says that it is, by the plan's rule: a GPU counts most."""
+    said = capabilities.get("worker_type")
+    if capabilities.get("has_gpu") or said == "gpu":
+        return "gpu"
+    if capabilities.get("has_edge") or said == "edge" or capabilities.get("has_public_ip"):
+        return "edge"
+    if capabilities.get("has_storage") or said == "storage":
+        return "storage"
+    return "cpu"
+
+
+def assigned(kind: str, view: ServicesView) -> tuple[str, ...]:
+    """What a new worker is to serve: what fewest serve, then by priority. Two services for the
+    first of its type, and for an edge worker; else one."""
+    ready = {name: len(found) for name, found in by_service(view.replicas).items()}
+    eligible = [each for each in view.catalog if each.kind == kind]
+    nearest = sorted(eligible, key=lambda each: (ready.get(each.name, 0), each.priority))
+    is_first = not any(each.kind == kind for each in view.replicas)
+    taken = nearest[: 2 if is_first or kind == "edge" else 1]
+    return tuple(each.name for each in sorted(taken, key=lambda each: each.priority))

@@ -1,0 +1,429 @@
+"""`/service/{name}/{path}`: a request goes to a replica, and its answer back. Heads are read so that
+the connection can be used again; bodies, event streams and WebSockets pass as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import h11
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.units import KIB
+from formation_p2p.gateway.access import COOKIE, HEADER
+from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, Headers
+from formation_p2p.gateway.sources import ServiceUnavailable, Source, Upstream
+from formation_p2p.gateway.token import PREFIX
+
+log = logging.getLogger(__name__)
+
+# Names the replica that a client came to, so that it comes to it again.
+STICKY: Final = "formation_replica"
+# A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
+REUSE_S: Final = 10.0
+# Streams of one service that are kept for the next request.
+MAX_KEPT: Final = 16
+# Of a response. A service's own head has a few KiB.
+MAX_RESPONSE_HEAD_BYTES: Final = 64 * KIB
+# What is for one hop alone (RFC 9110, section 7.6.1), or is written anew.
+_HOP: Final = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade expect x-forwarded-for x-forwarded-proto x-forwarded-host "
+    b"x-forwarded-prefix".split()
+) | {HEADER}
+_PATH: Final = re.compile(r"/service/([a-z0-9][a-z0-9-]{0,39})(/.*)?", re.DOTALL)
+_IDEMPOTENT: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
+_PEER: Final = re.compile(r"[A-Za-z0-9]{1,64}")
+
+
+class Broken(Exception):
+    """The replica's stream ended before an answer had begun."""
+
+
+@dataclass
+class Stream:
+    """One to a replica, with the state of HTTP on it."""
+
+    to: Upstream
+    http: Any = field(
+        default_factory=lambda: h11.Connection(
+            h11.CLIENT, max_incomplete_event_size=MAX_RESPONSE_HEAD_BYTES
+        )
+    )
+    is_used: bool = False
+    opened_s: float = field(default_factory=time.monotonic)
+
+    async def send(self, event: Any) -> None:
+        """Raises Broken."""
+        try:
+            if data := self.http.send(event):
+                self.to.writer.write(data)
+                await self.to.writer.drain()
+        except (OSError, FormationError, h11.LocalProtocolError) as error:
+            raise Broken(str(error)) from error
+
+    async def event(self) -> Any:
+        """Raises Broken."""
+        try:
+            while (event := self.http.next_event()) is h11.NEED_DATA:
+                self.http.receive_data(await self.to.reader.read(READ_BYTES))
+        except (OSError, FormationError, h11.RemoteProtocolError) as error:
+            raise Broken(str(error)) from error
+        return event
+
+    def close(self) -> None:
+        self.to.writer.transport.abort()
+
+
+class Kept:
+    """Streams between two requests, by service."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[str, list[Stream]] = defaultdict(list)
+
+    def take(self, service: str, sticky: str | None) -> Stream | None:
+        waiting = self._idle[service]
+        oldest_s = time.monotonic() - REUSE_S
+        for stream in [each for each in waiting if each.opened_s < oldest_s or _has_ended(each)]:
+            waiting.remove(stream)
+            stream.close()
+        for stream in reversed(waiting):
+            if sticky in (None, stream.to.replica):
+                waiting.remove(stream)
+                return stream
+        return None
+
+    def give_back(self, service: str, stream: Stream) -> None:
+        waiting = self._idle[service]
+        if len(waiting) >= MAX_KEPT or time.monotonic() - stream.opened_s > REUSE_S:
+            stream.close()
+            return
+        stream.is_used = True
+        waiting.append(stream)
+
+    def sweep(self) -> None:
+        """Closes those past their time."""
+        for service in list(self._idle):
+            oldest_s = time.monotonic() - REUSE_S
+            for stream in [each for each in self._idle[service] if each.opened_s < oldest_s]:
+                self._idle[service].remove(stream)
+                stream.close()
+            if not self._idle[service]:
+                del self._idle[service]
+
+    def close(self) -> None:
+        for waiting in self._idle.values():
+            for stream in waiting:
+                stream.close()
+        self._idle.clear()
+
+
+def _has_ended(stream: Stream) -> bool:
+    return stream.to.reader.at_eof() or stream.to.writer.is_closing()
+
+
+class Proxy:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.kept = Kept()
+
+    async def serve(self, client: Client, head: Head) -> tuple[int, str]:
+        """Returns the status, and the replica. Raises ClientLeft."""
+        match = _PATH.fullmatch(head.path)
+        if match is None:
+            message = "write /service/NAME/PATH; names are in /api/services/list"
+            await client.answer(404, {"error": "not found", "message": message})
+            return 404, ""
+        service, path = match[1], match[2]
+        if path is None:  # so that relative links of the service's pages lead to it
+            query = f"?{head.query}" if head.query else ""
+            await client.answer(308, {}, [("location", f"/service/{service}/{query}")])
+            return 308, ""
+        exchange = _Exchange(client, head, service, path)
+        async with _watching(client) as watch:
+            exchange.watch = watch
+            while True:
+                try:
+                    stream = await watch.unless_left(self._stream(exchange))
+                except ServiceUnavailable as error:
+                    return await exchange.refuse(error), ""
+                except FormationError as error:
+                    body = {"error": "bad gateway", "service": service, "message": str(error)}
+                    await client.answer(502, body)
+                    return 502, ""
+                is_whole = False
+                try:
+                    status = await exchange.run(stream)
+                    is_whole = exchange.is_reusable
+                except Broken as error:
+                    log.debug("a stream to %s broke: %s", service, error)
+                    if client.has_begun:
+                        client.abort()
+                        raise ClientLeft from error
+                    if stream.is_used and exchange.may_repeat:
+                        continue  # it was idle, and its replica has closed it meanwhile
+                    message = f"the replica ended the stream: {error}"
+                    body = {"error": "bad gateway", "service": service, "message": message}
+                    await client.answer(502, body)
+                    return 502, stream.to.replica
+                finally:
+                    if is_whole:
+                        stream.http.start_next_cycle()
+                        self.kept.give_back(service, stream)
+                    else:
+                        stream.close()
+                return status, stream.to.replica
+
+    async def _stream(self, exchange: _Exchange) -> Stream:
+        sticky = exchange.sticky
+        if (kept := self.kept.take(exchange.service, sticky)) is not None:
+            return kept
+        return Stream(await self._source.connect(exchange.service, sticky))
+
+
+class _Watch:
+    """Of a client that may leave while a replica works for it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._left: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Once the request is read whole: what comes then is the next one, or the end."""
+        if self._left is None:
+            self._left = asyncio.ensure_future(self._client.left())
+
+    async def end(self) -> None:
+        if self._left is not None:
+            self._left.cancel()
+            with suppress(asyncio.CancelledError, ClientLeft):
+                await self._left
+            self._left = None
+
+    async def unless_left(self, work: Any) -> Any:
+        """What `work` returns. Raises ClientLeft as soon as the client has left."""
+        if self._client.has_body is False:
+            self.begin()
+        working = asyncio.ensure_future(work)
+        waits = {working} if self._left is None else {working, self._left}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise ClientLeft
+            return working.result()
+        finally:
+            if not working.done():
+                working.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await working
+
+
+@asynccontextmanager
+async def _watching(client: Client) -> AsyncIterator[_Watch]:
+    watch = _Watch(client)
+    try:
+        yield watch
+    finally:
+        await watch.end()
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    watch: _Watch
+
+    def __init__(self, client: Client, head: Head, service: str, path: str) -> None:
+        self._client = client
+        self._head = head
+        self.service = service
+        self._path = path
+        self._has_body = client.has_body
+        self.is_reusable = False
+
+    @property
+    def may_repeat(self) -> bool:
+        return not self._has_body and self._head.method in _IDEMPOTENT
+
+    @property
+    def sticky(self) -> str | None:
+        named = self._head.cookie(STICKY)
+        return named if _PEER.fullmatch(named) else None
+
+    async def refuse(self, error: ServiceUnavailable) -> int:
+        body = {"service": self.service, "message": str(error)}
+        if error.retry_after_s is None:
+            await self._client.answer(404, {"error": "Service not found", **body})
+            return 404
+        again = [("retry-after", str(error.retry_after_s))]
+        await self._client.answer(503, {"error": "Service not available", **body}, again)
+        return 503
+
+    async def run(self, stream: Stream) -> int:
+        """Raises Broken, ClientLeft."""
+        query = f"?{self._head.query}" if self._head.query else ""
+        await stream.send(
+            h11.Request(
+                method=self._head.method,
+                target=(stream.to.prefix + self._path + query).encode("latin-1"),
+                headers=self._request_headers(stream.to.authority),
+            )
+        )
+        uploading = None
+        if self._has_body:
+            uploading = asyncio.ensure_future(self._upload(stream))
+        else:
+            await stream.send(h11.EndOfMessage())
+        try:
+            status: int = await self.watch.unless_left(self._download(stream, uploading))
+            return status
+        finally:
+            if uploading is not None:
+                uploading.cancel()
+                with suppress(asyncio.CancelledError, Broken, ClientLeft):
+                    await uploading
+
+    async def _upload(self, stream: Stream) -> None:
+        while piece := await self._client.piece():
+            await stream.send(h11.Data(data=piece))
+        await stream.send(h11.EndOfMessage())
+
+    async def _download(self, stream: Stream, uploading: asyncio.Task[None] | None) -> int:
+        answering = asyncio.ensure_future(self._answer(stream))
+        try:
+            if uploading is not None:
+                await asyncio.wait((answering, uploading), return_when=asyncio.FIRST_COMPLETED)
+                if uploading.done() and not uploading.cancelled():
+                    failed = uploading.exception()
+                    if isinstance(failed, ClientLeft):
+                        raise failed
+                    self.watch.begin()
+                    # A replica may answer before it has read all, and read no more.
+            status: int = await answering
+            return status
+        finally:
+            if not answering.done():
+                answering.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await answering
+
+    async def _answer(self, stream: Stream) -> int:
+        client = self._client
+        response = await stream.event()
+        while isinstance(response, h11.InformationalResponse):
+            if response.status_code == 101:
+                await self._switch(stream, response)
+                return 101
+            response = await stream.event()
+        if not isinstance(response, h11.Response):
+            raise Broken("it sent no response")
+        status = int(response.status_code)
+        await client.begin(status, self._response_headers(response, stream), bytes(response.reason))
+        while isinstance(event := await stream.event(), h11.Data):
+            await client.send(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise Broken("it ended in the middle of its response")
+        await client.end()
+        done = stream.http.our_state is h11.DONE and stream.http.their_state is h11.DONE
+        self.is_reusable = done
+        return status
+
+    async def _switch(self, stream: Stream, response: Any) -> None:
+        """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
+        ends."""
+        await self.watch.end()
+        headers = [(k, v) for k, v in response.headers if k != b"connection"]
+        headers.append((b"connection", b"upgrade"))
+        await self._client.begin(101, headers, bytes(response.reason))
+        reader, writer, ahead = self._client.raw()
+        there = stream.to
+        writer.write(bytes(stream.http.trailing_data[0]))
+        there.writer.write(ahead)
+        both = [
+            asyncio.ensure_future(_copy(reader, there.writer)),
+            asyncio.ensure_future(_copy(there.reader, writer)),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            # WebSocket's end is said in its frames: when one side is gone, so is the connection.
+        finally:
+            for each in both:
+                each.cancel()
+                with suppress(asyncio.CancelledError, OSError, FormationError):
+                    await each
+            writer.close()
+
+    def _request_headers(self, authority: str) -> Headers:
+        dropped = _listed(self._head.header(b"connection"))
+        headers: Headers = []
+        is_chunked = False
+        for name, value in self._head.headers:
+            if name == b"transfer-encoding":
+                is_chunked = True
+            if name in _HOP or name in dropped:
+                continue
+            if name == b"authorization" and PREFIX.encode() in value:
+                continue  # the service is not to have it
+            if name == b"cookie" and not (value := _other_cookies(value)):
+                continue
+            headers.append((name, value))
+        if is_chunked:
+            headers = [each for each in headers if each[0] != b"content-length"]
+            headers.append((b"transfer-encoding", b"chunked"))
+        if self._head.wants_upgrade:
+            headers.append((b"connection", b"upgrade"))
+            headers.append((b"upgrade", self._head.header(b"upgrade").encode("latin-1")))
+        forwarded = self._client.address.encode()
+        if authority or not any(name == b"host" for name, _ in headers):
+            headers = [each for each in headers if each[0] != b"host"]
+            headers.insert(0, (b"host", (authority or self.service).encode()))
+        headers += [
+            (b"x-forwarded-for", forwarded),
+            (b"x-forwarded-proto", b"http"),
+            (b"x-forwarded-host", self._head.header(b"host").encode("latin-1")),
+            (b"x-forwarded-prefix", f"/service/{self.service}".encode()),
+        ]
+        return [each for each in headers if each[1] or each[0] != b"x-forwarded-host"]
+
+    def _response_headers(self, response: Any, stream: Stream) -> Headers:
+        own = dict(response.headers).get(b"connection", b"").decode("latin-1")
+        dropped = _listed(own)
+        is_chunked = False
+        headers: Headers = []
+        for name, value in response.headers:
+            if name == b"transfer-encoding":
+                is_chunked = True
+            if name in _HOP or name in dropped:
+                continue
+            if name == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
+                value = f"/service/{self.service}".encode() + value
+            headers.append((name, value))
+        if is_chunked and self._head.http_version != b"1.0":
+            headers.append((b"transfer-encoding", b"chunked"))
+        if (replica := stream.to.replica) and replica != self.sticky:
+            cookie = f"{STICKY}={replica}; Path=/service/{self.service}/; HttpOnly; SameSite=Lax"
+            headers.append((b"set-cookie", cookie.encode()))
+        return headers
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(READ_BYTES):
+        writer.write(data)
+        await writer.drain()
+
+
+def _listed(connection: str) -> frozenset[bytes]:
+    return frozenset(each.strip().lower().encode("latin-1") for each in connection.split(","))
+
+
+def _other_cookies(value: bytes) -> bytes:
+    """Without those of the gateway itself."""
+    own = (COOKIE.encode(), STICKY.encode())
+    kept = [each.strip() for each in value.split(b";")]
+    return b"; ".join(each for each in kept if each.partition(b"=")[0].strip() not in own)

@@ -1,0 +1,40 @@
+"""The requests that a gateway has served lately, for people."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Final
+
+# At 100 requests a second, the last ten seconds; 200 KiB.
+MAX_REQUESTS: Final = 1000
+# What is shown of a path. Its query is not kept: it may hold secrets.
+MAX_PATH_CHARS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    number: int
+    unix_s: float
+    method: str
+    path: str
+    status: int
+    ms: float
+    replica: str
+
+
+class RequestLog:
+    def __init__(self) -> None:
+        self.latest: deque[Served] = deque(maxlen=MAX_REQUESTS)
+        self.total = 0
+        self.open = 0
+        self.by_class: Counter[str] = Counter({f"{n}xx": 0 for n in range(1, 6)})
+
+    def served(
+        self, unix_s: float, method: str, path: str, status: int, took_s: float, replica: str
+    ) -> None:
+        self.total += 1
+        self.by_class[f"{status // 100}xx"] += 1
+        ms = round(took_s * 1000, 1)
+        shown = path[:MAX_PATH_CHARS]
+        self.latest.append(Served(self.total, unix_s, method, shown, status, ms, replica))

@@ -1,0 +1,228 @@
+"""The server: it listens, bounds its connections, and sends each request where it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import Final, Self
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.trust.network import Network
+from formation_p2p.gateway import asgi
+from formation_p2p.gateway.access import Access, Refused
+from formation_p2p.gateway.app import Gateway
+from formation_p2p.gateway.client import Client, ClientLeft, Head
+from formation_p2p.gateway.pages import Pages
+from formation_p2p.gateway.proxying import Proxy
+from formation_p2p.gateway.sources import Source
+
+log = logging.getLogger(__name__)
+
+# Each has a descriptor, one more to its replica, and 100 KiB at most that it has not read.
+MAX_CONNECTIONS: Final = 1024
+# Of one address that is not this machine's own: a proxy in front of a gateway has some hundreds.
+MAX_OF_ONE_ADDRESS: Final = 256
+BACKLOG: Final = 512
+_SWEEP_S: Final = 2.0
+# What needs no token: that a gateway is here, and where its network is joined.
+_PUBLIC: Final = ("/health", "/api/network")
+
+
+class GatewayServer:
+    """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
+    like; `address` is what it became."""
+
+    def __init__(self, source: Source, network: Network | None, listen: str) -> None:
+        host, port = parse_listen(listen)
+        self._sockets = _bound(host, port)
+        is_local = all(_is_loopback(each) for each in self._sockets)
+        if network is None and not is_local:
+            self._close_sockets()
+            raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
+        self._access = Access(network, is_local=is_local)
+        self.gateway = Gateway(source, network, is_local=is_local)
+        self._proxy = Proxy(self.gateway.members)
+        self._pages = Pages()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._of: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        try:
+            loop = asyncio.get_running_loop()
+            for each in self._sockets:
+                each.listen(BACKLOG)
+                loop.add_reader(each, self._accept, each)
+            self._sweeping = asyncio.create_task(self._sweep())
+        except BaseException:
+            self._close_sockets()
+            raise
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            loop.remove_reader(each)
+        self._close_sockets()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._proxy.kept.close()
+        await self.gateway.end()
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.warning("cannot accept a connection: %s", error)
+                return
+            connection.setblocking(False)
+            peer = str((connection.getpeername() or ("",))[0]) if _is_connected(connection) else ""
+            many = self._of[peer] >= MAX_OF_ONE_ADDRESS and not _is_loopback_name(peer)
+            if not peer or len(self._tasks) >= MAX_CONNECTIONS or many:
+                connection.close()
+                continue
+            self._of[peer] += 1
+            task = asyncio.ensure_future(self._converse(connection))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, peer))
+
+    def _ended(self, peer: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._of[peer] -= 1
+        if not self._of[peer]:
+            del self._of[peer]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection ended by a fault; please report it", exc_info=error)
+
+    async def _converse(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader, writer = await asyncio.open_connection(sock=connection)
+        client = Client(reader, writer)
+        try:
+            while (head := await client.head()) is not None:
+                await self._answer(client, head)
+                if not client.next():
+                    break
+        except ClientLeft:
+            log.debug("%s left", client.address)
+        finally:
+            await client.close()
+
+    async def _answer(self, client: Client, head: Head) -> None:
+        requests = self.gateway.requests
+        began_s = time.monotonic()
+        requests.open += 1
+        status, replica = 499, ""  # as nginx has it for a client that leaves
+        try:
+            refused = self._refused(head)
+            if refused is not None:
+                body = {"error": "refused", "message": refused.message}
+                extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
+                await client.answer(refused.status, body, extra)
+                status = refused.status
+            elif head.path.startswith("/service/"):
+                status, replica = await self._proxy.serve(client, head)
+            elif head.path in self._pages:
+                status = await self._pages.serve(client, head)
+            else:
+                status = await asgi.call(self.gateway.app, client, head)
+        except ClientLeft:
+            raise
+        except Exception:
+            log.exception("a request failed by a fault; please report it")
+            status = 500
+            if client.has_begun:
+                client.abort()
+                raise ClientLeft from None
+            await client.answer(500, {"error": "fault", "message": "see the gateway's log"})
+        finally:
+            requests.open -= 1
+            took_s = time.monotonic() - began_s
+            requests.served(time.time(), head.method, head.path, status, took_s, replica)
+
+    def _refused(self, head: Head) -> Refused | None:
+        is_public = head.path in self._pages or head.path in _PUBLIC
+        return self._access.refused(head, time.time(), is_public=is_public)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self._proxy.kept.sweep()
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`. Raises InvalidInput."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        problem = f"{text!r} is not an address; write it like 127.0.0.1:8080"
+        raise InvalidInput("listen", problem)
+    return host, int(port)
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Raises LocalError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, target = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(target)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        problem = f"a gateway cannot listen at {host}:{port}: {error.strerror or error}"
+        raise LocalError(f"{problem}; choose another address or port") from error
+    return [listener]
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return _is_loopback_name(str(listener.getsockname()[0]))
+
+
+def _is_loopback_name(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return False
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        connection.close()
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""What a gateway shows and forwards to, as Protocols: a node is one source (node_source.py), and
+tests have theirs in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from formation_p2p.core.errors import RemoteError
+
+
+class ServiceUnavailable(RemoteError):
+    """No replica takes a request now, and no byte of it has left. `retry_after_s` is None where the
+    catalog does not have the service."""
+
+    def __init__(self, message: str, retry_after_s: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """One entry of the catalog. `kind` is the type of the workers that may run it."""
+
+    name: str
+    kind: str
+    tier: int
+    priority: int
+    port: int
+    version: int = 1
+    minimum: int = 1
+    target: int = 2
+    maximum: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """What a worker says of one service that it runs, or is about to."""
+
+    service: str
+    peer_id: str
+    worker: str
+    state: str
+    kind: str
+    slot: int = 0
+    outstanding: int = 0
+    capacity: int = 0
+    since_unix_s: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesView:
+    """The catalog and its replicas as of one read. `unknown` are services of which too few holders
+    answered: they are no gaps."""
+
+    catalog: tuple[ServiceView, ...] = ()
+    replicas: tuple[ReplicaView, ...] = ()
+    unknown: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker: what it gives, and what it has given as far as this node knows. `position` is its
+    place on the ring of keys, from 0 to 1."""
+
+    peer_id: str
+    name: str
+    kind: str
+    gives: str
+    gave: str = ""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+    position: float = 0.0
+    rtt_ms: float | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    gang_id: str
+    name: str
+    state: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One stream to a replica. Closing `writer` has the replica cancel what it does for it. One
+    behind a tunnel of its own is asked at its `authority`, below `prefix`."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    replica: str
+    authority: str = ""
+    prefix: str = ""
+
+
+class RunningJob(Protocol):
+    """A job that was submitted here."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def task_ids(self) -> Sequence[str]: ...
+
+    def events(self) -> AsyncIterator[Mapping[str, Any]]:
+        """Each event as JSON, from the first to the end. One reader."""
+        ...
+
+    def results(self) -> list[Mapping[str, Any]]:
+        """Of the tasks that have ended, as JSON."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A task that a program submits over HTTP."""
+
+    argv: tuple[str, ...]
+    label: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class Source(Protocol):
+    """On the loop of the gateway."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    async def services(self) -> ServicesView: ...
+
+    async def workers(self) -> Sequence[WorkerView]: ...
+
+    def gangs(self) -> Sequence[GangView]: ...
+
+    async def submit(
+        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+    ) -> RunningJob:
+        """Raises InvalidInput."""
+        ...
+
+    async def connect(self, service: str, sticky: str | None) -> Upstream:
+        """A stream to the best replica, or to the one that `sticky` names while it is ready. Raises
+        ServiceUnavailable, and FormationError, where nothing was sent."""
+        ...
+
+    async def metrics(self) -> bytes:
+        """In the text format of Prometheus."""
+        ...
