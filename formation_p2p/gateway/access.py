@@ -13,7 +13,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.client import Head
-from formation_p2p.gateway.token import PREFIX, Token, read_token
+from formation_p2p.gateway.token import GRANT_START, PREFIX, Bearer, Token, grant_in, read_token
 
 COOKIE: Final = "formation_token"
 # Beside Authorization, which a service may want for itself.
@@ -36,7 +36,7 @@ class Access:
     def __init__(self, network: Network | None, *, is_local: bool) -> None:
         self._network = network
         self.is_local = is_local
-        self._known: OrderedDict[str, Token] = OrderedDict()
+        self._known: OrderedDict[str, Token | Bearer] = OrderedDict()
 
     def refused(self, head: Head, now_unix_s: float, *, is_public: bool = False) -> Refused | None:
         """`is_public` is what needs no token: the page's own files, which hold no data."""
@@ -75,11 +75,21 @@ class Access:
 def shown_token(head: Head) -> tuple[str, bool]:
     """The token of a request, and whether it is in a header of its own, not in a cookie."""
     scheme, _, value = head.header(b"authorization").partition(" ")
-    if scheme.lower() == "bearer" and value.strip().startswith(PREFIX):
+    if scheme.lower() == "bearer" and looks_like_token(value.strip()):
         return value.strip(), True
     if own := head.header(HEADER):
         return own.strip(), True
     return head.cookie(COOKIE), False
+
+
+def looks_like_token(text: str) -> bool:
+    """And not like a key that is for a service."""
+    if text.startswith(PREFIX):
+        return True
+    try:
+        return grant_in(text)[:1] == GRANT_START
+    except InvalidInput:
+        return False
 
 
 def right_for(method: str, path: str) -> Right | None:

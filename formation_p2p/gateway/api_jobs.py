@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, model_validator
 
 from formation_p2p.gateway.jobs import HttpJob, HttpJobs
@@ -81,7 +82,7 @@ def job_routes(app: FastAPI, jobs: HttpJobs) -> None:
         job.cancel()
         return job.summary()
 
-    @app.get("/api/jobs/{job_id}/events", tags=["jobs"], response_class=EventStream)
+    @app.get("/api/jobs/{job_id}/events", tags=["jobs"], response_class=StreamingResponse)
     async def events(
         job_id: str, last_event_id: str | None = Header(None, max_length=20)
     ) -> EventStream:

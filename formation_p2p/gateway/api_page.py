@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,13 +9,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from formation_p2p.gateway.access import COOKIE
+from formation_p2p.core.trust.network import MAX_GATES
+from formation_p2p.gateway.access import COOKIE, looks_like_token
 from formation_p2p.gateway.api_services import gap_in_json, summary_of
 from formation_p2p.gateway.coverage import by_service
 from formation_p2p.gateway.observed import MAX_WATCHING, Seen
 from formation_p2p.gateway.sse import Event, EventStream
-from formation_p2p.gateway.token import PREFIX
 
 if TYPE_CHECKING:
     from formation_p2p.gateway.app import Gateway
@@ -34,7 +34,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         """What is missing, and how much there is of everything."""
         return _overview(gateway, await gateway.observed.seen())
 
-    @app.get("/api/events", tags=["page"], response_class=EventStream)
+    @app.get("/api/events", tags=["page"], response_class=StreamingResponse)
     async def events() -> EventStream:
         """The overview, each time that it is read anew."""
         if gateway.observed.watching >= MAX_WATCHING:
@@ -74,7 +74,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
                     **gap_in_json(gap),
                     "tier": gap.service.tier,
                     "version": gap.service.version,
-                    "target": gap.service.target,
+                    "target": gap.service.replicas.target,
                     "why": gap.why,
                     "replicas": held,
                     "history": changes,
@@ -118,15 +118,15 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         known = gateway.network
         if known is None:
             raise HTTPException(404, "this gateway has no network")
-        key = base64.urlsafe_b64encode(known.root_public_key).decode().rstrip("=")
-        return {"network": key, "gates": list(known.gates)}
+        gates = dict.fromkeys((*gateway.members.addresses, *known.gates))
+        return {"root_public_key": known.root_public_key.hex(), "gates": list(gates)[:MAX_GATES]}
 
     @app.post("/api/session", tags=["page"])
     async def session(request: Request, response: Response) -> dict[str, str]:
         """Keep the token of the header Authorization in a cookie, since EventSource can send no
         header."""
         value = request.headers.get("authorization", "").partition(" ")[2].strip()
-        if value.startswith(PREFIX):
+        if looks_like_token(value):
             response.set_cookie(
                 COOKIE, value, max_age=SESSION_S, httponly=True, samesite="strict", path="/"
             )
@@ -147,7 +147,7 @@ def _overview(gateway: Gateway, seen: Seen) -> dict[str, Any]:
         "states": dict(states),
         "needs": [
             {
-                "worker_type": need.kind,
+                "worker_type": need.worker_type,
                 "workers": need.workers,
                 "message": need.sentence,
                 "services": list(need.services),

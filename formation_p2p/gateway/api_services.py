@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, HTTPException, Query, Response
 
-from formation_p2p.gateway.coverage import READY, Gap, by_service
+from formation_p2p.gateway.coverage import READY, Standing, by_service
 from formation_p2p.gateway.members import LIVES_S, Member
 from formation_p2p.gateway.sources import WorkerView
 
@@ -21,18 +21,18 @@ MAX_PAGE: Final = 1000
 PAGE: Final = 100
 
 
-def gap_in_json(gap: Gap) -> dict[str, Any]:
+def gap_in_json(gap: Standing) -> dict[str, Any]:
     return {
         "service": gap.service.name,
-        "required_type": gap.service.kind,
+        "required_type": gap.service.worker_type,
         "priority": gap.service.priority,
-        "current_workers": gap.current_workers,
+        "current_workers": gap.gap.current_workers,
         "status": gap.status,
         "port": gap.service.port,
     }
 
 
-def summary_of(gaps: Sequence[Gap]) -> dict[str, int]:
+def summary_of(gaps: Sequence[Standing]) -> dict[str, int]:
     covered = sum(gap.status == "ok" for gap in gaps)
     attention = sum(gap.status in ("critical", "warning") for gap in gaps)
     return {"total_services": len(gaps), "covered": covered, "needs_attention": attention}
@@ -106,7 +106,7 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
             "warnings": [each for each in found if each["status"] == "warning"],
             "summary": summary_of(seen.gaps),
             "needed": [
-                {"worker_type": need.kind, "workers": need.workers, "message": need.sentence}
+                {"worker_type": need.worker_type, "workers": need.workers, "message": need.sentence}
                 for need in seen.needs
             ],
         }
@@ -152,12 +152,12 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
         found = {
             gap.service.name: {
                 "name": gap.service.name,
-                "healthy_workers": gap.current_workers,
+                "healthy_workers": gap.gap.current_workers,
                 "tier": gap.service.tier,
-                "requires": gap.service.kind,
+                "requires": gap.service.worker_type,
             }
             for gap in seen.gaps
-            if gap.current_workers
+            if gap.gap.current_workers
         }
         stamp = _iso(seen.unix_s)
         return {"services": found, "total_available": len(found), "timestamp": stamp}

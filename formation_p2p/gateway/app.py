@@ -22,7 +22,7 @@ from formation_p2p.gateway.sources import ServiceUnavailable, Source
 
 ABOUT: Final = (
     "Services, workers and jobs of a network of formation. On loopback nothing is asked for; "
-    "elsewhere a token: `Authorization: Bearer fgt1_…`, made by `formation gateway --new-token 30d`."
+    "elsewhere for a token, as `Authorization: Bearer …`: `formation gateway --new-token 30d`."
 )
 
 

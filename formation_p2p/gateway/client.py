@@ -91,6 +91,9 @@ class Client:
         if not isinstance(first, h11.Request):
             return None
         self.has_begun = False
+        framed = {name for name, _ in first.headers} & {b"content-length", b"transfer-encoding"}
+        if not framed:
+            self._http.next_event()  # that there is no body
         target = first.target.decode("latin-1")
         path, _, query = target.partition("?")
         return Head(
@@ -135,6 +138,8 @@ class Client:
     async def piece(self) -> bytes:
         """Of the request's body; empty at its end. Raises ClientLeft for one that is malformed or
         stalls."""
+        if not self.has_body:
+            return b""
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         try:

@@ -1,4 +1,4 @@
-"""What is missing: the gaps of a catalog, how many workers would close them, and why."""
+"""What is missing: how the services of a catalog stand and why, and how many workers would do."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.gateway.sources import ReplicaView, ServicesView, ServiceView
+from formation_p2p.core.services import catalog
+from formation_p2p.core.services.catalog import COVERED, Gap, GapStatus
+from formation_p2p.core.services.spec import ServiceSpec, WorkerType
+from formation_p2p.gateway.sources import ReplicaView, ServicesView
 
 READY: Final = "ready"
 JOINING: Final = "joining"
-DRAINING: Final = "draining"
-# A service with one worker stops with it.
-ENOUGH: Final = 2
-_ORDER: Final = {"critical": 0, "warning": 1, "unknown": 2, "ok": 3}
+# Too few peers answered about it: it counts as no gap.
+UNKNOWN: Final = "unknown"
+_ORDER: Final = (GapStatus.CRITICAL.value, GapStatus.WARNING.value, UNKNOWN, GapStatus.OK.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """How a service stands: critical without a worker, a warning with one. `unknown` is what too
-    few answered about; it counts as no gap."""
+class Standing:
+    """How one service stands."""
 
-    service: ServiceView
-    current_workers: int
+    service: ServiceSpec
+    gap: Gap
     joining: int
     status: str
     why: str
@@ -33,23 +34,35 @@ class Gap:
 class Need:
     """Workers of a type that would close the gaps that they can close."""
 
-    kind: str
+    worker_type: WorkerType
     workers: int
     services: tuple[str, ...]
 
     @property
     def sentence(self) -> str:
-        name = self.kind.upper() if self.kind in ("gpu", "cpu") else self.kind
-        return f"We need {self.workers} more {name} worker{'s' if self.workers > 1 else ''}"
+        shown = self.worker_type.value
+        if self.worker_type in (WorkerType.GPU, WorkerType.CPU):
+            shown = shown.upper()
+        return f"We need {self.workers} more {shown} worker{'s' if self.workers > 1 else ''}"
 
 
-def gaps_of(view: ServicesView) -> tuple[Gap, ...]:
+def standings_of(view: ServicesView) -> tuple[Standing, ...]:
     """The worst first, then by priority."""
     replicas = by_service(view.replicas)
+    specs = {each.name: each for each in view.catalog}
     found = [
-        _gap(each, replicas.get(each.name, ()), each.name in view.unknown) for each in view.catalog
+        _standing(specs[gap.service], gap, replicas.get(gap.service, ()), view)
+        for gap in catalog.gaps(view.catalog, ready_of(view))
     ]
-    return tuple(sorted(found, key=lambda gap: (_ORDER[gap.status], gap.service.priority)))
+    return tuple(sorted(found, key=lambda each: _ORDER.index(each.status)))
+
+
+def ready_of(view: ServicesView) -> dict[str, int]:
+    """Replicas that are ready, by service."""
+    counted: defaultdict[str, int] = defaultdict(int)
+    for each in view.replicas:
+        counted[each.service] += each.state == READY
+    return counted
 
 
 def by_service(replicas: Sequence[ReplicaView]) -> dict[str, list[ReplicaView]]:
@@ -59,39 +72,45 @@ def by_service(replicas: Sequence[ReplicaView]) -> dict[str, list[ReplicaView]]:
     return found
 
 
-def needs_of(gaps: Sequence[Gap]) -> tuple[Need, ...]:
-    """The fewest: a worker may take several services, and one of each."""
-    missing: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for gap in gaps:
-        enough = min(ENOUGH, gap.service.target)
-        if gap.status in ("critical", "warning"):
-            lacks = enough - gap.current_workers - gap.joining
-            if lacks > 0:
-                missing[gap.service.kind][gap.service.name] = lacks
-    return tuple(Need(kind, max(lacks.values()), tuple(lacks)) for kind, lacks in missing.items())
+def needs_of(standings: Sequence[Standing]) -> tuple[Need, ...]:
+    """Of services that nobody serves, nor is about to."""
+    open_gaps = [each.gap for each in standings if each.status != UNKNOWN and not each.joining]
+    lacking = catalog.wanted(open_gaps)
+    return tuple(
+        Need(
+            kind,
+            count,
+            tuple(
+                gap.service
+                for gap in open_gaps
+                if gap.required_type is kind and gap.status is GapStatus.CRITICAL
+            ),
+        )
+        for kind, count in lacking.items()
+    )
 
 
-def _gap(service: ServiceView, replicas: Sequence[ReplicaView], is_unknown: bool) -> Gap:
-    ready = sum(each.state == READY for each in replicas)
+def _standing(
+    service: ServiceSpec, gap: Gap, replicas: Sequence[ReplicaView], view: ServicesView
+) -> Standing:
     joining = sum(each.state == JOINING for each in replicas)
-    enough = min(ENOUGH, service.target)
-    if is_unknown:
-        status = "unknown"
-    else:
-        status = "critical" if ready == 0 else "warning" if ready < enough else "ok"
-    return Gap(service, ready, joining, status, _why(service, replicas, status, ready, enough))
+    is_unknown = service.name in view.unknown and gap.status is not GapStatus.OK
+    status = UNKNOWN if is_unknown else gap.status.value
+    return Standing(service, gap, joining, status, _why(service, gap, replicas, status))
 
 
-def _why(
-    service: ServiceView, replicas: Sequence[ReplicaView], status: str, ready: int, enough: int
-) -> str:
-    if status == "unknown":
+def _why(service: ServiceSpec, gap: Gap, replicas: Sequence[ReplicaView], status: str) -> str:
+    if status == UNKNOWN:
         return "too few peers answered about it; nothing is started or stopped on that"
-    parts = [f"{ready} of {enough} workers are ready"]
+    enough = min(COVERED, service.replicas.target)
+    parts = [f"{gap.current_workers} of {enough} workers are ready"]
     for each in replicas:
         if each.state != READY:
             reason = f": {each.why}" if each.why else ""
             parts.append(f"{each.worker} is {each.state}{reason}")
-    if status != "ok" and not any(each.state == JOINING for each in replicas):
-        parts.append(f"no {service.kind} worker with room has taken it")
+    if status != GapStatus.OK and not any(each.state == JOINING for each in replicas):
+        if service.pinned is not None:
+            parts.append("its data is on one machine, which does not serve it")
+        else:
+            parts.append(f"no {service.worker_type} worker with room has taken it")
     return "; ".join(parts)

@@ -97,9 +97,8 @@ class HttpJob:
             if self.is_over and (not self.events or self.events[-1][0] <= number):
                 return
             async with self._news:
-                await self._news.wait_for(
-                    lambda: self.is_over or bool(self.events and self.events[-1][0] > number)
-                )
+                while not self.is_over and self._number <= number:
+                    await self._news.wait()
 
 
 _OUTCOMES: Final = {

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput
-from formation_p2p.gateway.coverage import READY, by_service
+from formation_p2p.core.services.catalog import Detected, assign, worker_type_of
+from formation_p2p.core.services.spec import TIER_OF_TYPE, WorkerType
+from formation_p2p.gateway.coverage import READY, ready_of
 from formation_p2p.gateway.sources import (
     Command,
     GangView,
@@ -39,7 +41,6 @@ EJECTED_S: Final = 10.0
 RETRY_AFTER_S: Final = 5
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _HTTP: Final = "http"
-_TIERS: Final = {"gpu": 1, "cpu": 2, "storage": 3, "edge": 4}
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Member:
     worker_id: str
     url: TunnelUrl
     tunnel_url: str
-    kind: str
+    kind: WorkerType
     capabilities: Mapping[str, Any]
     services: tuple[str, ...]
     registered_unix_s: float
@@ -62,7 +63,7 @@ class Member:
 
     @property
     def tier(self) -> int:
-        return _TIERS[self.kind]
+        return TIER_OF_TYPE[self.kind]
 
     @property
     def replica(self) -> str:
@@ -98,6 +99,10 @@ class Members:
     def name(self) -> str:
         return self._source.name
 
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self._source.addresses
+
     def alive(self) -> list[Member]:
         now_s = time.monotonic()
         for each in [each for each in self._members.values() if not each.is_alive(now_s)]:
@@ -117,11 +122,11 @@ class Members:
         url = parse_tunnel_url(tunnel_url, allows_private=self._allows_private)
         if not self._allows_private:
             await resolved(url, allows_private=False)
-        kind = worker_type_of(capabilities)
+        kind = declared_type(capabilities)
         others = [each for each in self.alive() if each.worker_id != worker_id]
         if len(others) >= MAX_MEMBERS:
             raise InvalidInput("worker", f"{MAX_MEMBERS} are registered; use another gateway")
-        view = await self._seen(others)
+        view = self._with(await self._source.services(), others)
         now_s, now_unix_s = time.monotonic(), time.time()
         member = Member(
             worker_id,
@@ -129,7 +134,7 @@ class Members:
             tunnel_url,
             kind,
             dict(capabilities),
-            assigned(kind, view),
+            assign(kind, ready_of(view), _others_of(kind, view), view.catalog),
             now_unix_s,
             now_unix_s,
             now_s,
@@ -160,10 +165,9 @@ class Members:
     # -- as a source ------------------------------------------------------------------------------
 
     async def services(self) -> ServicesView:
-        return await self._seen(self.alive())
+        return self._with(await self._source.services(), self.alive())
 
-    async def _seen(self, members: Sequence[Member]) -> ServicesView:
-        view = await self._source.services()
+    def _with(self, view: ServicesView, members: Sequence[Member]) -> ServicesView:
         added = tuple(
             ReplicaView(
                 service,
@@ -240,24 +244,15 @@ class Members:
         return sorted(found, key=rank)
 
 
-def worker_type_of(capabilities: Mapping[str, Any]) -> str:
-    """What a worker says that it is, by the plan's rule: a GPU counts most."""
+def declared_type(capabilities: Mapping[str, Any]) -> WorkerType:
+    """What a worker is by what it says, as the plan words it."""
     said = capabilities.get("worker_type")
-    if capabilities.get("has_gpu") or said == "gpu":
-        return "gpu"
-    if capabilities.get("has_edge") or said == "edge" or capabilities.get("has_public_ip"):
-        return "edge"
-    if capabilities.get("has_storage") or said == "storage":
-        return "storage"
-    return "cpu"
+    declared = WorkerType(said) if isinstance(said, str) and said in set(WorkerType) else None
+    has_edge = bool(capabilities.get("has_edge") or capabilities.get("has_public_ip"))
+    has_storage = bool(capabilities.get("has_storage"))
+    has_gpu = bool(capabilities.get("has_gpu")) or declared is WorkerType.GPU
+    return worker_type_of(Detected(has_gpu, has_edge, has_storage, declared))
 
 
-def assigned(kind: str, view: ServicesView) -> tuple[str, ...]:
-    """What a new worker is to serve: what fewest serve, then by priority. Two services for the
-    first of its type, and for an edge worker; else one."""
-    ready = {name: len(found) for name, found in by_service(view.replicas).items()}
-    eligible = [each for each in view.catalog if each.kind == kind]
-    nearest = sorted(eligible, key=lambda each: (ready.get(each.name, 0), each.priority))
-    is_first = not any(each.kind == kind for each in view.replicas)
-    taken = nearest[: 2 if is_first or kind == "edge" else 1]
-    return tuple(each.name for each in sorted(taken, key=lambda each: each.priority))
+def _others_of(kind: WorkerType, view: ServicesView) -> int:
+    return len({each.peer_id for each in view.replicas if each.kind is kind})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.errors import FormationError
-from formation_p2p.gateway.coverage import Gap, Need, gaps_of, needs_of
+from formation_p2p.gateway.coverage import Need, Standing, needs_of, standings_of
 from formation_p2p.gateway.sources import ServicesView, Source, WorkerView
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Seen:
     unix_s: float
     view: ServicesView
     workers: tuple[WorkerView, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Standing, ...]
     needs: tuple[Need, ...]
     problem: str = ""
 
@@ -89,7 +89,7 @@ class Observed:
             if last is None:
                 raise
             view, workers, problem = last.view, last.workers, str(error)
-        gaps = gaps_of(view)
+        gaps = standings_of(view)
         seen = Seen(number, time.time(), view, workers, gaps, needs_of(gaps), problem)
         self._note(gaps, seen.unix_s)
         self._seen, self._read_s = seen, time.monotonic()
@@ -97,12 +97,12 @@ class Observed:
             self._news.notify_all()
         return seen
 
-    def _note(self, gaps: Sequence[Gap], unix_s: float) -> None:
+    def _note(self, gaps: Sequence[Standing], unix_s: float) -> None:
         for gap in gaps[:MAX_SERVICES]:
             changes = self._changes.setdefault(gap.service.name, deque(maxlen=MAX_CHANGES))
             last = changes[-1] if changes else None
             if last is None or (last.status, last.why) != (gap.status, gap.why):
-                changes.append(Change(unix_s, gap.status, gap.current_workers, gap.why))
+                changes.append(Change(unix_s, gap.status, gap.gap.current_workers, gap.why))
         known = {gap.service.name for gap in gaps}
         for name in [name for name in self._changes if name not in known]:
             del self._changes[name]
@@ -118,10 +118,8 @@ class Observed:
                 yield seen
                 number = seen.number
                 async with self._news:
-                    await self._news.wait_for(
-                        lambda: self._seen is not None and self._seen.number > number
-                    )
-                    assert self._seen is not None
+                    while self._seen is None or self._seen.number <= number:
+                        await self._news.wait()
                     seen = self._seen
         finally:
             self.watching -= 1

@@ -1,5 +1,5 @@
-"""`/service/{name}/{path}`: a request goes to a replica, and its answer back. Heads are read so that
-the connection can be used again; bodies, event streams and WebSockets pass as bytes."""
+"""`/service/{name}/{path}`: a request goes to a replica, and its answer back. Heads are read, so
+that connections can be used again; bodies, event streams and WebSockets pass as bytes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import h11
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
-from formation_p2p.gateway.access import COOKIE, HEADER
+from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
 from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, Headers
 from formation_p2p.gateway.sources import ServiceUnavailable, Source, Upstream
-from formation_p2p.gateway.token import PREFIX
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Names the replica that a client came to, so that it comes to it again.
 STICKY: Final = "formation_replica"
@@ -193,32 +194,39 @@ class _Watch:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._left: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Once the request is read whole: what comes then is the next one, or the end."""
-        if self._left is None:
-            self._left = asyncio.ensure_future(self._client.left())
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        with suppress(ClientLeft):
+            await self._client.left()
+        self._gone.set()
 
     async def end(self) -> None:
-        if self._left is not None:
-            self._left.cancel()
-            with suppress(asyncio.CancelledError, ClientLeft):
-                await self._left
-            self._left = None
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+            self._looking = None
 
-    async def unless_left(self, work: Any) -> Any:
+    async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns. Raises ClientLeft as soon as the client has left."""
-        if self._client.has_body is False:
+        if not self._client.has_body:
             self.begin()
         working = asyncio.ensure_future(work)
-        waits = {working} if self._left is None else {working, self._left}
+        gone = asyncio.ensure_future(self._gone.wait())
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise ClientLeft
             return working.result()
         finally:
+            gone.cancel()
             if not working.done():
                 working.cancel()
                 with suppress(asyncio.CancelledError, Exception):
@@ -281,8 +289,7 @@ class _Exchange:
         else:
             await stream.send(h11.EndOfMessage())
         try:
-            status: int = await self.watch.unless_left(self._download(stream, uploading))
-            return status
+            return await self.watch.unless_left(self._download(stream, uploading))
         finally:
             if uploading is not None:
                 uploading.cancel()
@@ -361,6 +368,7 @@ class _Exchange:
 
     def _request_headers(self, authority: str) -> Headers:
         dropped = _listed(self._head.header(b"connection"))
+        own = f"Bearer {shown_token(self._head)[0]}".encode("latin-1")
         headers: Headers = []
         is_chunked = False
         for name, value in self._head.headers:
@@ -368,7 +376,7 @@ class _Exchange:
                 is_chunked = True
             if name in _HOP or name in dropped:
                 continue
-            if name == b"authorization" and PREFIX.encode() in value:
+            if name == b"authorization" and value == own:
                 continue  # the service is not to have it
             if name == b"cookie" and not (value := _other_cookies(value)):
                 continue

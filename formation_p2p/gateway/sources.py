@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from formation_p2p.core.errors import RemoteError
+from formation_p2p.core.services.spec import ServiceSpec, WorkerType
 
 
 class ServiceUnavailable(RemoteError):
@@ -21,21 +22,6 @@ class ServiceUnavailable(RemoteError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceView:
-    """One entry of the catalog. `kind` is the type of the workers that may run it."""
-
-    name: str
-    kind: str
-    tier: int
-    priority: int
-    port: int
-    version: int = 1
-    minimum: int = 1
-    target: int = 2
-    maximum: int = 3
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicaView:
     """What a worker says of one service that it runs, or is about to."""
 
@@ -43,7 +29,7 @@ class ReplicaView:
     peer_id: str
     worker: str
     state: str
-    kind: str
+    kind: WorkerType
     slot: int = 0
     outstanding: int = 0
     capacity: int = 0
@@ -56,7 +42,7 @@ class ServicesView:
     """The catalog and its replicas as of one read. `unknown` are services of which too few holders
     answered: they are no gaps."""
 
-    catalog: tuple[ServiceView, ...] = ()
+    catalog: tuple[ServiceSpec, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
     unknown: frozenset[str] = frozenset()
 
@@ -68,7 +54,7 @@ class WorkerView:
 
     peer_id: str
     name: str
-    kind: str
+    kind: WorkerType
     gives: str
     gave: str = ""
     cpu_milli: int = 0
@@ -139,6 +125,11 @@ class Source(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Multiaddrs where others reach this node, with its peer id."""
+        ...
 
     async def services(self) -> ServicesView: ...
 

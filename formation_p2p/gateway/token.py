@@ -5,6 +5,9 @@ check it by the network's root key, and keeps nothing of it. What it allows ends
 the grant, and at the bounds of the grant. Who has it may use it: it is a secret.
 
     fgt1_<base64url of an envelope of CBOR [network, name, expires, [right, …], grant]>
+
+A grant that is bound to no peer, as an invite has it, is a token as well, in base64url. One that is
+bound is none: its peer shows it to others.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.grants import Right, check, read_grant
 from formation_p2p.core.trust.network import Network
 
 PREFIX: Final = "fgt1_"
+# How a grant's bytes begin (core/trust/grants.py).
+GRANT_START: Final = b"\x12"
 # What tells people which token it is.
 MAX_NAME_CHARS: Final = 64
 MAX_TOKEN_BYTES: Final = MAX_GRANT_BYTES + 1024
@@ -53,6 +58,27 @@ class Token:
         return None if refused is None else str(refused)
 
 
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A grant that is bound to no peer."""
+
+    grant: bytes
+
+    def denied(self, network: Network, right: Right | None, now_unix_s: float) -> str | None:
+        """As that of a Token."""
+        try:
+            terms = read_grant(self.grant, network.root_public_key)
+        except InvalidInput as error:
+            return f"the token is refused: {error.problem}"
+        if terms.bound_to is not None:
+            return "the token is a grant of one peer, which others can see; make a token from it"
+        if terms.rights.expires_unix_s <= now_unix_s:
+            return "the token has expired; ask for a new one"
+        if right is not None and right not in terms.rights.may:
+            return f"the token gives no right to {right.value}"
+        return None
+
+
 def make_token(
     identity: Identity, network: Network, may: frozenset[Right], expires_unix_s: int, name: str = ""
 ) -> str:
@@ -68,13 +94,28 @@ def make_token(
     return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def read_token(text: str) -> Token:
+def grant_in(text: str) -> bytes:
+    """Raises InvalidInput for what is no base64url."""
+    return _decoded(text)
+
+
+def _decoded(encoded: str) -> bytes:
+    if len(encoded) > MAX_TOKEN_BYTES * 4 // 3 + 4:
+        raise InvalidInput("token", "it is too long to be one; paste one token alone")
+    try:
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars="-_", validate=True)
+    except ValueError:
+        problem = "it is incomplete or was altered; paste all of it"
+        raise InvalidInput("token", problem) from None
+
+
+def read_token(text: str) -> Token | Bearer:
     """Raises InvalidInput for what is no token, or was altered; its message does not repeat it."""
     encoded = text.removeprefix(PREFIX)
-    if encoded == text or len(encoded) > MAX_TOKEN_BYTES * 4 // 3 + 4:
-        raise InvalidInput("token", f"it does not begin with {PREFIX}; paste all of it")
+    if encoded == text:
+        return Bearer(grant_in(text))
     try:
-        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars="-_", validate=True)
+        raw = _decoded(encoded)
         peer_id, payload = envelope.open_envelope(raw, _DOMAIN, _TYPE, MAX_TOKEN_BYTES)
         match codec.decode(payload, MAX_TOKEN_BYTES):
             case [network_id, name, expires, may, grant]:

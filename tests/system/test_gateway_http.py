@@ -1,0 +1,514 @@
+"""A gateway over HTTP, with its source in memory: the plan's interface, the pipe to services, who
+may ask, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import h11
+import pytest
+
+from formation_p2p import Home, InvalidInput, Right, Rights
+from formation_p2p.core.trust.grants import bind
+from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.gateway.client import MAX_HEAD_BYTES
+from formation_p2p.gateway.server import GatewayServer, parse_listen
+from formation_p2p.gateway.sources import ServicesView
+from formation_p2p.gateway.token import make_token, read_token
+from formation_p2p.gateway.tunnel_url import parse_tunnel_url
+from tests.support.gateways import (
+    CATALOG,
+    MemorySource,
+    caller,
+    echo,
+    fetch,
+    heard,
+    program,
+    replica,
+)
+from tests.support.waiting import until
+
+GPU = {"worker_type": "gpu", "has_gpu": True}
+
+
+@pytest.fixture
+async def source() -> MemorySource:
+    return MemorySource()
+
+
+@pytest.fixture
+async def gateway(source: MemorySource) -> AsyncIterator[GatewayServer]:
+    async with GatewayServer(source, None, "127.0.0.1:0") as server:
+        yield server
+
+
+async def register(gateway: GatewayServer, name: str, port: int = 9, **capabilities: Any) -> Any:
+    said = {
+        "worker_id": name,
+        "tunnel_url": f"http://127.0.0.1:{port}",
+        "capabilities": capabilities or GPU,
+    }
+    return await fetch(gateway.address, "POST", "/api/worker/register", said)
+
+
+# -- the plan's interface --------------------------------------------------------------------------
+
+
+async def test_a_worker_registers_lives_by_its_heartbeats_and_leaves(
+    gateway: GatewayServer,
+) -> None:
+    first = await register(gateway, "test-gpu-1")
+    assert first.status == 200
+    configs = first.json.pop("service_configs")
+    assert {**first.json, "message": ""} == {
+        "status": "registered",
+        "worker_id": "test-gpu-1",
+        "worker_type": "gpu",
+        "tier": 1,
+        "assigned_services": ["llm-inference", "vision-ocr"],
+        "service_configs": first.json["service_configs"],
+        "heartbeat_s": 30.0,
+        "message": "",
+    }
+    assert configs[0] == {"name": "llm-inference", "port": 8105, "priority": 1}
+    assert (await register(gateway, "test-gpu-2")).json["assigned_services"] == ["rag-embeddings"]
+    gaps = (await fetch(gateway.address, "GET", "/api/admin/gaps")).json
+    assert gaps["gaps"][0]["status"] == "critical"
+    assert {each["service"] for each in gaps["critical_gaps"]} == {"ner-extraction", "chromadb"}
+    assert gaps["summary"] == {"total_services": 5, "covered": 0, "needs_attention": 5}
+
+    beat = {"worker_id": "test-gpu-1", "status": "healthy", "current_load": 0.5}
+    assert (await fetch(gateway.address, "POST", "/api/worker/heartbeat", beat)).status == 200
+    unknown = {"worker_id": "nope"}
+    assert (await fetch(gateway.address, "POST", "/api/worker/heartbeat", unknown)).status == 404
+    nameless = {"tunnel_url": "http://127.0.0.1:9", "capabilities": GPU}
+    assert (await fetch(gateway.address, "POST", "/api/worker/register", nameless)).status == 422
+    workers = (await fetch(gateway.address, "GET", "/api/admin/workers")).json
+    assert [each["worker_id"] for each in workers["workers"]] == ["test-gpu-1", "test-gpu-2"]
+
+    left = await fetch(gateway.address, "DELETE", "/api/worker/unregister/test-gpu-1")
+    assert left.status == 200
+    again = await fetch(gateway.address, "DELETE", "/api/worker/unregister/test-gpu-1")
+    assert again.status == 404
+
+
+async def test_the_least_loaded_is_discovered_first(gateway: GatewayServer) -> None:
+    for name, load in (("w1", 0.9), ("w2", 0.1)):
+        await register(gateway, name, worker_type="storage")
+        beat = {"worker_id": name, "current_load": load}
+        await fetch(gateway.address, "POST", "/api/worker/heartbeat", beat)
+    found = (await fetch(gateway.address, "GET", "/api/services/discover/chromadb")).json
+    assert found["recommended"] == "w2"
+    assert [each["load"] for each in found["workers"]] == [0.1, 0.9]
+    none = await fetch(gateway.address, "GET", "/api/services/discover/llm-inference")
+    assert none.status == 503
+    listed = (await fetch(gateway.address, "GET", "/api/services/list")).json
+    assert listed["services"]["chromadb"]["healthy_workers"] == 2
+
+
+async def test_health_metrics_and_the_description_need_nothing_from_elsewhere(
+    gateway: GatewayServer,
+) -> None:
+    assert (await fetch(gateway.address, "GET", "/health")).json["status"] == "healthy"
+    metrics = (await fetch(gateway.address, "GET", "/metrics")).body.decode()
+    assert "formation_info 1" in metrics
+    assert "formation_gateway_requests_open 1" in metrics
+    described = (await fetch(gateway.address, "GET", "/openapi.json")).json
+    assert "/api/worker/register" in described["paths"]
+    page = await fetch(gateway.address, "GET", "/docs")
+    assert page.status == 200
+    assert b"//" not in page.body.replace(b"http://www.w3.org/", b"")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+async def test_a_read_that_failed_makes_no_gap(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    source.view = ServicesView(CATALOG, (), frozenset(each.name for each in CATALOG))
+    gaps = (await fetch(gateway.address, "GET", "/api/admin/gaps")).json
+    assert (gaps["critical_gaps"], gaps["needed"]) == ([], [])
+    assert {each["status"] for each in gaps["gaps"]} == {"unknown"}
+
+
+async def test_what_is_needed_is_said_in_words(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    source.view = ServicesView(CATALOG, (replica("rag-embeddings", "a", "joining", "loads"),))
+    gaps = (await fetch(gateway.address, "GET", "/api/admin/gaps")).json
+    assert gaps["needed"][0]["message"] == "We need 2 more GPU workers"
+    overview = (await fetch(gateway.address, "GET", "/api/overview")).json
+    why = {each["service"]: each["why"] for each in overview["gaps"]}
+    assert "a is joining: loads" in why["rag-embeddings"]
+
+
+# -- services --------------------------------------------------------------------------------------
+
+
+async def test_a_request_goes_to_a_replica_and_keeps_to_it(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    async with program(echo) as one, program(echo) as two, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": one, "B": two}
+        headers = {
+            "authorization": "Bearer sk-for-the-service",
+            "cookie": "a=1; formation_token=secret; formation_replica=B; b=2",
+            "x-forwarded-for": "1.2.3.4",
+        }
+        path = "/service/llm-inference/v1/chat?x=1"
+        first = await calling.ask("POST", path, b"hello", headers)
+        told = dict(first.json["headers"])
+        assert (first.json["method"], first.json["target"]) == ("POST", "/v1/chat?x=1")
+        assert first.json["body"] == "hello"
+        assert told["authorization"] == "Bearer sk-for-the-service"
+        assert told["cookie"] == "a=1; b=2"
+        assert told["x-forwarded-for"] == "127.0.0.1"
+        assert told["x-forwarded-prefix"] == "/service/llm-inference"
+        assert "set-cookie" not in first.headers  # it came to B, as it asked
+        for _ in range(3):
+            again = await calling.ask("GET", path, None, {"cookie": "formation_replica=B"})
+            assert again.status == 200
+        assert source.connects == 1, "streams are used again"
+        other = await calling.ask("GET", "/service/llm-inference/", None)
+        assert "formation_replica=" in other.headers.get("set-cookie", "")
+
+
+async def test_a_service_without_replicas_and_one_that_is_not_there(
+    gateway: GatewayServer,
+) -> None:
+    none = await fetch(gateway.address, "GET", "/service/llm-inference/x")
+    assert (none.status, none.headers["retry-after"]) == (503, "5")
+    assert none.json["error"] == "Service not available"
+    assert (await fetch(gateway.address, "GET", "/service/nothing/x")).status == 404
+    moved = await fetch(gateway.address, "GET", "/service/llm-inference?q=1")
+    assert (moved.status, moved.headers["location"]) == (308, "/service/llm-inference/?q=1")
+
+
+async def test_the_living_worker_gets_what_the_dead_one_cannot(gateway: GatewayServer) -> None:
+    async with program(echo) as alive:
+        async with program(echo) as dead:
+            pass  # its port is free again
+        for name, port in (("dead", dead), ("alive", alive)):
+            await register(gateway, name, port, worker_type="storage")
+        for _ in range(6):
+            reply = await fetch(gateway.address, "GET", "/service/chromadb/x")
+            assert reply.status == 200
+            assert dict(reply.json["headers"])["host"] == f"127.0.0.1:{alive}"
+
+
+async def test_bodies_pass_in_pieces_both_ways(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    """The answer begins while the request goes on."""
+
+    async def doubles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER)
+        await heard(http, reader)
+        writer.write(http.send(h11.Response(status_code=200, headers=[])) or b"")
+        while isinstance(event := await heard(http, reader), h11.Data):
+            writer.write(http.send(h11.Data(data=bytes(event.data) * 2)) or b"")
+        writer.write(http.send(h11.EndOfMessage()) or b"")
+        await writer.drain()
+
+    async with asyncio.timeout(20), program(doubles) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        head = [("host", calling.host), ("transfer-encoding", "chunked")]
+        request = h11.Request(method="POST", target="/service/llm-inference/", headers=head)
+        calling.writer.write(calling.http.send(request) or b"")
+        for piece in (b"ab", b"cd"):
+            calling.writer.write(calling.http.send(h11.Data(data=piece)) or b"")
+            if piece == b"ab":
+                assert (await calling.head()).status_code == 200
+            assert await calling.piece() == piece * 2
+        calling.writer.write(calling.http.send(h11.EndOfMessage()) or b"")
+        assert await calling.piece() == b""
+
+
+async def test_a_websocket_is_a_pipe(gateway: GatewayServer, source: MemorySource) -> None:
+    async def shouts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"upgrade: websocket" in head.lower()
+        switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+        writer.write(switch + b"Connection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\nhello")
+        while data := await reader.read(1000):
+            writer.write(data.upper())
+
+    async with asyncio.timeout(20), program(shouts) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-key": "k"}
+        await calling.begin("GET", "/service/llm-inference/ws", None, upgrade)
+        answer = await calling.reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in answer
+        assert b"sec-websocket-accept: x" in answer.lower()
+        assert await calling.reader.readexactly(5) == b"hello"
+        calling.writer.write(b"\x00frame")
+        assert await calling.reader.readexactly(6) == b"\x00FRAME"
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_client_that_leaves_has_its_request_cancelled(
+    gateway: GatewayServer, source: MemorySource, begins: bool
+) -> None:
+    came, ended = asyncio.Event(), asyncio.Event()
+
+    async def thinks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if begins:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        came.set()
+        try:
+            await reader.read(1)
+        finally:
+            ended.set()
+
+    async with asyncio.timeout(20), program(thinks) as port:
+        source.ports["llm-inference"] = {"A": port}
+        async with caller(gateway.address) as calling:
+            await calling.begin("GET", "/service/llm-inference/")
+            await came.wait()
+            if begins:
+                await calling.head()
+                assert await calling.piece() == b"data: 1\n\n"
+        async with asyncio.timeout(1):
+            await ended.wait()
+        await until(lambda: gateway.gateway.requests.latest)
+        assert gateway.gateway.requests.latest[-1].status == 499
+
+
+async def test_a_response_that_is_cut_is_not_taken_for_whole(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    async def cuts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+    async with asyncio.timeout(20), program(cuts) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        await calling.begin("GET", "/service/llm-inference/")
+        with pytest.raises((h11.RemoteProtocolError, ConnectionError)):
+            await calling.reply()
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+
+def network_at(folder: Path) -> tuple[Home, Network]:
+    home = Home(folder / "home")
+    home.create_network()
+    network = home.network()
+    assert network is not None
+    return home, network
+
+
+async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySource) -> None:
+    home, network = network_at(tmp_path)
+    identity = home.identity()
+    own = network.bound_to(identity.peer_id)
+    soon = int(time.time()) + 600
+    async with GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def status(method: str, path: str, token: str = "", body: Any = None) -> int:
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            reply = await fetch(address, method, path, body, headers, host="edge.example.org")
+            return reply.status
+
+        assert await status("GET", "/") == 200
+        assert await status("GET", "/health") == 200
+        assert await status("GET", "/api/admin/gaps") == 401
+        assert await status("GET", "/service/llm-inference/") == 401
+        assert await status("POST", "/api/worker/register") == 401
+
+        looks = make_token(identity, own, frozenset({Right.WORK}), soon)
+        assert await status("GET", "/api/admin/gaps", looks) == 200
+        assert await status("GET", "/service/llm-inference/", looks) == 403
+        work = {"worker_id": "w", "tunnel_url": "http://192.168.0.1", "capabilities": {}}
+        refused = await fetch(
+            address,
+            "POST",
+            "/api/worker/register",
+            work,
+            {"authorization": f"Bearer {looks}"},
+        )
+        assert refused.status == 422
+        assert "private" in refused.json["detail"]
+
+        all_of_it = make_token(identity, own, frozenset({Right.SUBMIT}), soon, "curl")
+        assert await status("GET", "/service/llm-inference/", all_of_it) == 503
+        expired = make_token(identity, own, frozenset({Right.SUBMIT}), int(time.time()) - 1)
+        assert await status("GET", "/api/admin/gaps", expired) == 403
+        middle = len(all_of_it) // 2
+        altered = all_of_it[:middle] + "AAAA" + all_of_it[middle + 4 :]
+        assert await status("GET", "/api/admin/gaps", altered) == 403
+
+        invited = parse_invite(home.invite(Rights(soon)))
+        bearer = _text_of(invited.grant)
+        assert await status("GET", "/api/admin/gaps", bearer) == 200
+        bound = _text_of(bind(invited.grant, own.root_public_key, identity.peer_id))
+        assert await status("GET", "/api/admin/gaps", bound) == 403, "others can see it"
+
+        facts = await fetch(address, "GET", "/api/network")
+        assert facts.json["root_public_key"] == own.root_public_key.hex()
+        session = await fetch(
+            address, "POST", "/api/session", None, {"authorization": f"Bearer {all_of_it}"}
+        )
+        cookie = session.headers["set-cookie"].partition(";")[0]
+        assert "HttpOnly" in session.headers["set-cookie"]
+        by_cookie = await fetch(address, "GET", "/api/overview", None, {"cookie": cookie})
+        assert by_cookie.status == 200
+        foreign = {"cookie": cookie, "origin": "https://evil.example"}
+        posted = await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, foreign)
+        assert posted.status == 403
+
+
+def _text_of(grant: bytes) -> str:
+    import base64
+
+    return base64.urlsafe_b64encode(grant).decode().rstrip("=")
+
+
+async def test_pages_of_other_sites_may_not_use_a_local_gateway(gateway: GatewayServer) -> None:
+    address = gateway.address
+    rebound = await fetch(address, "GET", "/api/admin/gaps", host="evil.example:8080")
+    assert rebound.status == 403
+    assert (await fetch(address, "GET", "/", host="evil.example")).status == 403
+    assert (await fetch(address, "GET", "/api/admin/gaps", host="localhost:8080")).status == 200
+    origin = {"origin": "https://evil.example"}
+    posted = await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, origin)
+    assert posted.status == 403
+    own = {"origin": f"http://{address[0]}:{address[1]}"}
+    assert (await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, own)).status == 202
+    image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert (await fetch(address, "GET", "/service/llm-inference/", None, image)).status == 403
+
+
+def test_a_token_says_what_is_wrong_with_it_and_never_itself(tmp_path: Path) -> None:
+    home, network = network_at(tmp_path)
+    identity = home.identity()
+    own = network.bound_to(identity.peer_id)
+    text = make_token(identity, own, frozenset({Right.WORK}), 2_000_000_000, "for curl")
+    token = read_token(text)
+    assert token.denied(own, Right.WORK, 1_000_000_000) is None
+    assert token.denied(own, Right.SUBMIT, 1_000_000_000) == "the token gives no right to submit"
+    other = network_at(tmp_path / "other")[1]
+    assert token.denied(other, None, 1_000_000_000) == "the token is of another network"
+    with pytest.raises(InvalidInput, match="altered") as raised:
+        read_token(text[:-6])
+    assert text[10:40] not in str(raised.value)
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * MAX_HEAD_BYTES, 431),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /\x01 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    ],
+)
+async def test_heads_are_bounded_and_strict(
+    gateway: GatewayServer, said: bytes, status: int
+) -> None:
+    async with asyncio.timeout(20), caller(gateway.address) as calling:
+        calling.writer.write(said)
+        line = await calling.reader.readline()
+        assert line.split()[1] == str(status).encode()
+        while await calling.reader.read(1000):
+            pass  # and the connection ends
+
+
+async def test_two_lengths_of_a_body_are_no_second_request(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    """What would be smuggled is the body's."""
+    async with asyncio.timeout(20), program(echo) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        smuggled = b"0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n"
+        calling.writer.write(
+            b"POST /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(smuggled) + smuggled
+        )
+        reply = await calling.reader.readuntil(b"\r\n")
+        assert reply.split()[1] in (b"200", b"400")
+        await until(lambda: gateway.gateway.requests.latest)
+        paths = [each.path for each in gateway.gateway.requests.latest]
+        assert source.connects <= 1
+        assert "/admin" not in [each for each in paths if each.startswith("/service")]
+
+
+async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> None:
+    async with asyncio.timeout(20), caller(gateway.address) as calling:
+        await calling.begin("POST", "/api/jobs", b"x" * (1024 * 1024 + 1))
+        assert (await calling.head()).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.0.0.1",
+        "http://127.0.0.1:80",
+        "http://169.254.169.254/latest",
+        "http://[::1]",
+        "http://[fe80::1]",
+        "http://[::ffff:10.0.0.1]",
+        "http://localhost",
+        "http://100.64.0.1",
+        "ftp://example.org",
+        "https://user:pass@example.org",
+        "https://example.org/?x=1",
+        "example.org",
+        "http://[",
+        "https://" + "x" * 600,
+    ],
+)
+def test_tunnels_at_private_places_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="tunnel_url"):
+        parse_tunnel_url(url, allows_private=False)
+
+
+@pytest.mark.parametrize("text", ["8080", ":8080", "127.0.0.1:", "127.0.0.1:99999", "x:y"])
+def test_an_address_to_listen_at_is_checked(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"write it like 127.0.0.1:8080"):
+        parse_listen(text)
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_submitted_watched_and_read(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    begun = await fetch(gateway.address, "POST", "/api/jobs", {"argv": ["uname", "-a"]})
+    assert (begun.status, begun.json["state"]) == (202, "running")
+    path = begun.json["links"]["self"]
+    (job,) = source.jobs
+    job.told.put_nowait({"event": "began"})
+    async with asyncio.timeout(20), caller(gateway.address) as calling:
+        await calling.begin("GET", path + "/events")
+        await calling.head()
+        assert b"event: began\nid: 1\n" in await calling.piece()
+        job.told.put_nowait({"event": "succeeded", "task_id": "job0/0"})
+        job.told.put_nowait(None)
+        rest = b""
+        while piece := await calling.piece():
+            rest += piece
+        assert b"event: succeeded\nid: 2\n" in rest
+        assert b"event: over\n" in rest
+    whole = (await fetch(gateway.address, "GET", path)).json
+    assert (whole["state"], whole["done"]) == ("succeeded", 1)
+    assert whole["results"][0]["outcome"] == "succeeded"
+    resumed = await fetch(gateway.address, "GET", path + "/events", None, {"last-event-id": "1"})
+    assert b"began" not in resumed.body
+    assert b"succeeded" in resumed.body
+    assert (await fetch(gateway.address, "GET", "/api/jobs/none")).status == 404
+    assert (await fetch(gateway.address, "POST", "/api/jobs", {"name": "x"})).status == 422
+    second = await fetch(gateway.address, "POST", "/api/jobs", {"tasks": [{"argv": ["true"]}]})
+    cancelled = await fetch(gateway.address, "DELETE", f"/api/jobs/{second.json['job_id']}")
+    assert cancelled.status == 200
+    assert source.jobs[1].cancelled
