@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from formation_p2p.api.calls import of_calls, referring
-from formation_p2p.api.cluster_node import ClusterNode
+from formation_p2p.api.gateway_node import GatewayNode
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.planned_calls import with_code
@@ -54,7 +54,7 @@ from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
 
 
-class Node(ClusterNode):
+class Node(GatewayNode):
     """A peer of a network, in a thread of its own. Use `async with Node.join(...) as node`, or
     `node = await Node.join(...)` and `await node.close()`.
 

@@ -108,6 +108,7 @@ class SyncNode(Synchronous[Node], NodeBase):
     story = waits(Node.story)
     trust = waits(Node.trust)
     report_wrong = waits(Node.report_wrong)
+    gateway = waits(Node.gateway)
     gang = made(Node.gang, gang_of)
     pool = waits(Node.pool)
 

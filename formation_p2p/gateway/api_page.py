@@ -84,7 +84,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/api/gangs", tags=["page"])
     async def gangs() -> dict[str, Any]:
-        found = gateway.members.gangs()
+        found = (await gateway.observed.seen()).gangs
         return {"gangs": [asdict(each) for each in found[:MAX_GANGS]], "total": len(found)}
 
     @app.get("/api/requests", tags=["page"])
@@ -161,6 +161,6 @@ def _overview(gateway: Gateway, seen: Seen) -> dict[str, Any]:
         ][:50],
         "workers": {"total": len(seen.workers), **kinds},
         "jobs": {"running": running, "total": len(gateway.jobs.all())},
-        "gangs": len(gateway.members.gangs()),
+        "gangs": len(seen.gangs),
         "requests": {"served": gateway.requests.total, "open": gateway.requests.open},
     }

@@ -196,8 +196,8 @@ class Members:
         )
         return (*await self._source.workers(), *own)
 
-    def gangs(self) -> Sequence[GangView]:
-        return self._source.gangs()
+    async def gangs(self) -> Sequence[GangView]:
+        return await self._source.gangs()
 
     async def submit(
         self, commands: Sequence[Command], name: str, options: Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Final
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.gateway.coverage import Need, Standing, needs_of, standings_of
-from formation_p2p.gateway.sources import ServicesView, Source, WorkerView
+from formation_p2p.gateway.sources import GangView, ServicesView, Source, WorkerView
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class Seen:
     unix_s: float
     view: ServicesView
     workers: tuple[WorkerView, ...]
+    gangs: tuple[GangView, ...]
     gaps: tuple[Standing, ...]
     needs: tuple[Need, ...]
     problem: str = ""
@@ -85,12 +86,15 @@ class Observed:
         try:
             view = await self._source.services()
             workers = tuple(await self._source.workers())
+            gangs = tuple(await self._source.gangs())
         except FormationError as error:
             if last is None:
                 raise
-            view, workers, problem = last.view, last.workers, str(error)
+            view, workers, gangs = last.view, last.workers, last.gangs
+            problem = str(error)
         gaps = standings_of(view)
-        seen = Seen(number, time.time(), view, workers, gaps, needs_of(gaps), problem)
+        needs = needs_of(gaps)
+        seen = Seen(number, time.time(), view, workers, gangs, gaps, needs, problem)
         self._note(gaps, seen.unix_s)
         self._seen, self._read_s = seen, time.monotonic()
         async with self._news:

@@ -57,20 +57,17 @@ class WorkerView:
     kind: WorkerType
     gives: str
     gave: str = ""
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-    gpus: int = 0
     position: float = 0.0
     rtt_ms: float | None = None
-    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GangView:
     gang_id: str
-    name: str
     state: str
     members: int
+    held: int
+    since_unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Source(Protocol):
 
     async def workers(self) -> Sequence[WorkerView]: ...
 
-    def gangs(self) -> Sequence[GangView]: ...
+    async def gangs(self) -> Sequence[GangView]: ...
 
     async def submit(
         self, commands: Sequence[Command], name: str, options: Mapping[str, Any]

@@ -88,7 +88,7 @@ class MemorySource:
     async def workers(self) -> Sequence[WorkerView]:
         return self.seen_workers
 
-    def gangs(self) -> Sequence[GangView]:
+    async def gangs(self) -> Sequence[GangView]:
         return ()
 
     async def submit(

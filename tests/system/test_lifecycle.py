@@ -50,6 +50,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "executor": lambda node: node.executor(),
     "explain": lambda node: node.explain("cpu=1"),
     "fetch_result": lambda node: node.fetch_result(ResultTooLarge("it is", "a peer", 1, b"")),
+    "gateway": lambda node: node.gateway(),
     "gang": lambda node: node.gang(2),
     "get": lambda node: node.get(BLOB, "a file"),
     "job": lambda node: node.job("a job"),

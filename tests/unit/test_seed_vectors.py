@@ -20,6 +20,7 @@ for part in (
     "clusters",
     "services",
     "routing",
+    "gateway",
 ):
     import_module(f"tests.unit.seed_{part}")
 
@@ -33,8 +34,6 @@ NOT_YET_COVERED: Final = (
     "icn/migration_accept",
     "icn/task_value_quorum",
     "icn/BUG:quorum_two_of_three",
-    "cmacatalyst/register_response",
-    "cmacatalyst/heartbeat_unknown_worker",
     "cmacatalyst/BUG:dht_loop_closed_after_start",
     "cmacatalyst/dht_multi_workers_same_service",
     "cmacatalyst/dht_single_node_set_get",

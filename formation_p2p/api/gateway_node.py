@@ -1,0 +1,39 @@
+"""The gateways of a node. They are above this room, and need the extra `gateway`: the first that is
+asked for imports them by their name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from formation_p2p.api.cluster_node import ClusterNode
+from formation_p2p.api.config import NodeConfig
+from formation_p2p.core.errors import NodeClosed
+
+
+class GatewayNode(ClusterNode):
+    """The part of `Node` that is about gateways."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self._gateways: list[Any] = []
+
+    async def gateway(self, listen: str = "127.0.0.1:8080") -> str:
+        """Serve services, jobs, the plan's interface and the page over HTTP, until the node is
+        left. Returns its URL. On loopback anyone of this machine may use it, elsewhere who has a
+        token (docs/gateway.md). Raises InvalidInput, LocalError where that address is taken,
+        ImportError without the extra `gateway`."""
+        self._lifecycle.check_loop()
+        server = import_module("formation_p2p.gateway.server")
+        source = import_module("formation_p2p.gateway.node_source")
+        network = self._services.entered()[1].network
+        opened = server.GatewayServer(source.NodeSource(self, self._bridge.look), network, listen)
+        self._gateways.append(await opened.__aenter__())
+        url: str = opened.url
+        return url
+
+    async def _leave(self, closed: NodeClosed) -> None:
+        for each in self._gateways:
+            if not self._lifecycle.loop.is_closed():  # else its connections ended with it
+                await each.close()
+        await super()._leave(closed)

@@ -1,0 +1,123 @@
+"""`formation gateway`: services, jobs and a page over HTTP, and tokens for those who use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from formation_p2p.cli import flags
+from formation_p2p.cli.exits import DONE
+from formation_p2p.cli.flags import option, parse_duration_s
+from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.words import put, say
+from formation_p2p.core.errors import LocalError
+
+if TYPE_CHECKING:
+    from formation_p2p.host.machine.home import Home
+
+LISTEN: Final = "127.0.0.1:8080"
+
+GATEWAY_EPILOG: Final = """
+\b
+Examples:
+  formation gateway                           then open http://127.0.0.1:8080
+  formation gateway --listen 0.0.0.0:8080     for others, who show a token
+  formation gateway --new-token 30d           print one, and end
+  curl -d '{"argv": ["uname", "-a"]}' http://127.0.0.1:8080/api/jobs
+
+What goes over HTTP is not encrypted: let others reach it through a proxy with TLS, or a VPN.
+"""
+
+
+def gateway(
+    listen: str = option(
+        "--listen",
+        "HOST:PORT",
+        "Serve here. On loopback anyone of this machine may use it, elsewhere who has a token.",
+        default=LISTEN,
+        show_default=True,
+    ),
+    new_token: str | None = option(
+        "--new-token",
+        "DURATION",
+        "Print a token that allows what this node may, for so long, such as 30d, and end.",
+    ),
+    token_name: str = option("--token-name", "NAME", "What the token is for.", default=""),
+    looks: bool = option(
+        "--looks-only",
+        "",
+        "The token may look and register workers, and use nothing.",
+        default=False,
+    ),
+    name: str | None = flags.NAME,
+    no_renew: bool = flags.NO_RENEW,
+    no_mdns: bool = flags.NO_MDNS,
+    home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Serve the network over HTTP until Ctrl-C: `/service/NAME/…` leads to a replica of that
+    service, `/api/…` takes jobs and workers that speak HTTP only, and `/` shows what is missing.
+
+    Run as many as there are places to reach the network from; they keep nothing. The interface is
+    described at `/docs`.
+    """
+    place = flags.home_of(home, join, name)
+    if new_token is not None:
+        _print_token(place, new_token, token_name, looks=looks, as_json=as_json)
+        return
+
+    async def serve(interrupt: Interrupt) -> int:
+        from formation_p2p.api.node import Node
+        from formation_p2p.cli.local.server import commands_served
+
+        leave = asyncio.Event()
+        joining = Node.join(
+            home=place.path,
+            listen=(),
+            metrics="127.0.0.1:0",
+            renew=not no_renew,
+            mdns=False if no_mdns else None,
+        )
+        async with joining as node, commands_served(node, place.path):
+            try:
+                url = await node.gateway(listen)
+            except ImportError as error:
+                raise LocalError(str(error)) from error
+            interrupt.first(leave.set, "leaving the network")
+            if as_json:
+                put({"event": "ready", "peer_id": node.peer_id, "name": node.name, "url": url})
+            else:
+                print(f"gateway {node.peer_id}")
+                print(f"  the page is at {url}", flush=True)
+            await leave.wait()
+        if as_json:
+            put({"event": "left"})
+        return DONE
+
+    end_with(serve)
+
+
+def _print_token(place: Home, lives: str, name: str, *, looks: bool, as_json: bool) -> None:
+    try:
+        from formation_p2p.gateway.token import make_token
+    except ImportError as error:
+        raise LocalError(str(error)) from error
+    from formation_p2p.core.trust.grants import Right
+
+    lives_s = parse_duration_s(lives, "new-token")
+    network = place.network()
+    if network is None:
+        raise LocalError("this node is in no network; join one: formation network join INVITE")
+    may = network.rights.may
+    if looks:
+        may = may & {Right.WORK}
+    ends = min(int(time.time() + lives_s), network.rights.expires_unix_s)
+    text = make_token(place.identity(), network, may, ends, name)
+    if as_json:
+        put({"token": text, "expires_unix_s": ends, "may": sorted(may)})
+    else:
+        say("whoever has it may use it; show it as: curl -H 'Authorization: Bearer …'")
+        print(text)

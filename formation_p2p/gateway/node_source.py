@@ -1,0 +1,183 @@
+"""A node as the source of a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from formation_p2p.core.errors import LocalError
+from formation_p2p.core.identity import key_of_peer, short_id
+from formation_p2p.core.services.catalog import detected_on, worker_type_of
+from formation_p2p.core.units import KIB, format_bytes
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.gateway.sources import (
+    Command,
+    GangView,
+    ServicesView,
+    ServiceUnavailable,
+    Upstream,
+    WorkerView,
+)
+from formation_p2p.host.observe.gangs_json import gangs_in_json
+from formation_p2p.host.observe.status_json import event_in_json
+
+if TYPE_CHECKING:
+    from formation_p2p.api.job import JobHandle
+    from formation_p2p.api.node import Node
+    from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.trust.reputation import Standing
+    from formation_p2p.host.shell import Shell
+
+# Of each output of one task, in an answer that may have a thousand.
+MAX_OUTPUT_BYTES: Final = 16 * KIB
+# The node's own metrics come over loopback.
+METRICS_S: Final = 5.0
+MAX_METRICS_BYTES: Final = 1024 * KIB
+_RING: Final = float(2**256)
+
+
+class Look(Protocol):
+    """What a function returns on the node's thread."""
+
+    def __call__(self, at: Callable[[Shell], Any]) -> Awaitable[Any]: ...
+
+
+class NodeSource:
+    """On the node's own loop."""
+
+    def __init__(self, node: Node, look: Look) -> None:
+        self._node = node
+        self._look = look
+
+    @property
+    def peer_id(self) -> str:
+        return self._node.peer_id
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        return self._node.addresses
+
+    async def services(self) -> ServicesView:
+        return ServicesView()
+
+    async def connect(self, service: str, sticky: str | None) -> Upstream:
+        raise ServiceUnavailable(f"the catalog has no service {service}", None)
+
+    async def workers(self) -> Sequence[WorkerView]:
+        profiles = await self._node.workers()
+        known = {each.peer_id: each for each in await self._node.trust()}
+        return tuple(_worker(each, known.get(each.peer_id)) for each in profiles)
+
+    async def gangs(self) -> Sequence[GangView]:
+        found = await self._look(lambda shell: gangs_in_json(shell, with_links=False))
+        return tuple(
+            GangView(
+                each["gang_id"],
+                each["state"],
+                len(each["members"]),
+                sum(member["state"] == "held" for member in each["members"]),
+                each["since_unix_s"],
+            )
+            for each in found["gangs"]
+        )
+
+    async def submit(
+        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+    ) -> NodeJob:
+        specs = [ProcessSpec(each.argv, env=dict(each.env)) for each in commands]
+        labels = [each.label or " ".join(each.argv)[:64] for each in commands]
+        return NodeJob(
+            await self._node.submit(specs, name=name, labels=labels, show_output=False, **options)
+        )
+
+    async def metrics(self) -> bytes:
+        """Nothing where the node serves none."""
+        try:
+            host, port = self._node.metrics_address
+        except LocalError:
+            return b""
+        async with asyncio.timeout(METRICS_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                whole = bytearray()
+                while len(whole) < MAX_METRICS_BYTES and (data := await reader.read(KIB * 64)):
+                    whole += data
+            finally:
+                writer.close()
+        return bytes(whole).partition(b"\r\n\r\n")[2]
+
+
+class NodeJob:
+    """A job of the node, as JSON."""
+
+    def __init__(self, job: JobHandle) -> None:
+        self._job = job
+
+    @property
+    def job_id(self) -> str:
+        return self._job.job_id
+
+    @property
+    def name(self) -> str:
+        return self._job.name
+
+    @property
+    def task_ids(self) -> Sequence[str]:
+        return [each.task_id for each in self._job.tasks]
+
+    async def events(self) -> AsyncIterator[Mapping[str, Any]]:
+        async for event in self._job.events():
+            yield event_in_json(event)
+
+    def results(self) -> list[Mapping[str, Any]]:
+        ended = (self._job.result(each) for each in self.task_ids)
+        return [_result(each) for each in ended if each is not None]
+
+    def cancel(self) -> None:
+        self._job.cancel()
+
+
+def _result(result: TaskResult) -> Mapping[str, Any]:
+    told: dict[str, Any] = {
+        "task_id": result.task_id,
+        "label": result.label,
+        "status": result.status,
+        "worker": result.worker,
+        "ran_ms": result.ran_ms,
+        "attempts": result.attempts,
+    }
+    error = result.error()
+    if error is not None:
+        return {**told, "error": str(error)}
+    ended = ProcessResult.decode(result.result)
+    return {
+        **told,
+        "exit_code": ended.exit_code,
+        "stdout": ended.stdout_tail[-MAX_OUTPUT_BYTES:].decode(errors="replace"),
+        "stderr": ended.stderr_tail[-MAX_OUTPUT_BYTES:].decode(errors="replace"),
+    }
+
+
+def _worker(profile: Profile, standing: Standing | None) -> WorkerView:
+    can = profile.capability
+    gives = [f"{can.cpu_milli / 1000:g} cores", format_bytes(can.memory_bytes)]
+    if can.gpus:
+        gives.append(f"{len(can.gpus)} GPU" + ("s" if len(can.gpus) > 1 else ""))
+    gave = ""
+    if standing is not None and standing.successes:
+        gave = f"{standing.successes} task{'s' if standing.successes > 1 else ''} done for us"
+    return WorkerView(
+        profile.peer_id,
+        profile.name or short_id(profile.peer_id),
+        worker_type_of(detected_on(can, is_public=False)),
+        ", ".join(gives),
+        gave,
+        key_of_peer(profile.peer_id) / _RING,
+    )

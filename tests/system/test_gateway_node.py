@@ -1,0 +1,63 @@
+"""A gateway of a real node: its page, its workers, and jobs that run on them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from formation_p2p import InvalidInput, LocalError
+from tests.support.gateways import fetch
+from tests.support.network import DEADLINE_S, small_network
+from tests.support.waiting import until
+
+
+def address_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
+
+
+async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+        address = address_of(await network.bob.gateway("127.0.0.1:0"))
+        page = await fetch(address, "GET", "/")
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        workers = (await fetch(address, "GET", "/api/admin/workers")).json
+        assert [each["worker_id"] for each in workers["workers"]] == [network.alice.peer_id]
+        facts = (await fetch(address, "GET", "/api/network")).json
+        assert facts["gates"]
+
+        job = {"argv": ["sh", "-c", "echo hello; exit 3"], "attempts": 1}
+        begun = await fetch(address, "POST", "/api/jobs", job)
+        assert begun.status == 202, begun.body
+        path = begun.json["links"]["self"]
+
+        async def is_over() -> bool:
+            return bool((await fetch(address, "GET", path)).json["state"] != "running")
+
+        await until(is_over)
+        told = (await fetch(address, "GET", path)).json
+        (result,) = told["results"]
+        assert (told["state"], result["status"]) == ("failed", "failed")
+        assert "3" in result["error"]
+        succeeded = await fetch(address, "POST", "/api/jobs", {"argv": ["echo", "hello"]})
+        path = succeeded.json["links"]["self"]
+        await until(is_over)
+        (result,) = (await fetch(address, "GET", path)).json["results"]
+        assert (result["exit_code"], result["stdout"]) == (0, "hello\n")
+        events = (await fetch(address, "GET", path + "/events")).body.decode()
+        assert "event: succeeded" in events
+
+        none = await fetch(address, "GET", "/service/nothing/")
+        assert none.status == 404
+        with pytest.raises(LocalError, match="choose another address or port"):
+            await network.bob.gateway(f"127.0.0.1:{address[1]}")
+        with pytest.raises(InvalidInput, match="write it like"):
+            await network.bob.gateway("8080")
+        await network.bob.close()
+        with pytest.raises(OSError, match="onnect"):
+            await fetch(address, "GET", "/health")
