@@ -1,0 +1,108 @@
+"""Streams to replicas, with the state of HTTP on each, and those that wait for the next request."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import h11
+
+from formation_p2p.core.errors import FormationError
+from formation_p2p.core.units import KIB
+from formation_p2p.gateway.client import READ_BYTES
+from formation_p2p.gateway.sources import Upstream
+
+# A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
+REUSE_S: Final = 10.0
+# Streams of one service that are kept for the next request.
+MAX_KEPT: Final = 16
+# Of a response. A service's own head has a few KiB.
+MAX_RESPONSE_HEAD_BYTES: Final = 64 * KIB
+
+
+class Broken(Exception):
+    """The replica's stream ended before an answer had begun."""
+
+
+@dataclass
+class Stream:
+    """One to a replica, with the state of HTTP on it."""
+
+    to: Upstream
+    http: Any = field(
+        default_factory=lambda: h11.Connection(
+            h11.CLIENT, max_incomplete_event_size=MAX_RESPONSE_HEAD_BYTES
+        )
+    )
+    is_used: bool = False
+    opened_s: float = field(default_factory=time.monotonic)
+
+    async def send(self, event: Any) -> None:
+        """Raises Broken."""
+        try:
+            if data := self.http.send(event):
+                self.to.writer.write(data)
+                await self.to.writer.drain()
+        except (OSError, FormationError, h11.LocalProtocolError) as error:
+            raise Broken(str(error)) from error
+
+    async def event(self) -> Any:
+        """Raises Broken."""
+        try:
+            while (event := self.http.next_event()) is h11.NEED_DATA:
+                self.http.receive_data(await self.to.reader.read(READ_BYTES))
+        except (OSError, FormationError, h11.RemoteProtocolError) as error:
+            raise Broken(str(error)) from error
+        return event
+
+    def close(self) -> None:
+        self.to.writer.transport.abort()
+
+
+class Kept:
+    """Streams between two requests, by service."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[str, list[Stream]] = defaultdict(list)
+
+    def take(self, service: str, sticky: str | None) -> Stream | None:
+        waiting = self._idle[service]
+        oldest_s = time.monotonic() - REUSE_S
+        for stream in [each for each in waiting if each.opened_s < oldest_s or _has_ended(each)]:
+            waiting.remove(stream)
+            stream.close()
+        for stream in reversed(waiting):
+            if sticky in (None, stream.to.replica):
+                waiting.remove(stream)
+                return stream
+        return None
+
+    def give_back(self, service: str, stream: Stream) -> None:
+        waiting = self._idle[service]
+        if len(waiting) >= MAX_KEPT or time.monotonic() - stream.opened_s > REUSE_S:
+            stream.close()
+            return
+        stream.is_used = True
+        waiting.append(stream)
+
+    def sweep(self) -> None:
+        """Closes those past their time."""
+        for service in list(self._idle):
+            oldest_s = time.monotonic() - REUSE_S
+            for stream in [each for each in self._idle[service] if each.opened_s < oldest_s]:
+                self._idle[service].remove(stream)
+                stream.close()
+            if not self._idle[service]:
+                del self._idle[service]
+
+    def close(self) -> None:
+        for waiting in self._idle.values():
+            for stream in waiting:
+                stream.close()
+        self._idle.clear()
+
+
+def _has_ended(stream: Stream) -> bool:
+    return stream.to.reader.at_eof() or stream.to.writer.is_closing()
