@@ -9,9 +9,12 @@ from formation_p2p.api.node import Node as Node
 from formation_p2p.api.planned_calls import python_call as python_call
 from formation_p2p.api.planned_calls import python_calls as python_calls
 from formation_p2p.api.reference import Reference as Reference
+from formation_p2p.api.service_client import ServiceClient as ServiceClient
+from formation_p2p.api.service_client import ServiceConnection as ServiceConnection
 from formation_p2p.api.sync import SyncNode as SyncNode
 from formation_p2p.api.sync_gang import SyncGang as SyncGang
 from formation_p2p.api.sync_job import SyncJob as SyncJob
+from formation_p2p.api.sync_service import SyncServiceClient as SyncServiceClient
 from formation_p2p.api.task_result import TaskResult as TaskResult
 from formation_p2p.core.discovery.trace import Step as Step
 from formation_p2p.core.discovery.trace import Trace as Trace
@@ -120,6 +123,8 @@ from formation_p2p.core.resources.capability import Limits as Limits
 from formation_p2p.core.resources.gpu import Gpu as Gpu
 from formation_p2p.core.resources.requirements import Requirements as Requirements
 from formation_p2p.core.resources.requirements import parse_requirements as parse_requirements
+from formation_p2p.core.services.messages import ServiceError as ServiceError
+from formation_p2p.core.services.view import ServicesView as ServicesView
 from formation_p2p.core.trust.experience import Experience as Experience
 from formation_p2p.core.trust.grants import Right as Right
 from formation_p2p.core.trust.grants import Rights as Rights

@@ -9,6 +9,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.api.breaking import Breaking
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import KIB
@@ -43,7 +44,7 @@ class OwnerStreams:
         self, rank: int, service: str, wait_s: float = WAIT_S
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises TunnelError, InvalidInput, NodeClosed."""
-        breaking = _Breaking()
+        breaking = Breaking()
 
         def broken(error: TunnelError) -> None:  # on the node's thread
             self._bridge.on_loop(partial(breaking.told, error))
@@ -114,28 +115,6 @@ class OwnerStreams:
         for server in self._servers:
             server.close()
         self._servers.clear()
-
-
-class _Breaking:
-    """Why a tunnel broke, for the reader of its stream, which may be made after that. The reader is
-    told in the very turn of the loop in which the news comes: the end of its socket is read no
-    earlier, and without the news it would be a clean end."""
-
-    __slots__ = ("_error", "_reader")
-
-    def __init__(self) -> None:
-        self._error: TunnelError | None = None
-        self._reader: asyncio.StreamReader | None = None
-
-    def told(self, error: TunnelError) -> None:
-        self._error = error
-        if self._reader is not None:
-            self._reader.set_exception(error)
-
-    def follow(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        if self._error is not None:
-            reader.set_exception(self._error)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

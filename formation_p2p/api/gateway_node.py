@@ -6,12 +6,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from formation_p2p.api.cluster_node import ClusterNode
 from formation_p2p.api.config import NodeConfig
+from formation_p2p.api.service_node import ServiceNode
 from formation_p2p.core.errors import NodeClosed
 
 
-class GatewayNode(ClusterNode):
+class GatewayNode(ServiceNode):
     """The part of `Node` that is about gateways."""
 
     def __init__(self, config: NodeConfig) -> None:

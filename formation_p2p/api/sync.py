@@ -17,6 +17,7 @@ from formation_p2p.api.reference import Reference
 from formation_p2p.api.sync_gang import gang_of
 from formation_p2p.api.sync_job import SyncJob, job_of
 from formation_p2p.api.sync_loop import Synchronous, SyncLoop, calls, made, waits
+from formation_p2p.api.sync_service import service_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.workload.blob import Blob
@@ -111,6 +112,8 @@ class SyncNode(Synchronous[Node], NodeBase):
     gateway = waits(Node.gateway)
     gang = made(Node.gang, gang_of)
     pool = waits(Node.pool)
+    service = made(Node.service, service_of)
+    services = waits(Node.services)
 
     @functools.wraps(Node.dask)
     def dask(self, *args: Any, **kwargs: Any) -> Any:

@@ -71,6 +71,7 @@ from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
+from formation_p2p.host.services.routing import ServiceRouting
 from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class Shell:
         self._shut_warning = ShutWarning(lambda: self.reached, self.do)
         self.service_reads = ServiceReads(self.feed)
         self._replica_host: ReplicaHost = NoReplicas(self.feed)
+        own = config.identity.peer_id, config.network, self.service_reads
+        self.services = ServiceRouting(stack, exchange, *own, self.do)
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -157,6 +160,7 @@ class Shell:
                 nursery.start_soon(self._look_around)
             self.exchange.watch(lambda here, gone: self.feed(events.BlobsChanged(here, gone)))
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self.services.run)
             if self.exchange.private is not None:
                 nursery.start_soon(self.exchange.private.serve)
             task_status.started()
@@ -198,6 +202,7 @@ class Shell:
         self.exchange.grant = network.grant
         if self.exchange.private is not None:
             self.exchange.private.remote.grant = network.grant
+        self.services.renewed(network)
         self.feed(events.Renewed(network))
 
     def do(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:

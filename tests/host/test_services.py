@@ -211,6 +211,7 @@ class Caller:
         except ServiceError as error:
             self.broken = error
         finally:
+            its.close()
             node.router.ended(stream)
 
 

@@ -17,7 +17,7 @@ class OpenNode(Node):
         self.config = config
 
     @property
-    def services(self) -> NodeServices:
+    def inside(self) -> NodeServices:
         return self._services
 
     @property

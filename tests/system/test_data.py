@@ -139,7 +139,7 @@ async def holders(node: OpenNode, blob: Blob) -> tuple[Contact, ...]:
         reported = shell.exchange.who_has(blob.cid)
         found.get_loop().call_soon_threadsafe(found.set_result, reported)
 
-    node.services.call(ask)
+    node.inside.call(ask)
     return await found
 
 
@@ -260,7 +260,7 @@ async def test_large_files_of_a_job_travel_by_content_and_are_held_until_it_is_o
         files = {"a": content, "small": b"x"}
         spec = ProcessSpec(("sh", "-c", "cat a small | wc -c"), files_in=files)
         job = await made.bob.submit([spec, spec], needs=SMALL)
-        holders = made.bob.services.blobs
+        holders = made.bob.inside.blobs
         assert holders.is_holder(job.job_id)
         assert (holders.durable_holders == {job.job_id}) is durable
         assert holders.used_bytes == len(content)
@@ -283,12 +283,12 @@ async def test_what_was_held_for_a_job_that_has_ended_is_released_by_the_next_li
         async with OpenNode.join(made.invite, **join) as carol:  # type: ignore[arg-type]
             job = await carol.submit(spec, needs=SMALL)
             await job
-            store = carol.services.blobs
+            store = carol.inside.blobs
             await until(lambda: not store.is_holder(job.job_id))
             store.hold(job.job_id, [], durable=True)  # as where it ended before that was noted
             store.hold("unknown", [], durable=True)
         async with OpenNode.join(made.invite, **join) as carol:  # type: ignore[arg-type]
-            assert carol.services.blobs.durable_holders == {"unknown"}
+            assert carol.inside.blobs.durable_holders == {"unknown"}
 
 
 async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
@@ -303,10 +303,10 @@ async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
         invite = invitation()
         async with OpenNode.join(invite, **join) as bob:
             job = await bob.submit(python_calls(price, [1, 2]), needs=SMALL)
-            assert bob.services.blobs.durable_holders == {job.job_id}
+            assert bob.inside.blobs.durable_holders == {job.job_id}
         (tmp_path / "project" / "priced.py").unlink()
         async with OpenNode.join(invite, **join) as bob:
-            store = bob.services.blobs
+            store = bob.inside.blobs
             (job,) = bob.jobs()
             assert store.durable_holders == {job.job_id}
             async with Node.join(invite, home=tmp_path / "alice", listen=LISTEN) as alice:
@@ -314,7 +314,7 @@ async def test_the_code_of_a_job_is_held_until_it_is_over_also_by_the_next_life(
                 assert [value_of(each) for each in await job] == [3, 6]
                 await until(lambda: not store.is_holder(job.job_id))
         async with OpenNode.join(invite, **join) as bob:
-            assert bob.services.blobs.durable_holders == frozenset()
+            assert bob.inside.blobs.durable_holders == frozenset()
 
 
 async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_a_job_that_cannot_be_submitted_holds_nothing(tmp_path: Path) -> N
         specs = [ProcessSpec(("true",), files_in={"a": bytes(MIB)}), ProcessSpec(("x" * 2,))]
         with pytest.raises(InvalidInput):
             await made.bob.submit(specs, needs="cpu=0.5,driver=python")
-        store = made.bob.services.blobs
+        store = made.bob.inside.blobs
         await until(lambda: not store._holders._held)
 
 

@@ -128,7 +128,7 @@ async def refers(bob: OpenNode, mallory: OpenNode) -> None:
     # A peer that has come to know a name gets nothing from the worker that has the content.
     assert table.parcel.blob is not None
     of_bob = Parcel(pickle.dumps(((1,), {})), references=(table.parcel,))
-    claimed = replace(table.parcel.blob, owner=mallory.services.contact)
+    claimed = replace(table.parcel.blob, owner=mallory.inside.contact)
     as_own = replace(of_bob, references=(replace(table.parcel, blob=claimed),))
     kinds = []
     for parcel in (of_bob, as_own):
@@ -168,4 +168,4 @@ async def test_120_calls_with_arrays_leave_nothing_behind(small: SmallNetwork) -
 
 
 def held_by(small: SmallNetwork) -> int:
-    return len(small.bob.services.packer.blobs)
+    return len(small.bob.inside.packer.blobs)

@@ -69,7 +69,7 @@ async def test_arrays_come_back_by_the_memory_of_this_machine(small: SmallNetwor
         assert [int(value_of(result)["array"][1]) for result in ended] == [3, 4]
         texts = await small.bob.map(texts_of, [10, 60_000], needs=NEEDS)
         assert texts == [texts_of(10), texts_of(60_000)]
-        await until(lambda: len(small.alice.services.packer.blobs) == 0)
+        await until(lambda: len(small.alice.inside.packer.blobs) == 0)
 
 
 async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_arrays_come_back_over_the_network(tmp_path: Path) -> None:
         assert [each["array"][0] for each in results] == list(range(5))
         (big,) = await apart.bob.map(lambda n: np.ones(n), [MIB], needs=NEEDS)
         assert big.sum() == MIB
-        await until(lambda: len(apart.alice.services.packer.blobs) == 0)
+        await until(lambda: len(apart.alice.inside.packer.blobs) == 0)
 
 
 async def test_what_is_larger_than_allowed_stays_with_its_worker(small: SmallNetwork) -> None:
@@ -101,14 +101,14 @@ async def test_what_is_larger_than_allowed_stays_with_its_worker(small: SmallNet
         with pytest.raises(ResultTooLarge) as of:
             value_of(result)
         (blob,) = Parcel.decode(of.value.record).blobs
-        small.alice.services.packer.blobs.release(blob.name)
+        small.alice.inside.packer.blobs.release(blob.name)
         with pytest.raises(FormationError, match="does not have it"):
             await bob.fetch_result(of.value)
 
 
 async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwork) -> None:
     """The first is there when it is told, and gone when it is fetched: the call runs again."""
-    blobs = small.alice.services.packer.blobs
+    blobs = small.alice.inside.packer.blobs
     kept = blobs.adopt
     dropped: list[bytes] = []
 
@@ -143,8 +143,8 @@ async def test_results_that_are_lost_or_garbage_or_not_wanted(small: SmallNetwor
             assert value["array"][0] == 0
             break
         gc.collect()
-        await until(lambda: len(small.alice.services.packer.blobs) == 0)
-        await until(lambda: gc.collect() >= 0 and small.bob.services.arrivals.unread_bytes == 0)
+        await until(lambda: len(small.alice.inside.packer.blobs) == 0)
+        await until(lambda: gc.collect() >= 0 and small.bob.inside.arrivals.unread_bytes == 0)
 
 
 @contextmanager

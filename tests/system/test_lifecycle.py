@@ -70,6 +70,8 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "renew": lambda node: node.renew(),
     "report_wrong": lambda node: node.report_wrong("a peer"),
     "run": lambda node: node.run(["true"]),
+    "service": lambda node: node.service("a-service"),
+    "services": lambda node: node.services(),
     "story": lambda node: node.story("a task"),
     "submit": lambda node: node.submit(TRUE),
     "trust": lambda node: node.trust(),

@@ -20,11 +20,12 @@ NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed Part Partition Place 
 PlannedTask Policy Pool Preempted ProcessResult ProcessSpec Profile PythonCall Quota Ranked Rate
 Recompute Recovery Reference Refusal RelayFor RelaySettings RemoteError RemoteTraceback Repartition
 Repartitioned Replace Report Requirements ResultTooLarge Retention RetryReason Right Rights
-RoundTrip Scope ScopeShares Score Scored Silent Spread Stage Standing StateError Step StoryEntry
-StoryStep Succeeded SyncGang SyncJob SyncNode TakeOver TaskBegan TaskCancelled TaskFailed TaskGaveUp
-TaskOptions TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved
-TaskSucceeded TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable
-Unplaceable Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive
+RoundTrip Scope ScopeShares Score Scored ServiceClient ServiceConnection ServiceError ServicesView
+Silent Spread Stage Standing StateError Step StoryEntry StoryStep Succeeded SyncGang SyncJob
+SyncNode SyncServiceClient TakeOver TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskOptions
+TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved TaskSucceeded
+TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable Unplaceable
+Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive
 parse_policy parse_requirements partition python_call python_calls rank_by_xor rendezvous
 repartition responsible restored value_of
 """

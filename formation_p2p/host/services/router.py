@@ -92,7 +92,7 @@ class Router:
         self._me = me
         self._server = server
         self._grant = grant
-        self._directory = directory
+        self.directory = directory
         self._spawn = spawn
         self._rng = rng
         self._known: dict[str, _Known] = {}  # the one asked for last at the end
@@ -197,7 +197,7 @@ class Router:
         is_read = known.reading.locked()
         async with known.reading:
             if not is_read:
-                found = await self._directory.read(service)
+                found = await self.directory.read(service)
                 known.route.read(found, trio.current_time())
                 if found is not None:
                     known.balancer.listed(found.replicas)

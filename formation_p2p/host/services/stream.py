@@ -88,7 +88,8 @@ async def serve_caller(
 ) -> None:
     """At the caller's: until both ways have ended, or the program at the other end of `end` has
     left; then the replica is told. `answered` is told how long each first byte took that follows
-    what the caller says. Raises ServiceError where the stream breaks."""
+    what the caller says. Raises ServiceError where the stream breaks. `end` is to be closed then,
+    once its reader knows why."""
     asked_s: list[float] = []  # when the caller began to say what is not answered yet
 
     def said() -> None:
@@ -107,17 +108,16 @@ async def serve_caller(
         nursery.cancel_scope.cancel()
 
     over = trio.Event()
-    with end:
-        try:
-            async with trio.open_nursery() as watching:
-                watching.start_soon(watch, watching)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_say, end, stream, said)
-                    await _hear(stream, end, heard)
-                over.set()
-                watching.cancel_scope.cancel()
-        except* ServiceError as broken:
-            raise _only(broken) from None
+    try:
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch, watching)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_say, end, stream, said)
+                await _hear(stream, end, heard)
+            over.set()
+            watching.cancel_scope.cancel()
+    except* ServiceError as broken:
+        raise _only(broken) from None
 
 
 def _only(group: BaseExceptionGroup[ServiceError]) -> ServiceError:

@@ -1,0 +1,37 @@
+"""The services of a network as of one read: the catalog, what runs of it, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from formation_p2p.core.services.catalog import Gap, gaps
+from formation_p2p.core.services.claim import Claim, ClaimState
+from formation_p2p.core.services.events import ServicesRead
+from formation_p2p.core.services.spec import ServiceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesView:
+    """`replicas` are the claims of workers, also of those that are starting or about to stop.
+    `gaps` say of each service how it is covered, the worst first; the services `unknown` are left
+    out there, since no peer answered that keeps their claims. Without `was_heard` not even the
+    catalog could be read: it is as this node remembers it."""
+
+    catalog: tuple[ServiceSpec, ...]
+    replicas: tuple[Claim, ...]
+    gaps: tuple[Gap, ...]
+    unknown: tuple[str, ...] = ()
+    was_heard: bool = True
+
+    def of(self, service: str) -> tuple[Claim, ...]:
+        """The replicas of one."""
+        return tuple(each for each in self.replicas if each.service == service)
+
+
+def view_of(read: ServicesRead) -> ServicesView:
+    catalog = tuple(each.spec for each in read.catalog if not each.spec.withdrawn)
+    replicas = tuple(each.claim for each in read.claims if each.claim.state is not ClaimState.GONE)
+    ready = Counter(each.service for each in replicas if each.state is ClaimState.READY)
+    known = [spec for spec in catalog if spec.name not in read.unknown]
+    return ServicesView(catalog, replicas, gaps(known, ready), read.unknown, read.heard)

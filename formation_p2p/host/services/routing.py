@@ -1,0 +1,96 @@
+"""What a node has of services: streams to those of the network, and streams to its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.services.balancer import Replica
+from formation_p2p.core.services.claim import ClaimState
+from formation_p2p.core.services.events import ServicesRead
+from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.host.net.logged import logged
+from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
+from formation_p2p.host.services.directory import Listing
+from formation_p2p.host.services.reads import ServiceReads
+from formation_p2p.host.services.router import Router
+
+if TYPE_CHECKING:
+    from formation_p2p.host.blobs.exchange import Exchange
+    from formation_p2p.host.net.stack import Stack
+
+# Those that take requests. One that drains does until it stops.
+_SERVING = (ClaimState.READY, ClaimState.DRAINING)
+
+
+class ServiceRouting:
+    """Of one node: `server` is for its own replicas, `router` for those of all."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        exchange: Exchange,
+        me: PeerId,
+        network: Network,
+        reads: ServiceReads,
+        do: Callable[..., None],
+    ) -> None:
+        """Make it before the stack runs. `do` runs a task beside it, which must not raise."""
+
+        def spawn(task: Callable[[], Awaitable[None]]) -> None:
+            do(logged, task)
+
+        self._circles = Circles(me, network)
+        self.server = ServiceServer(exchange.admit, self._circles.scope_of)
+        stack.served.by_protocol[PROTOCOL] = self.server.accept
+        rng = random.Random(random.SystemRandom().getrandbits(128))
+        directory = ClaimDirectory(reads)
+        grant = partial(getattr, exchange, "grant")
+        self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
+
+    def renewed(self, network: Network) -> None:
+        """This node has another grant."""
+        self._circles.moved(network)
+
+    async def run(self) -> None:
+        await self.router.hang_ups.run()
+
+
+class ClaimDirectory:
+    """Reads the claims of a service in the DHT."""
+
+    def __init__(self, reads: ServiceReads) -> None:
+        self._reads = reads
+
+    async def read(self, service: str) -> Listing | None:
+        return listed(service, await self._reads.read(service))
+
+
+def listed(service: str, found: ServicesRead) -> Listing | None:
+    """What was read of it; None where that says nothing."""
+    if service in found.unknown:
+        return None
+    claims = [
+        each.claim
+        for each in found.claims
+        if each.claim.service == service and each.claim.state in _SERVING
+    ]
+    specs = [each.spec for each in found.catalog if each.spec.name == service]
+    is_known = bool(claims) or any(not each.withdrawn for each in specs)
+    if not is_known and not found.heard:
+        return None
+    replicas = tuple(
+        Replica(
+            each.peer_id,
+            each.capacity,
+            each.outstanding,
+            is_draining=each.state is ClaimState.DRAINING,
+        )
+        for each in claims
+    )
+    contacts = {each.peer_id: Contact(each.peer_id, each.addresses) for each in claims}
+    return Listing(replicas, contacts, is_known)
