@@ -71,7 +71,7 @@ class Announcer:
         self._rng = rng
         self._parameters = parameters
         self._beta = dht.parameters.beta
-        self._buckets = tuple(buckets)
+        self.buckets = tuple(buckets)
         self._memberships: dict[str, ShardMembership] = {}
         self.publications: dict[bytes, Publication] = {}
         self._signed: SignedProfile | None = None
@@ -94,7 +94,7 @@ class Announcer:
     def start(self, now: Moment) -> None:
         own_name, self._signed = value_name(self._own.peer_id), None
         self.publications = {own_name: Publication(own_name)}
-        self._memberships = {x: ShardMembership(x, self._parameters) for x in self._buckets}
+        self._memberships = {x: ShardMembership(x, self._parameters) for x in self.buckets}
         self._plan(now)
         self._flush_s = now.mono_s + self._parameters.start_s
         self._locate("store", own_name, None, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from formation_p2p.core.dht.rpc import DhtEvent
 from formation_p2p.core.dispatch.fetch import CheckpointEvent, FetchEvent
@@ -64,6 +64,10 @@ class Serve:
     used: tuple[tuple[str, str, Used], ...] = ()
     permissive: bool = False
     shares: ScopeShares = EVERYTHING
+
+    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Serve:
+        """With more labels, or other values of them."""
+        return replace(self, labels=tuple({**dict(self.labels), **dict(labels)}.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.gang.parameters import GangParameters
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.peer.story import StoryParameters
+from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.trust.parameters import TrustParameters
 
 
@@ -23,6 +24,7 @@ class PeerParameters:
     lease: LeaseParameters = field(default_factory=LeaseParameters)
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     gang: GangParameters = field(default_factory=GangParameters)
+    services: ServiceParameters = field(default_factory=ServiceParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)
     story: StoryParameters = field(default_factory=StoryParameters)
     # Have this node's grant renewed where one with the root's key is online.

@@ -105,7 +105,17 @@ class Peer:
         self._finder = Finder(
             self.dht, network.network_id, self._context.labels, parameters.discovery
         )
-        self.services = Services(shelf)
+        self.services = Services.of(
+            identity,
+            self.dht,
+            self._finder,
+            shelf,
+            rng,
+            parameters.services,
+            lambda: self._own or Contact(identity.peer_id),
+            lambda: self.network.grant,
+            lambda: self.worker if self.grant.may_work else None,
+        )
         self.scheduler = Scheduler(
             self._finder,
             self.lessee,
@@ -183,6 +193,7 @@ class Peer:
         self.lessee.validate()
         self.scheduler.validate()
         self.gangs.validate()
+        self.services.validate()
         if self.worker is not None:
             self.worker.validate()
 
@@ -222,6 +233,8 @@ class Peer:
                 return self.scheduler.fetch_ended(event, now)
             case ServiceRequest():
                 self.services.handle(event, now)
+                if self.worker is not None and self.services.labels:
+                    self.worker.labelled(self.services.labels, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():
@@ -233,6 +246,7 @@ class Peer:
                 return self._tick(now)
             case events.Joined(addresses, gates, remembered):
                 self._own = Contact(self._identity.peer_id, addresses)
+                self.services.begin(now)
                 self.dht.moved(addresses, now)
                 self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
                 self.scheduler.licensed(self.grant.expires_unix_s, now)
@@ -283,6 +297,7 @@ class Peer:
             return  # `Joined` tells where we are by then
         self._own = Contact(self._identity.peer_id, event.announced)
         self.dht.moved(event.direct, now)
+        self.services.moved(now)
         if self.worker is not None:
             self.worker.moved(self._own, now)
 
@@ -332,7 +347,7 @@ class Peer:
             self._identity,
             self._own,
             self.network,
-            self._serve,
+            self._serve.labelled(self.services.labels),
             self.dht,
             self._membership,
             self._circles,
@@ -365,6 +380,7 @@ class Peer:
             return []
         self._leaving = True
         self.gangs.leave()
+        self.services.stop(now)
         effects: list[PeerEffect] = [*self.scheduler.leave()]
         self.lessee.leave("leave")
         if self.worker is not None:

@@ -26,6 +26,8 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
 from formation_p2p.core.refusals import GrantEnded
+from formation_p2p.core.resources.fits import fits_now
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.network import Circles, Membership, Network
 from formation_p2p.core.workload.blob import Cid
@@ -95,7 +97,7 @@ class Worker:
             round_trips.rtt_us,
             parameters.lease,
         )
-        buckets = buckets_of(serve.capability, dict(serve.labels), serve.drivers)
+        buckets = self._buckets()
         self._ttl_s = parameters.discovery.ttl_s
         self.announcer = Announcer(
             own,
@@ -107,6 +109,36 @@ class Worker:
             rng,
             parameters.discovery,
         )
+
+    def _buckets(self) -> tuple[str, ...]:
+        serve = self._serve
+        return buckets_of(serve.capability, dict(serve.labels), serve.drivers)
+
+    def labelled(self, labels: tuple[tuple[str, str], ...], now: Moment) -> None:
+        """This worker is to be found by these labels too."""
+        serve = self._serve.labelled(labels)
+        if serve != self._serve and not self._is_left:
+            self._serve = serve
+            self.announcer.pause(now)
+            self.announcer.buckets = self._buckets()
+            if not self._is_paused:
+                self.announcer.start(now)
+
+    def suits(self, needs: Requirements) -> bool:
+        """Whether this machine meets the needs of a replica, and has room for it now."""
+        serve = self._serve
+        has = needs, serve.capability, dict(serve.labels), serve.drivers
+        return fits_now(*has, self.lessor.ledger.free) is None
+
+    def set_aside(self, name: str, needs: Requirements, now: Moment) -> bool:
+        """Reserve what a replica needs; whether there was room."""
+        done = self.lessor.ledger.set_aside(f"service {name}", needs)
+        self.announcer.changed(self.lessor.ledger.free, now)
+        return done
+
+    def give_back(self, name: str, now: Moment) -> None:
+        self.lessor.ledger.release(f"service {name}")
+        self.announcer.changed(self.lessor.ledger.free, now)
 
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""

@@ -214,6 +214,7 @@ class Ledger:
         self._claims = claims
         self._free = idle(capability)
         self._reservations: dict[str, Reservation] = {}
+        self._aside: set[str] = set()
 
     @property
     def free(self) -> Capacity:
@@ -269,14 +270,25 @@ class Ledger:
     def release(self, reservation_id: str) -> bool:
         """Gives back exactly what was taken; False for an unknown id."""
         reservation = self._reservations.pop(reservation_id, None)
+        self._aside.discard(reservation_id)
         if reservation is not None:
             self._free = _moved(self._free, reservation, +1)
         return reservation is not None
 
+    def set_aside(self, reservation_id: str, needs: Requirements) -> bool:
+        """Reserve what is not to be leased, until `release`; whether there was room."""
+        if not isinstance(self.reserve(reservation_id, needs), Reservation):
+            return False
+        self._aside.add(reservation_id)
+        return True
+
     def validate(self, held: Collection[str]) -> None:
         """Raises InvariantBroken where what is free and what is reserved do not add up to what
-        there is, or where the ids of the reservations are not those `held`."""
-        ensure(self._reservations.keys() == set(held), "the ledger reserves for other leases")
+        there is, or where the ids of the reservations are not those `held` and set aside."""
+        ensure(
+            self._reservations.keys() == {*held, *self._aside},
+            "the ledger reserves for other leases",
+        )
         whole = self._free
         for reservation in self._reservations.values():
             whole = _moved(whole, reservation, +1)

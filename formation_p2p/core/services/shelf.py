@@ -90,13 +90,13 @@ class Shelf:
         network_id: bytes,
         admits_work: Admit,
         admits_services: Admit,
-        kept: Callable[[SignedClaim], None] = lambda signed: None,
     ) -> None:
-        self._network_id = network_id
+        self.network_id = network_id
         self._admits_work = admits_work
         self._admits_services = admits_services
-        self._kept = kept
+        self.kept: Callable[[SignedClaim], None] = lambda signed: None
         self._catalog_name = catalog_name(network_id)
+        self._since_s = float("inf")
         self.catalog = Catalog()
         self._claims: dict[bytes, dict[PeerId, SignedClaim]] = {}
 
@@ -108,7 +108,7 @@ class Shelf:
         """A claim that anyone sent for this name, also one that is history. Raises BadRecord."""
         signed = open_claim(raw, now.unix_s, late_s=HISTORY_S)
         claim = signed.claim
-        if claims_name(self._network_id, claim.service) != name:
+        if claims_name(self.network_id, claim.service) != name:
             raise BadRecord(f"a claim of {claim.service} under the name of another service")
         # A grant that has ended since does not make a claim of before untrue.
         then = now._replace(unix_s=min(now.unix_s, float(claim.issued_unix_s)))
@@ -150,7 +150,7 @@ class Shelf:
                 return False
             del claims[stale.claim.peer_id]
         claims[author] = signed
-        self._kept(signed)
+        self.kept(signed)
         return True
 
     def claims(self, name: bytes, now: Moment) -> list[SignedClaim]:
@@ -163,8 +163,10 @@ class Shelf:
         return sorted(kept, key=lambda each: (-each.claim.issued_unix_s, each.claim.peer_id))
 
     def providers(self, request: kad.GetProviders, now: Moment) -> kad.Providers:
-        """The count is of all that is kept: with nothing else in the reply it is what the asker
-        knows already."""
+        """The count is of all that is kept: of specs with nothing else in the reply it is what the
+        asker knows already. Of claims it says as well for how many seconds they have been kept
+        here, as those that are settled: who has kept them for long and has none tells that there
+        are none."""
         query = request.query or kad.ProviderQuery(Key(0), b"", kad.MAX_RECORDS)
         if request.name.startswith(CLAIMS_PREFIX):
             claims = self.claims(request.name, now)
@@ -172,7 +174,7 @@ class Shelf:
                 kad.Provider(Contact(each.claim.peer_id), each.raw) for each in claims
             )
             found = tuple(providers)[: query.limit]
-            return kad.Providers(found, (), kad.ShardCount(len(claims)))
+            return kad.Providers(found, (), kad.ShardCount(len(claims), self._age_s(now)))
         if request.name != self._catalog_name:
             return kad.Providers(())
         count = kad.ShardCount(len(self.catalog.specs))
@@ -189,6 +191,13 @@ class Shelf:
         """A spec by its digest."""
         specs = self.catalog.specs.values()
         return next((each.raw for each in specs if SPEC_PREFIX + each.digest == name), None)
+
+    def begin(self, now: Moment) -> None:
+        """Others may write here from now on."""
+        self._since_s = min(self._since_s, now.mono_s)
+
+    def _age_s(self, now: Moment) -> int:
+        return int(max(0.0, min(now.mono_s - self._since_s, HISTORY_S)))
 
     def expire(self, now: Moment) -> None:
         self.catalog.expire(now.unix_s)

@@ -1,0 +1,155 @@
+"""Knowing the catalog: reading what its holders have, and giving them what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.operations import Answer, Asked, Searched
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import BadRecord
+from formation_p2p.core.keyspace import KEY_BITS, Key
+from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.services.events import ServiceStep, SpecPublished
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.names import asking, catalog_name
+from formation_p2p.core.services.shelf import counts_more
+from formation_p2p.core.services.signed_spec import SignedSpec
+
+
+class CatalogReader:
+    """Of a worker it reads again and again, once `start` was called. `learnt` is called where the
+    catalog has changed."""
+
+    def __init__(self, means: Means, learnt: Callable[[Moment], None]) -> None:
+        self._means = means
+        self._learnt = learnt
+        self._name = catalog_name(means.network_id)
+        self._due_s = float("inf")
+        self._located = False
+
+    def start(self, now: Moment) -> None:
+        self._due_s = min(self._due_s, now.mono_s + self._means.rng.random())
+
+    def stop(self) -> None:
+        self._due_s = float("inf")
+
+    def tick(self, now: Moment) -> None:
+        if now.mono_s >= self._due_s:
+            self._due_s = float("inf")
+            self.read(now, self._again)
+
+    def next_timeout(self) -> float:
+        return self._due_s
+
+    def read(self, now: Moment, then: Callable[[bool, Moment], None], width: int = 1) -> None:
+        """`then` gets whether any holder answered; what it has is known by then."""
+        if not self._located:
+            self._locate(now, lambda now: self._ask(now, then, width))
+        else:
+            self._ask(now, then, width)
+
+    def publish(self, signed: SignedSpec, now: Moment) -> None:
+        """Ends in SpecPublished."""
+        means = self._means
+        try:
+            means.shelf.open_spec(signed.raw, now)
+        except BadRecord as error:
+            self._published(signed, 0, str(error))
+            return
+        if not means.shelf.catalog.take(signed):
+            why = "a newer version is known; publish one with a higher version"
+            self._published(signed, 0, why)
+            return
+        self._learnt(now)
+        self._locate(now, lambda now: self._put(signed, now))
+
+    def _put(self, signed: SignedSpec, now: Moment) -> None:
+        means = self._means
+        put = kad.PutValue(self._name, signed.raw)
+        asked = [(contact, put) for contact in means.holders.nearest(self._name, now)]
+        then = partial(self._stored, signed)
+        means.inquiries.ask(asked, now, "publish", then, len(asked))
+
+    def _stored(self, signed: SignedSpec, ended: Asked, now: Moment) -> None:
+        self._means.holders.answered(self._name, ended.answers, now)
+        stored = len(ended.good)
+        why = "" if stored else "no peer took it; is this node connected?"
+        self._published(signed, stored, why)
+        if stored:
+            why = f"version {signed.spec.version}, at {stored} peers"
+            self._means.emit(signed.spec.name, 0, ServiceStep.PUBLISHED, why, now)
+
+    def _published(self, signed: SignedSpec, stored: int, why: str) -> None:
+        told = SpecPublished(signed.digest, stored, why, cause="publish")
+        self._means.effects.append(told)
+
+    def _again(self, answered: bool, now: Moment) -> None:
+        ours = self._means.parameters
+        every_s = ours.catalog_s + ours.catalog_node_s * self._means.dht_size()
+        if not answered:
+            self._located = False
+            every_s = ours.catalog_retry_s
+        spread = 0.8 + 0.4 * self._means.rng.random()
+        self._due_s = now.mono_s + min(every_s, ours.max_catalog_s) * spread
+
+    def _locate(self, now: Moment, then: Callable[[Moment], None]) -> None:
+        def located(ended: Searched[SignedProfile], now: Moment) -> None:
+            self._located = bool(ended.closest)
+            self._means.holders.found(self._name, ended.closest)
+            then(now)
+
+        width = self._means.parameters.holders
+        self._means.inquiries.search(kad.FindNode(self._name), now, "catalog", located, width)
+
+    def _ask(self, now: Moment, then: Callable[[bool, Moment], None], width: int) -> None:
+        means = self._means
+        holders = means.holders.nearest(self._name, now)
+        others = [each for each in holders if each.peer_id != means.peer_id] or list(holders)
+        chosen = means.rng.sample(others, min(width, len(others)))
+        target = Key(means.rng.getrandbits(KEY_BITS))
+        request = asking(self._name, kad.MAX_RECORDS, target, means.shelf.catalog.hash)
+        answered = partial(self._answered, then)
+        asked: list[tuple[Contact, kad.Query | kad.PutValue]]
+        asked = [(contact, request) for contact in chosen]
+        means.inquiries.ask(asked, now, "catalog", answered, width)
+
+    def _answered(self, then: Callable[[bool, Moment], None], ended: Asked, now: Moment) -> None:
+        means = self._means
+        means.holders.answered(self._name, ended.answers, now)
+        before = means.shelf.catalog.hash
+        for answer in ended.good:
+            self._merge(answer, now)
+        if means.shelf.catalog.hash != before:
+            self._learnt(now)
+        then(bool(ended.good), now)
+
+    def _merge(self, answer: Answer, now: Moment) -> None:
+        """Take what a holder has, and give it what it lacks, or has an older version of."""
+        means, reply = self._means, answer.reply
+        if not isinstance(reply, kad.Providers) or reply.count is None:
+            return
+        if not reply.providers and reply.count.members == len(means.shelf.catalog.specs):
+            return  # it knows the same
+        theirs: dict[str, SignedSpec] = {}
+        for provider in reply.providers:
+            try:
+                signed = means.shelf.open_spec(provider.profile, now)
+            except BadRecord:
+                continue
+            theirs[signed.spec.name] = signed
+            means.shelf.catalog.take(signed)
+        if reply.count.members > len(reply.providers):
+            return  # a part of it alone: what is not in it may be there
+        puts = [
+            (answer.to, kad.PutValue(self._name, ours.raw))
+            for name, ours in means.shelf.catalog.specs.items()
+            if name not in theirs or counts_more(ours, theirs[name])
+        ]
+        if puts:
+            means.inquiries.ask(puts, now, "read repair", _ignored, len(puts))
+
+
+def _ignored(ended: Asked, now: Moment) -> None:
+    pass

@@ -1,0 +1,279 @@
+"""Filling a slot that is free: wait one's turn, read, probe, claim, settle, read again, start.
+
+All workers reckon alike who is next, from the distance of their keys to the slot's. Whoever is
+nearest comes first, and the others find the slot taken when their turn comes. A read that a
+majority of the holders did not answer says nothing, and nothing follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from formation_p2p.core.dht.operations import Asked
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.services.claim import CLAIM_TTL_S, Claim, ClaimState, wins
+from formation_p2p.core.services.events import ServiceStep
+from formation_p2p.core.services.holding import Holding
+from formation_p2p.core.services.means import Means, Reading
+from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.signed_spec import SignedSpec
+
+
+class Stage(StrEnum):
+    """How far an attempt to fill a slot is."""
+
+    WAITING = "waiting"
+    READING = "reading"
+    PROBING = "probing"
+    CLAIMING = "claiming"
+    SETTLING = "settling"
+    CHECKING = "checking"
+    OVER = "over"
+
+
+# What each event leads to. `taken`: another has the slot, or nothing is known of it.
+STAGES: Final[dict[str, dict[Stage, Stage]]] = {
+    "due": {Stage.WAITING: Stage.READING, Stage.SETTLING: Stage.CHECKING},
+    "probe": {Stage.READING: Stage.PROBING},
+    "free": {
+        Stage.READING: Stage.CLAIMING,
+        Stage.PROBING: Stage.CLAIMING,
+        Stage.CHECKING: Stage.OVER,
+    },
+    "voted": {Stage.CLAIMING: Stage.SETTLING},
+    "taken": {stage: Stage.OVER for stage in Stage if stage is not Stage.OVER},
+}
+# Probes of one that does not answer: a packet may be lost.
+PROBES: Final = 2
+
+
+@dataclass(slots=True)
+class Attempt:
+    """`doubted` are claims whose authors do not answer, by the sequence of the claim."""
+
+    signed: SignedSpec
+    slot: int
+    due_s: float
+    cause: str
+    doubted: dict[PeerId, int] = field(default_factory=dict)
+    stage: Stage = Stage.WAITING
+    probes: int = 0
+
+    @property
+    def service(self) -> str:
+        return self.signed.spec.name
+
+    def move(self, event: str) -> bool:
+        stage = STAGES[event].get(self.stage)
+        if stage is not None:
+            self.stage = stage
+        return stage is not None
+
+
+class Filler:
+    """`may_run` says whether this worker would take a service now, `wanted` how many replicas it
+    is to have."""
+
+    def __init__(
+        self,
+        means: Means,
+        holding: Holding,
+        may_run: Callable[[SignedSpec], bool],
+        wanted: Callable[[SignedSpec, Moment], int],
+    ) -> None:
+        self._means = means
+        self._holding = holding
+        self._may_run = may_run
+        self._wanted = wanted
+        self._attempts: dict[str, Attempt] = {}  # at most one for each service
+
+    def __contains__(self, service: str) -> bool:
+        return service in self._attempts
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def suspect(self, claim: Claim, rank: int, now: Moment) -> None:
+        """The holder of a slot does not answer its guardian, which is the next but `rank`."""
+        self.consider(claim.service, now, {claim.peer_id: claim.sequence}, rank)
+
+    def consider(
+        self,
+        service: str,
+        now: Moment,
+        doubted: Mapping[PeerId, int] = {},
+        rank: int | None = None,
+    ) -> None:
+        """Begin to fill a slot, if one seems free that this worker may fill."""
+        signed = self._means.spec(service)
+        if signed is None or not self._may_run(signed):
+            return
+        attempt = self._attempts.get(service)
+        known = dict(doubted) if attempt is None else {**attempt.doubted, **doubted}
+        free = self._free(signed, now, known)
+        if not free:
+            if attempt is not None and attempt.stage is Stage.WAITING:
+                self._end(attempt)
+            return
+        ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
+        slot = min(free, key=lambda each: (ranks[each], each))
+        due_s = now.mono_s + self._wait_s(ranks[slot] if rank is None else rank)
+        if attempt is None:
+            cause = "a guardian's" if rank is not None else "a read"
+            self._attempts[service] = Attempt(signed, slot, due_s, cause, known)
+        elif attempt.stage is Stage.WAITING and due_s < attempt.due_s:
+            attempt.slot, attempt.due_s, attempt.doubted = slot, due_s, known
+
+    def drop(self, service: str) -> None:
+        """The service is not to be run here any more."""
+        attempt = self._attempts.get(service)
+        if attempt is not None:
+            self._end(attempt)
+
+    def tick(self, now: Moment) -> None:
+        for attempt in list(self._attempts.values()):
+            if now.mono_s < attempt.due_s:
+                continue
+            stage = attempt.stage
+            attempt.due_s = float("inf")
+            if not attempt.move("due"):
+                continue
+            if stage is Stage.WAITING:
+                then = partial(self._read, attempt)
+                self._means.look_up_and_read(attempt.service, now, "confirm", then)
+            else:
+                then = partial(self._checked, attempt)
+                self._means.read(attempt.service, now, "check", then)
+
+    def next_timeout(self) -> float:
+        return min((each.due_s for each in self._attempts.values()), default=float("inf"))
+
+    # -- one attempt ----------------------------------------------------------------------------
+
+    def _free(self, signed: SignedSpec, now: Moment, doubted: Mapping[PeerId, int]) -> list[int]:
+        wanted, sight = self._wanted(signed, now), self._means.sight(signed.spec.name)
+        return list(sight.free(wanted, now.unix_s, signed.spec.version, doubted))
+
+    def _wait_s(self, rank: int) -> float:
+        ours = self._means.parameters
+        busy = len(self._holding) * ours.held_s
+        jitter_s = ours.jitter_s * self._means.rng.random()
+        return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
+
+    def _still_free(self, attempt: Attempt, now: Moment) -> bool:
+        """Whether the slot is free, as far as is known; else the attempt is over."""
+        free = attempt.slot in self._free(attempt.signed, now, attempt.doubted)
+        if self._attempts.get(attempt.service) is not attempt:
+            return False
+        if not free or not self._may_run(attempt.signed):
+            self._end(attempt)
+            return False
+        return True
+
+    def _read(self, attempt: Attempt, reading: Reading, now: Moment) -> None:
+        if not reading.sound:
+            self._end(attempt)  # nothing is known; whoever looks next begins anew
+            return
+        if not self._still_free(attempt, now):
+            return
+        if self._is_unheard_of(attempt, reading, now):
+            self._end(attempt)
+            return
+        self._probe(attempt, now)
+
+    def _is_unheard_of(self, attempt: Attempt, reading: Reading, now: Moment) -> bool:
+        """Whether there may be a holder of whom the peers asked cannot know: they are new, and the
+        service is not."""
+        if reading.is_old or self._means.sight(attempt.service).claims:
+            return False
+        return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
+
+    def _probe(self, attempt: Attempt, now: Moment) -> None:
+        """Ask those whose claims of the slot have expired, or claim it."""
+        sight = self._means.sight(attempt.service)
+        silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
+        if not silent or attempt.probes >= PROBES:
+            self._claim(attempt, now)
+            return
+        if attempt.stage is Stage.READING:
+            attempt.move("probe")
+        attempt.probes += 1
+        request = asking(self._means.name(attempt.service), self._means.parameters.max_claims)
+        asked = [(Contact(claim.peer_id, claim.addresses), request) for claim in silent]
+        then = partial(self._probed, attempt)
+        self._means.inquiries.ask(asked, now, "probe", then, len(asked))
+
+    def _probed(self, attempt: Attempt, ended: Asked, now: Moment) -> None:
+        self._means.take(attempt.service, ended.answers, now)
+        for answer in ended.good:  # it is there, and if it runs the service it has said so
+            known = self._means.sight(attempt.service).claims.get(answer.to.peer_id)
+            if known is not None and not known.claim.is_fresh(now.unix_s):
+                attempt.doubted[answer.to.peer_id] = known.claim.sequence
+        if self._still_free(attempt, now):
+            self._probe(attempt, now)
+
+    def _claim(self, attempt: Attempt, now: Moment) -> None:
+        means, signed = self._means, attempt.signed
+        attempt.move("free")
+        means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
+        epoch = means.sight(attempt.service).epoch(attempt.slot) + 1
+        quorum = means.holders.quorum(now)
+        then = partial(self._claimed, attempt, quorum)
+        if not self._holding.claim(signed, attempt.slot, epoch, now, then, quorum):
+            self._end(attempt)
+
+    def _claimed(self, attempt: Attempt, quorum: int, ended: Asked, now: Moment) -> None:
+        if self._attempts.get(attempt.service) is not attempt:
+            return
+        if len(ended.good) < quorum:
+            self._yield(attempt, now, "too few peers took the claim")
+            return
+        attempt.move("voted")
+        attempt.due_s = now.mono_s + self._means.parameters.settle_s
+        self._means.emit(attempt.service, attempt.slot, ServiceStep.CLAIMED, attempt.cause, now)
+
+    def _checked(self, attempt: Attempt, reading: Reading, now: Moment) -> None:
+        if self._attempts.get(attempt.service) is not attempt:
+            return
+        if not reading.sound:
+            self._yield(attempt, now, "too few peers answer")
+            return
+        other = self._other(attempt, now)
+        if other is not None:
+            self._yield(attempt, now, "another has the slot", other.peer_id)
+            return
+        attempt.move("free")
+        del self._attempts[attempt.service]
+        self._holding.start(attempt.service, now, attempt.cause)
+
+    def _other(self, attempt: Attempt, now: Moment) -> Claim | None:
+        """Another one's claim of the slot that counts more than ours."""
+        sight, own = self._means.sight(attempt.service), self._means.peer_id
+        ours = sight.claims[own].claim
+        for signed in sight.claims.values():
+            claim = signed.claim
+            if (
+                claim.peer_id != own
+                and claim.slot == attempt.slot
+                and claim.state in (ClaimState.JOINING, ClaimState.READY)
+                and claim.is_fresh(now.unix_s)
+                and attempt.doubted.get(claim.peer_id, -1) < claim.sequence
+                and wins(claim, ours)
+            ):
+                return claim
+        return None
+
+    def _yield(self, attempt: Attempt, now: Moment, why: str, other: PeerId | None = None) -> None:
+        self._end(attempt)
+        self._means.emit(attempt.service, attempt.slot, ServiceStep.YIELDED, why, now, other)
+        self._holding.withdraw(attempt.service, now, why)
+
+    def _end(self, attempt: Attempt) -> None:
+        attempt.move("taken")
+        if self._attempts.get(attempt.service) is attempt:
+            del self._attempts[attempt.service]

@@ -1,0 +1,115 @@
+"""Watching the replicas of others: a guardian asks the holder of a claim whether it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from formation_p2p.core.dht.operations import Asked
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.services.claim import Claim
+from formation_p2p.core.services.events import ServiceStep
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.names import asking
+
+# A worker is among the three nearest to a few slots; more are names that were made up.
+MAX_GUARDS: Final = 256
+
+
+@dataclass(slots=True)
+class _Guard:
+    """`misses` are the answers that did not come, in a row."""
+
+    rank: int
+    due_s: float
+    misses: int = 0
+
+
+class Guards:
+    """`suspect` is told of a claim whose holder does not answer, and how many guardians are to
+    act before this one."""
+
+    def __init__(self, means: Means, suspect: Callable[[Claim, int, Moment], None]) -> None:
+        self._means = means
+        self._suspect = suspect
+        self._guards: dict[tuple[str, PeerId], _Guard] = {}
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def noticed(self, claim: Claim, now: Moment) -> None:
+        """A claim has come in: it may name this worker as a guardian, or no longer."""
+        key, own = (claim.service, claim.peer_id), self._means.peer_id
+        if not claim.is_live or own not in claim.guardians:
+            self._guards.pop(key, None)
+            return
+        rank = claim.guardians.index(own)
+        guard = self._guards.get(key)
+        if guard is not None:
+            guard.rank = rank
+        elif len(self._guards) < MAX_GUARDS:
+            every_s = self._every_s(rank)
+            self._guards[key] = _Guard(rank, now.mono_s + every_s * self._means.rng.random())
+
+    def clear(self) -> None:
+        self._guards.clear()
+
+    def tick(self, now: Moment) -> None:
+        for key, guard in list(self._guards.items()):
+            if now.mono_s >= guard.due_s:
+                self._ask(key, guard, now)
+
+    def next_timeout(self) -> float:
+        return min((guard.due_s for guard in self._guards.values()), default=float("inf"))
+
+    def _every_s(self, rank: int) -> float:
+        every = self._means.parameters.guard_s
+        return every[min(rank, len(every) - 1)]
+
+    def _ask(self, key: tuple[str, PeerId], guard: _Guard, now: Moment) -> None:
+        service, holder = key
+        known = self._means.sight(service).claims.get(holder)
+        if known is None or known.claim.expires_unix_s + _LONG_GONE_S < now.unix_s:
+            del self._guards[key]
+            return
+        guard.due_s = float("inf")
+        request = asking(self._means.name(service), self._means.parameters.max_claims)
+        contact = Contact(holder, known.claim.addresses)
+        then = partial(self._answered, key, guard)
+        self._means.inquiries.ask([(contact, request)], now, "guard", then, 1)
+
+    def _answered(self, key: tuple[str, PeerId], guard: _Guard, ended: Asked, now: Moment) -> None:
+        if self._guards.get(key) is not guard:
+            return
+        service, holder = key
+        ours, sight = self._means.parameters, self._means.sight(service)
+        before = sight.claims[holder].claim
+        if ended.good:
+            self._means.take(service, ended.answers, now)
+        claim = sight.claims[holder].claim
+        # One that has begun anew answers, and has no claim any more.
+        is_there = bool(ended.good) and claim.is_fresh(now.unix_s)
+        if claim is not before:
+            self.noticed(claim, now)
+        guard.misses = 0 if is_there else guard.misses + 1
+        if guard.misses == 0:
+            spread = 0.9 + 0.2 * self._means.rng.random()
+            guard.due_s = now.mono_s + self._every_s(guard.rank) * spread
+            return
+        guard.due_s = now.mono_s + ours.again_s
+        if guard.misses >= ours.misses:
+            guard.due_s = now.mono_s + ours.retry_s
+            if guard.misses == ours.misses:
+                why = "it does not answer"
+                self._means.emit(service, claim.slot, ServiceStep.SUSPECTED, why, now, holder)
+            if sight.live(now.unix_s, {holder: claim.sequence}).get(claim.slot) is not None:
+                self._guards.pop(key, None)  # another has the slot by now
+                return
+            self._suspect(claim, guard.rank, now)
+
+
+# Whoever has not been heard of for so long after its claim ended is watched no more.
+_LONG_GONE_S: Final = 300

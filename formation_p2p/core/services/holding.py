@@ -1,0 +1,317 @@
+"""The replicas that this worker has: their claims are kept fresh, watched over and withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from formation_p2p.core.dht.operations import Asked
+from formation_p2p.core.discovery.finder import Found
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import InvariantBroken
+from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.services.claim import (
+    CLAIM_TTL_S,
+    MAX_GUARDIANS,
+    Claim,
+    ClaimState,
+    SignedClaim,
+    seal_claim,
+    slot_key,
+)
+from formation_p2p.core.services.events import (
+    ReplicaReported,
+    ReplicaState,
+    ServiceStep,
+    StartReplica,
+    StopReplica,
+)
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.serving import needs_of
+from formation_p2p.core.services.signed_spec import SignedSpec
+
+
+class Own(StrEnum):
+    """How far a replica of this worker is."""
+
+    CLAIMED = "claimed"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+# What each event leads to; in a state that it does not name it changes nothing.
+OWN_STATES: Final[dict[str, dict[Own, Own]]] = {
+    "start": {Own.CLAIMED: Own.STARTING},
+    "ready": {Own.STARTING: Own.READY},
+    "unready": {Own.READY: Own.STARTING},
+    "drain": {Own.STARTING: Own.DRAINING, Own.READY: Own.DRAINING},
+}
+_CLAIM_STATES: Final = {
+    Own.CLAIMED: ClaimState.JOINING,
+    Own.STARTING: ClaimState.JOINING,
+    Own.READY: ClaimState.READY,
+    Own.DRAINING: ClaimState.DRAINING,
+}
+
+
+@dataclass(slots=True)
+class Replica:
+    """`guardians` watch it. Its claim is published again at `due_s`, and what others claim of its
+    service looked at at `look_s`."""
+
+    signed: SignedSpec
+    slot: int
+    epoch: int
+    state: Own = Own.CLAIMED
+    sequence: int = 0
+    outstanding: int = 0
+    guardians: tuple[Contact, ...] = ()
+    due_s: float = float("inf")
+    look_s: float = float("inf")
+    guardians_s: float = float("inf")
+    surplus_since_s: float | None = None
+    old_since_s: float | None = None
+    claim: SignedClaim | None = field(default=None, repr=False)
+
+    @property
+    def service(self) -> str:
+        return self.signed.spec.name
+
+    def move(self, event: str) -> bool:
+        state = OWN_STATES[event].get(self.state)
+        if state is not None:
+            self.state = state
+        return state is not None
+
+
+class Holding:
+    """`gone` is told of each service that this worker has no more, and whether it failed."""
+
+    def __init__(self, means: Means, gone: Callable[[str, bool, Moment], None]) -> None:
+        self._means = means
+        self._gone = gone
+        self._replicas: dict[str, Replica] = {}
+        # For a machine whose clock went back: sequence numbers only grow.
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def __contains__(self, service: str) -> bool:
+        return service in self._replicas
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._replicas.values()))
+
+    def get(self, service: str) -> Replica | None:
+        return self._replicas.get(service)
+
+    def claim(
+        self,
+        signed: SignedSpec,
+        slot: int,
+        epoch: int,
+        now: Moment,
+        then: Callable[[Asked, Moment], None],
+        enough: int,
+    ) -> bool:
+        """Reserve what a replica needs, and claim the slot; `then` gets who has taken the claim.
+        False where the machine has no room."""
+        machine, name = self._means.machine(), signed.spec.name
+        if machine is None or not machine.set_aside(name, signed.spec.needs, now):
+            return False
+        replica = self._replicas[name] = Replica(signed, slot, epoch)
+        self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
+        return True
+
+    def start(self, service: str, now: Moment, cause: str) -> None:
+        """The claim counts: start the replica."""
+        replica = self._replicas[service]
+        replica.move("start")
+        replica.look_s = now.mono_s + self._means.parameters.look_s
+        replica.guardians_s = now.mono_s
+        start = StartReplica(replica.signed, replica.slot, replica.epoch, cause=cause)
+        self._means.effects.append(start)
+        self._emit(replica, ServiceStep.STARTED, cause, now)
+
+    def withdraw(self, service: str, now: Moment, why: str, *, failed: bool = False) -> None:
+        """It does not run: others are told, and what it needed is given back."""
+        replica = self._replicas.pop(service, None)
+        if replica is None:
+            return
+        self._write(replica, ClaimState.GONE, now, "withdraw", _ignored, 1)
+        machine = self._means.machine()
+        if machine is not None:
+            machine.give_back(service, now)
+        self._gone(service, failed, now)
+
+    def drain(self, service: str, now: Moment, why: str, *, at_once: bool = False) -> None:
+        """Announce that it stops, have it serve what it has, and stop it."""
+        replica = self._replicas.get(service)
+        if replica is None:
+            return
+        if replica.state is Own.CLAIMED:
+            self.withdraw(service, now, why)
+            return
+        if not replica.move("drain"):
+            return
+        drain_s = 0 if at_once else replica.signed.spec.drain_s
+        self._means.effects.append(
+            StopReplica(service, replica.slot, replica.epoch, drain_s, cause=why)
+        )
+        self._emit(replica, ServiceStep.DRAINING, why, now)
+        self._publish(replica, now)
+
+    def reported(self, event: ReplicaReported, now: Moment) -> None:
+        replica = self._replicas.get(event.service)
+        if replica is None or (replica.slot, replica.epoch) != (event.slot, event.epoch):
+            return  # of one before
+        replica.outstanding = event.outstanding
+        match event.state:
+            case ReplicaState.STARTING:
+                pass
+            case ReplicaState.READY:
+                if replica.move("ready"):
+                    self._emit(replica, ServiceStep.READY, event.why, now)
+                    self._publish(replica, now)
+            case ReplicaState.UNREADY:
+                if replica.move("unready"):
+                    self._emit(replica, ServiceStep.UNREADY, event.why, now)
+                    self._publish(replica, now)
+            case ReplicaState.STOPPED:
+                self._emit(replica, ServiceStep.STOPPED, event.why, now)
+                self.withdraw(event.service, now, "it has stopped")
+            case ReplicaState.FAILED:
+                self._emit(replica, ServiceStep.FAILED, event.why, now)
+                self.withdraw(event.service, now, event.why, failed=True)
+
+    def moved(self, now: Moment) -> None:
+        """This machine is reached elsewhere."""
+        for replica in self:
+            self._publish(replica, now)
+
+    def disputed(self, claim: Claim, now: Moment) -> None:
+        """Another claims a slot of ours, as if this replica were not there: say that it is."""
+        replica = self._replicas.get(claim.service)
+        if replica is not None and replica.slot == claim.slot and replica.state is Own.READY:
+            replica.due_s = now.mono_s
+
+    def tick(self, now: Moment) -> list[Replica]:
+        """Returns the replicas whose service is to be looked at."""
+        looks = []
+        for replica in self:
+            if now.mono_s >= replica.due_s:
+                self._publish(replica, now)
+            if now.mono_s >= replica.guardians_s:
+                self._choose_guardians(replica, now)
+            if now.mono_s >= replica.look_s:
+                replica.look_s = now.mono_s + self._means.parameters.look_s
+                looks.append(replica)
+        return looks
+
+    def next_timeout(self) -> float:
+        due = (min(each.due_s, each.look_s, each.guardians_s) for each in self)
+        return min(due, default=float("inf"))
+
+    def validate(self) -> None:
+        """Raises InvariantBroken."""
+        for name, replica in self._replicas.items():
+            if replica.service != name:
+                raise InvariantBroken(f"{replica.service} is kept as {name}")
+
+    # -- the claim ------------------------------------------------------------------------------
+
+    def _publish(self, replica: Replica, now: Moment) -> None:
+        state = _CLAIM_STATES[replica.state]
+        then = partial(self._published, replica)
+        self._write(replica, state, now, "republish", then, len(replica.guardians) + 64)
+
+    def _published(self, replica: Replica, ended: Asked, now: Moment) -> None:
+        watching = {contact.peer_id for contact in replica.guardians}
+        if any(each.reply is None and each.to.peer_id in watching for each in ended.answers):
+            replica.guardians_s = min(replica.guardians_s, now.mono_s + 1.0)
+
+    def _write(
+        self,
+        replica: Replica,
+        state: ClaimState,
+        now: Moment,
+        cause: str,
+        then: Callable[[Asked, Moment], None],
+        enough: int,
+    ) -> None:
+        means, name = self._means, self._means.name(replica.service)
+        signed = replica.claim = self._sealed(replica, state, now)
+        replica.due_s = now.mono_s + means.parameters.republish_s
+        means.sight(replica.service).take(signed)
+        means.shelf.keep_claim(name, signed, now)
+        holders = means.holders.nearest(name, now)
+        # A claim counts with a majority of those that answer; afterwards the others are told too.
+        others = () if cause == "claim" else (*means.holders.lost(name, now), *replica.guardians)
+        means.write(replica.service, signed, (*holders, *others), now, cause, then, enough)
+
+    def _sealed(self, replica: Replica, state: ClaimState, now: Moment) -> SignedClaim:
+        means, spec = self._means, replica.signed.spec
+        issued_unix_s = int(now.unix_s)
+        self._sequence = max(self._sequence + 1, int(now.unix_s * 1000))
+        claim = Claim(
+            service=spec.name,
+            digest=replica.signed.digest,
+            version=spec.version,
+            slot=replica.slot,
+            peer_id=means.peer_id,
+            epoch=replica.epoch,
+            state=state,
+            sequence=self._sequence,
+            issued_unix_s=issued_unix_s,
+            expires_unix_s=issued_unix_s + CLAIM_TTL_S,
+            worker_type=spec.worker_type,
+            addresses=means.own().addresses,
+            guardians=tuple(contact.peer_id for contact in replica.guardians),
+            outstanding=replica.outstanding,
+            capacity=spec.max_requests,
+            services_held=len(self._replicas),
+            grant=means.grant(),
+        )
+        return seal_claim(means.identity, claim)
+
+    # -- guardians ------------------------------------------------------------------------------
+
+    def _choose_guardians(self, replica: Replica, now: Moment) -> None:
+        """The workers nearest to the slot that could run it, and do not yet."""
+        replica.guardians_s = now.mono_s + self._means.parameters.guardians_s
+        spec = replica.signed.spec
+        if spec.pinned is not None:
+            return  # no other peer may run it
+        key = slot_key(spec.name, replica.slot)
+        then = partial(self._chosen, replica)
+        if not self._means.inquiries.find(needs_of(spec), key, now, "guardians", then):
+            replica.guardians_s = now.mono_s + self._means.parameters.retry_s
+
+    def _chosen(self, replica: Replica, found: Found, now: Moment) -> None:
+        if self._replicas.get(replica.service) is not replica or not found.suited:
+            return
+        spec = replica.signed.spec
+        live = self._means.sight(spec.name).live(now.unix_s)
+        having = {claim.peer_id for claim in live.values()} | {self._means.peer_id}
+        key = slot_key(spec.name, replica.slot)
+        profiles = sorted(
+            (each for each in found.profiles if each.peer_id not in having),
+            key=lambda each: key_of_peer(each.peer_id) ^ key,
+        )
+        chosen = [Contact(each.peer_id, each.addresses) for each in profiles[:MAX_GUARDIANS]]
+        before = {contact.peer_id for contact in replica.guardians}
+        replica.guardians = tuple(chosen)
+        if {contact.peer_id for contact in chosen} != before:
+            self._publish(replica, now)
+
+    def _emit(self, replica: Replica, step: ServiceStep, why: str, now: Moment) -> None:
+        self._means.emit(replica.service, replica.slot, step, why, now)
+
+
+def _ignored(ended: Asked, now: Moment) -> None:
+    pass

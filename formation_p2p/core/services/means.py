@@ -1,0 +1,206 @@
+"""What the parts of the services part share, and how they read and write claims."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import Answer, Asked, Searched
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import BadRecord
+from formation_p2p.core.identity import Identity, PeerId, key_of_peer
+from formation_p2p.core.keyspace import KEY_BITS
+from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.services.claim import CLAIM_TTL_S, SignedClaim, slot_key
+from formation_p2p.core.services.events import (
+    EmitServiceEvent,
+    ServiceEffect,
+    ServiceEvent,
+    ServiceStep,
+)
+from formation_p2p.core.services.holders import Holders
+from formation_p2p.core.services.inquiries import Inquiries
+from formation_p2p.core.services.names import asking, claims_name
+from formation_p2p.core.services.parameters import ServiceParameters
+from formation_p2p.core.services.shelf import Shelf
+from formation_p2p.core.services.sight import Sight
+from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.spec import ServiceSpec, WorkerType
+
+
+class Machine(Protocol):
+    """The worker's own, as far as replicas need it."""
+
+    def suits(self, needs: Requirements) -> bool:
+        """Whether the machine meets the needs, and has room for them now."""
+
+    def set_aside(self, name: str, needs: Requirements, now: Moment) -> bool:
+        """Reserve what a replica needs; whether there was room."""
+
+    def give_back(self, name: str, now: Moment) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What holders said of a service. It is `sound` where a majority answered; `is_old` where these
+    have been there for longer than a claim lives, so that what they do not have is not there."""
+
+    sound: bool
+    is_old: bool
+
+
+ThenRead = Callable[[Reading, Moment], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Means:
+    """`own` is where this node is reached, `grant` what it shows, and `machine` None where it lends
+    none. `counts` says how many workers of a type there are, as far as is known."""
+
+    identity: Identity
+    dht: Kademlia[SignedProfile]
+    inquiries: Inquiries
+    holders: Holders
+    shelf: Shelf
+    rng: random.Random
+    parameters: ServiceParameters
+    own: Callable[[], Contact]
+    grant: Callable[[], bytes]
+    machine: Callable[[], Machine | None]
+    sights: dict[str, Sight] = field(default_factory=dict)
+    counts: dict[WorkerType, int] = field(default_factory=dict)
+    effects: list[ServiceEffect] = field(default_factory=list)
+
+    @property
+    def network_id(self) -> bytes:
+        return self.shelf.network_id
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    def specs(self) -> Iterable[SignedSpec]:
+        """Of all services that are to run."""
+        return (each for each in self.shelf.catalog.specs.values() if not each.spec.withdrawn)
+
+    def spec(self, service: str) -> SignedSpec | None:
+        """Also a withdrawn one."""
+        return self.shelf.catalog.specs.get(service)
+
+    def sight(self, service: str) -> Sight:
+        return self.sights.setdefault(service, Sight())
+
+    def name(self, service: str) -> bytes:
+        return claims_name(self.network_id, service)
+
+    def workers(self, kind: WorkerType) -> int:
+        """At least this one, and at most all nodes that there seem to be."""
+        return max(self.counts.get(kind) or self.dht_size(), 1)
+
+    def dht_size(self) -> int:
+        """How many nodes there are: as many as the nearest ones to this one's key lie close."""
+        key, k = self.identity.key, self.dht.parameters.k
+        nearest = self.dht.table.closest(key, k)
+        if len(nearest) < k:
+            return len(self.dht.table) + 1
+        return density(k, key ^ key_of_peer(nearest[-1].peer_id))
+
+    def rank(self, spec: ServiceSpec, slot: int) -> int:
+        """How many workers of the type are nearer to a slot than this one, as is to be expected."""
+        far = self.identity.key ^ slot_key(spec.name, slot)
+        return (far * self.workers(spec.worker_type)) >> KEY_BITS
+
+    def emit(
+        self,
+        service: str,
+        slot: int,
+        step: ServiceStep,
+        why: str,
+        now: Moment,
+        peer_id: PeerId | None = None,
+    ) -> None:
+        event = ServiceEvent(now.unix_s, service, slot, step, why, peer_id)
+        self.effects.append(EmitServiceEvent(event, cause=why or step.value))
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    def take(self, service: str, answers: Iterable[Answer], now: Moment) -> None:
+        """Take in the claims that peers gave, and who they are."""
+        name, sight = self.name(service), self.sight(service)
+        answers = tuple(answers)
+        self.holders.answered(name, answers, now)
+        for answer in answers:
+            if isinstance(answer.reply, kad.Providers):
+                for provider in answer.reply.providers:
+                    self._take(name, sight, provider.profile, now)
+
+    def _take(self, name: bytes, sight: Sight, raw: bytes, now: Moment) -> None:
+        try:
+            sight.take(self.shelf.open_claim(name, raw, now))
+        except BadRecord:
+            return  # one bad record must not spoil the rest
+
+    def read(self, service: str, now: Moment, cause: str, then: ThenRead) -> None:
+        """Ask those of the nearest that are known, and take in what they say."""
+        name, quorum = self.name(service), self.holders.quorum(now)
+        request = asking(name, self.parameters.max_claims)
+        asked = [(contact, request) for contact in self.holders.nearest(name, now)]
+
+        def answered(ended: Asked, now: Moment) -> None:
+            self.take(service, ended.answers, now)
+            old = sum(_is_old(answer) for answer in ended.good)
+            then(Reading(len(ended.good) >= quorum, old >= quorum), now)
+
+        self.inquiries.ask(asked, now, cause, answered, quorum)
+
+    def look_up_and_read(self, service: str, now: Moment, cause: str, then: ThenRead) -> None:
+        """After a lookup of who is nearest now."""
+        name = self.name(service)
+
+        def located(ended: Searched[SignedProfile], now: Moment) -> None:
+            self.holders.found(name, ended.closest)
+            self.read(service, now, cause, then)
+
+        width = self.parameters.holders
+        self.inquiries.search(kad.FindNode(name), now, cause, located, width)
+
+    def write(
+        self,
+        service: str,
+        signed: SignedClaim,
+        contacts: Iterable[Contact],
+        now: Moment,
+        cause: str,
+        then: Callable[[Asked, Moment], None],
+        enough: int,
+    ) -> None:
+        name = self.name(service)
+        put = kad.PutValue(name, signed.raw)
+
+        def written(ended: Asked, now: Moment) -> None:
+            self.holders.answered(name, ended.answers, now)
+            then(ended, now)
+
+        by_id = {contact.peer_id: contact for contact in contacts}
+        requests = [(contact, put) for contact in by_id.values()]
+        self.inquiries.ask(requests, now, cause, written, enough)
+
+
+def density(count: int, reach: int) -> int:
+    """How many there are in all, where the nearest `count` lie within `reach` of a key."""
+    return max(count, (count << KEY_BITS) // max(reach, 1))
+
+
+def _is_old(answer: Answer) -> bool:
+    """Whether the peer has kept claims for longer than one lives."""
+    reply = answer.reply
+    return (
+        isinstance(reply, kad.Providers)
+        and reply.count is not None
+        and reply.count.settled > CLAIM_TTL_S
+    )

@@ -1,0 +1,81 @@
+"""What keeping services running is parameterised by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceParameters:
+    """Times in seconds. No other peer has to agree with these, but for the `holders`."""
+
+    # Peers that keep the claims of a service, those nearest to its name. A write counts with five
+    # of them and a read with five, so that two that claim one slot do not miss each other.
+    holders: int = 8
+    # A peer that was lost still counts for so long where a majority is counted: a node that is cut
+    # off must not take itself for all of the network.
+    remembered_s: float = 600.0
+    # One that did not answer is not asked again before; others of the 8 are.
+    lost_s: float = 60.0
+
+    # Claims are put there again at half their life.
+    republish_s: float = 30.0
+    # Who has a replica looks at the claims of its service so often: two that run in one slot after
+    # a partition, or are too many, find that out then.
+    look_s: float = 15.0
+    # The first guardian asks a holder so often, the second, the third: they average 0.1 requests a
+    # second for each of 200 workers with 42 replicas.
+    guard_s: tuple[float, ...] = (4.0, 6.0, 8.0)
+    # After an answer that did not come: a packet may be lost, and a machine that is gone stays so.
+    again_s: float = 1.0
+    # Unanswered in a row, with which a holder is suspected.
+    misses: int = 2
+    # Guardians are chosen anew so often: nearer workers may have come.
+    guardians_s: float = 300.0
+
+    # Workers read the claims of a service so often, and so much more rarely for each worker of the
+    # type that is nearer to the slot. Whatever their number, some read each slot every 4 seconds.
+    read_s: float = 30.0
+    read_rank_s: float = 20.0
+    max_read_s: float = 3600.0
+    # The first time, each one nearer makes it so much later.
+    first_read_s: float = 1.0
+
+    # A worker fills a gap so long after the one that is nearer: time for a claim to settle, and for
+    # one lost message.
+    rank_s: float = 3.0
+    jitter_s: float = 1.0
+    # Ranks past this wait no longer: the estimate of one's rank is off where few workers are idle.
+    max_rank: int = 100
+    # And so much later for each replica that it has.
+    held_s: float = 6.0
+    # A claim has reached the others by then, and who claimed at the same moment is seen.
+    settle_s: float = 1.0
+    # What could not be read is tried again then; so is a claim that did not get enough votes.
+    retry_s: float = 10.0
+    # A service whose replica failed here is left to others for so long.
+    avoid_s: float = 300.0
+
+    # More replicas than wanted, or a worker with several while another has none, must last so long
+    # before anything is moved.
+    surplus_s: float = 60.0
+    # Where no other worker takes on a newer version, who has the old one stops it then, one after
+    # the other.
+    update_s: float = 60.0
+
+    # The catalog is read so often, and in a larger network so much more rarely: its 8 holders have
+    # two requests a second at most, among 10,000.
+    catalog_s: float = 30.0
+    catalog_node_s: float = 0.06
+    max_catalog_s: float = 600.0
+    # At first, or where no peer answers.
+    catalog_retry_s: float = 5.0
+    # How many workers of a type there are is estimated anew so often.
+    count_s: float = 600.0
+
+    # A person's question: how many of the holders are asked, and how many have to answer.
+    read_width: int = 3
+    # Claims in one answer: more than a service has.
+    max_claims: int = 64
+    # Questions at once; each asks for at most all services.
+    max_queries: int = 64

@@ -1,0 +1,103 @@
+"""Which services are there, and where: what a person, a router or a gateway asks of a node."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.operations import Asked, Searched
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.services.catalog_reader import CatalogReader
+from formation_p2p.core.services.events import ReadServices, ServicesRead
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.names import asking
+
+# Services that are read at once for one question: lookups share the DHT with all else.
+AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class _Query:
+    number: int
+    named: tuple[str, ...]
+    heard: bool = False
+    left: deque[str] = field(default_factory=deque)
+    names: tuple[str, ...] = ()
+    running: int = 0
+    unknown: list[str] = field(default_factory=list)
+
+
+class Queries:
+    """Each ends in ServicesRead."""
+
+    def __init__(self, means: Means, catalog: CatalogReader) -> None:
+        self._means = means
+        self._catalog = catalog
+        self._running = 0
+
+    def read(self, event: ReadServices, now: Moment) -> None:
+        query = _Query(event.query, event.named)
+        if self._running >= self._means.parameters.max_queries:
+            self._tell(query, now)  # as it is remembered
+            return
+        self._running += 1
+        self._catalog.read(now, partial(self._catalogued, query), self._means.parameters.read_width)
+
+    def _catalogued(self, query: _Query, heard: bool, now: Moment) -> None:
+        query.heard = heard
+        there = [signed.spec.name for signed in self._means.specs()]
+        query.names = tuple(name for name in there if not query.named or name in query.named)
+        query.left.extend(query.names)
+        self._go_on(query, now)
+
+    def _go_on(self, query: _Query, now: Moment) -> None:
+        while query.left and query.running < AT_ONCE:
+            query.running += 1
+            self._claims(query, query.left.popleft(), now)
+        if not query.running and not query.left:
+            self._running -= 1
+            self._tell(query, now)
+
+    def _claims(self, query: _Query, service: str, now: Moment) -> None:
+        means, name = self._means, self._means.name(service)
+
+        def located(ended: Searched[SignedProfile], now: Moment) -> None:
+            means.holders.found(name, ended.closest)
+            self._ask(query, service, now)
+
+        if means.holders.knows(name):
+            self._ask(query, service, now)
+        else:
+            width = means.parameters.holders
+            means.inquiries.search(kad.FindNode(name), now, "read", located, width)
+
+    def _ask(self, query: _Query, service: str, now: Moment) -> None:
+        means, name = self._means, self._means.name(service)
+        request = asking(name, means.parameters.max_claims)
+        nearest = means.holders.nearest(name, now)[: means.parameters.read_width]
+        asked = [(contact, request) for contact in nearest]
+        then = partial(self._answered, query, service)
+        means.inquiries.ask(asked, now, "read", then, means.parameters.read_width)
+
+    def _answered(self, query: _Query, service: str, ended: Asked, now: Moment) -> None:
+        self._means.take(service, ended.answers, now)
+        if not ended.good:
+            query.unknown.append(service)
+        query.running -= 1
+        self._go_on(query, now)
+
+    def _tell(self, query: _Query, now: Moment) -> None:
+        means = self._means
+        catalog = tuple(each for each in means.specs() if each.spec.name in query.names)
+        claims = tuple(
+            claim
+            for name in query.names
+            if name not in query.unknown
+            for claim in means.sight(name).listed(now.unix_s)
+        )
+        unknown = tuple(query.unknown)
+        read = ServicesRead(query.number, catalog, claims, unknown, query.heard, cause="asked for")
+        means.effects.append(read)
