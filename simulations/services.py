@@ -23,7 +23,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from formation_p2p.core.dht import rpc
@@ -134,7 +134,9 @@ class Village:
         delays = {a: self.rng.uniform(0.002, 0.03) for a in range(workers)}
         world.latency = lambda a, b: delays[a.number] + delays[b.number]
         serve = world.machine(cpu=8).labelled(labels_of({KIND}))
-        self.nodes = [world.add(f"n{n}", public=True, asleep=True, gates=()) for n in range(workers)]
+        self.nodes = [
+            world.add(f"n{n}", public=True, asleep=True, gates=()) for n in range(workers)
+        ]
         residents = Residents(world, [node.contact for node in self.nodes], seed)
         world.residents = residents
         placed = Placed(

@@ -22,6 +22,7 @@ from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, Reading
 from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.spec import WorkerType
 
 
 class Stage(StrEnum):
@@ -40,6 +41,7 @@ class Stage(StrEnum):
 STAGES: Final[dict[str, dict[Stage, Stage]]] = {
     "due": {Stage.WAITING: Stage.READING, Stage.SETTLING: Stage.CHECKING},
     "probe": {Stage.READING: Stage.PROBING},
+    "busier": {Stage.READING: Stage.WAITING, Stage.PROBING: Stage.WAITING},
     "free": {
         Stage.READING: Stage.CLAIMING,
         Stage.PROBING: Stage.CLAIMING,
@@ -54,7 +56,8 @@ PROBES: Final = 2
 
 @dataclass(slots=True)
 class Attempt:
-    """`doubted` are claims whose authors do not answer, by the sequence of the claim."""
+    """`doubted` are claims whose authors do not answer, by their sequence. `held` replicas
+    were here when it began to wait."""
 
     signed: SignedSpec
     slot: int
@@ -63,6 +66,7 @@ class Attempt:
     doubted: dict[PeerId, int] = field(default_factory=dict)
     stage: Stage = Stage.WAITING
     probes: int = 0
+    held: int = 0
 
     @property
     def service(self) -> str:
@@ -122,10 +126,14 @@ class Filler:
             return
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
         slot = min(free, key=lambda each: (ranks[each], each))
-        due_s = now.mono_s + self._wait_s(ranks[slot] if rank is None else rank)
+        due_s = now.mono_s + self._wait_s(
+            ranks[slot] if rank is None else rank, signed.spec.worker_type
+        )
         if attempt is None:
             cause = "a guardian's" if rank is not None else "a read"
-            self._attempts[service] = Attempt(signed, slot, due_s, cause, known)
+            self._attempts[service] = Attempt(
+                signed, slot, due_s, cause, known, held=len(self._holding)
+            )
         elif attempt.stage is Stage.WAITING and due_s < attempt.due_s:
             attempt.slot, attempt.due_s, attempt.doubted = slot, due_s, known
 
@@ -159,9 +167,10 @@ class Filler:
         wanted, sight = self._wanted(signed, now), self._means.sight(signed.spec.name)
         return list(sight.free(wanted, now.unix_s, signed.spec.version, doubted))
 
-    def _wait_s(self, rank: int) -> float:
+    def _wait_s(self, rank: int, kind: WorkerType) -> float:
         ours = self._means.parameters
-        busy = len(self._holding) * ours.held_s
+        share, held = self._means.share(kind), len(self._holding)
+        busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * ours.beyond_s
         jitter_s = ours.jitter_s * self._means.rng.random()
         return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
 
@@ -219,6 +228,11 @@ class Filler:
 
     def _claim(self, attempt: Attempt, now: Moment) -> None:
         means, signed = self._means, attempt.signed
+        if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
+            attempt.move("busier")
+            attempt.held = len(self._holding)
+            attempt.due_s = now.mono_s + self._wait_s(0, signed.spec.worker_type)
+            return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
         epoch = means.sight(attempt.service).epoch(attempt.slot) + 1

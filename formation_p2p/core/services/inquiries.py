@@ -53,9 +53,12 @@ class Inquiries:
         now: Moment,
         cause: str,
         then: ThenFound,
+        least: int = 0,
     ) -> bool:
-        """Workers for these needs, nearest to a key. False while too many finds are in flight."""
-        find = self._finder.find(needs, target, now, f"services: {cause}", fresh=True)
+        """Workers for these needs, nearest to a key, and not fewer than the `least` if there are as
+        many. False while too many finds are in flight."""
+        cause = f"services: {cause}"
+        find = self._finder.find(needs, target, now, cause, fresh=True, least=least)
         if find is not None:
             self._finds[find] = then
         return find is not None

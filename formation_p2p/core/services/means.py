@@ -110,6 +110,15 @@ class Means:
             return len(self.dht.table) + 1
         return density(k, key ^ key_of_peer(nearest[-1].peer_id))
 
+    def share(self, kind: WorkerType) -> int:
+        """How many replicas each worker of a type has where they share them evenly."""
+        replicas = sum(
+            signed.spec.replicas.target
+            for signed in self.specs()
+            if signed.spec.worker_type is kind and signed.spec.pinned is None
+        )
+        return max(1, -(-replicas // self.workers(kind)))
+
     def rank(self, spec: ServiceSpec, slot: int) -> int:
         """How many workers of the type are nearer to a slot than this one, as is to be expected."""
         far = self.identity.key ^ slot_key(spec.name, slot)

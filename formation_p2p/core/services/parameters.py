@@ -47,8 +47,10 @@ class ServiceParameters:
     jitter_s: float = 1.0
     # Ranks past this wait no longer: the estimate of one's rank is off where few workers are idle.
     max_rank: int = 100
-    # And so much later for each replica that it has.
-    held_s: float = 6.0
+    # And so much later for each replica that it has, as long as there are not workers enough for
+    # all; for each one beyond its share so much that others come first.
+    held_s: float = 1.0
+    beyond_s: float = 20.0
     # A claim has reached the others by then, and who claimed at the same moment is seen.
     settle_s: float = 1.0
     # What could not be read is tried again then; so is a claim that did not get enough votes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import Final, assert_never
 
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Asked, Searched
@@ -31,6 +31,9 @@ from formation_p2p.core.services.shelf import HISTORY_S, Shelf
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.services.watcher import Watcher
+
+# The nearest workers by which it is estimated how many there are: within a quarter.
+COUNTED: Final = 16
 
 
 class Services:
@@ -248,11 +251,12 @@ class Services:
         self._filler.consider(service, now)
 
     def _see_crowded(self, signed: SignedSpec, now: Moment) -> None:
-        """Whether a worker has several services while this one has none."""
+        """Whether a worker has more than its share while this one has nothing."""
         name = signed.spec.name
         live = self._means.sight(name).live(now.unix_s)
         idle = not len(self.holding) and not len(self._filler) and self._may_run(signed)
-        crowded = any(claim.services_held > 1 for claim in live.values())
+        share = self._means.share(signed.spec.worker_type)
+        crowded = any(claim.services_held > share for claim in live.values())
         if idle and crowded and len(live) <= signed.spec.replicas.target:
             self._crowded_since.setdefault(name, now.mono_s)
         else:
@@ -289,7 +293,7 @@ class Services:
         for kind in sorted(self._serve.types):
             then = partial(self._counted, kind)
             needs, key = of_type(Requirements(), kind), self._means.identity.key
-            if not self._means.inquiries.find(needs, key, now, "count", then):
+            if not self._means.inquiries.find(needs, key, now, "count", then, COUNTED):
                 self._count_s = now.mono_s + ours.retry_s
 
     def _counted(self, kind: WorkerType, found: Found, now: Moment) -> None:
@@ -300,7 +304,9 @@ class Services:
             return
         own = self._means.identity.key
         far = sorted(key_of_peer(profile.peer_id) ^ own for profile in found.profiles)
-        count = len(far) if found.complete else density(len(far), far[-1])
+        # Beyond those that were asked for, only samples of the workers are found.
+        few = far[:COUNTED]
+        count = len(far) if found.complete else density(len(few), few[-1])
         self._means.counts[kind] = count
 
 
