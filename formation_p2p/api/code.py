@@ -227,7 +227,8 @@ class CallCode:
         if fresh and len(sys.modules) != self._imported:
             self._see_loaded()
         self._asked_s = time.perf_counter()
-        self._rest_s = _REST * (self._asked_s - now_s)
+        # What is not fresh is so until it is made anew, which another thread may do.
+        self._rest_s = _REST * (self._asked_s - now_s) if fresh else 0.0
         return fresh
 
     def _is_loaded(self) -> bool:
