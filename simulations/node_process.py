@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simulations import spaces
+from simulations.forked import Forked
+
 ROOT: Final = Path(__file__).parents[1]
 
 
 @dataclass
 class NodeProcess:
-    """A node over all of its incarnations. Its output goes to a file, which is read from `read`."""
+    """A node over all of its incarnations. Its output goes to a file, which is read from `read`. It
+    is in the network namespace `space`, where that is given."""
 
     name: str
     argv: list[str]
     output: Path
-    process: subprocess.Popen[bytes] | None = None
+    space: str = ""
+    process: subprocess.Popen[bytes] | Forked | None = None
     incarnations: int = 0
     read: int = 0
     stopped: bool = False
@@ -33,11 +40,20 @@ class NodeProcess:
 
     def start(self) -> None:
         self.incarnations += 1
-        with self.output.open("ab") as output:
+        with self.output.open("ab") as output, Path(os.devnull).open() as nothing:
             self.read = output.tell()
-            self.process = subprocess.Popen(
-                self.argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+            files = (nothing.fileno(), output.fileno(), output.fileno())
+            match self.argv:
+                case [sys.executable, "-m", module, *rest]:
+                    self.process = Forked(
+                        rest, os.environ, ROOT, files, module=module, space=self.space
+                    )
+                case _:
+                    argv = spaces.inside(self.space, self.argv) if self.space else self.argv
+                    reads, writes, _ = files
+                    self.process = subprocess.Popen(
+                        argv, cwd=ROOT, stdin=reads, stdout=writes, stderr=writes
+                    )
 
     def signal(self, number: signal.Signals) -> None:
         """By its id, where it is still there."""

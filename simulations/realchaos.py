@@ -43,6 +43,7 @@ from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State
+from simulations import spaces
 from simulations.arguments import positive, storm_parser
 from simulations.namespaces import Forbidden, Namespaces
 from simulations.node_process import NodeProcess, until_said
@@ -122,8 +123,8 @@ class Cluster:
         if name != "scheduler":
             listen = f"/ip4/{address}/tcp/{4001 if self.spaces is not None else 0}"
             argv = (*argv, "--home", str(self.home(name)), "--listen", listen)
-        whole = list(argv) if self.spaces is None else self.spaces.inside(name, argv)
-        return NodeProcess(name, whole, self.folder / f"{name}.out")
+        space = "" if self.spaces is None else spaces.name_of(name)
+        return NodeProcess(name, [*argv], self.folder / f"{name}.out", space)
 
 
 class Faults:
@@ -226,10 +227,10 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
             print(f"{time.monotonic() - began_s:7.2f} {what}", flush=True)
 
     with ExitStack() as held:
-        spaces: Namespaces | None = None
+        hub: Namespaces | None = None
         partitions = "network namespaces"
         try:
-            spaces = held.enter_context(Namespaces())
+            hub = held.enter_context(Namespaces())
         except Forbidden as why:
             partitions = f"skipped: {why}"
             reported(f"nobody is cut off: {why}")
@@ -237,7 +238,7 @@ def story(seconds: float, seed: int, *, quiet: bool) -> dict[str, object]:
             tempfile.TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
         )
         mark = f"realchaos-{os.getpid()}-{seed}"
-        cluster = Cluster(Path(folder), spaces, mark, max(2, round(seconds / SUBMIT_S)))
+        cluster = Cluster(Path(folder), hub, mark, max(2, round(seconds / SUBMIT_S)))
         held.enter_context(_ended(cluster))
         cluster.start()
         reported("all have started")

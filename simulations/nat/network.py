@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
+from simulations.forked import Forked
 from simulations.nat.lab import Host, Lab
 from simulations.node_process import ROOT, NodeProcess, until_said
 
@@ -38,16 +39,13 @@ class Submitter:
         self.host = host
         self._network = network
         self._output = network.folder / f"{host.name}.err"
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                host.inside([sys.executable, "-m", "simulations.nat.submitter"]),
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                bufsize=1,
-            )
+        told, tell = os.pipe()
+        said, says = os.pipe()
+        self._tell, self._said = os.fdopen(tell, "w", buffering=1), os.fdopen(said)
+        with self._output.open("ab") as output, os.fdopen(told), os.fdopen(says, "w"):
+            files = (told, says, output.fileno())
+            module = "simulations.nat.submitter"
+            self._process = Forked([], os.environ, ROOT, files, module=module, space=host.space)
 
     def join(self, worker: str, within_s: float, **told: object) -> dict[str, Any]:
         """As a new member, whom no node has met."""
@@ -65,15 +63,13 @@ class Submitter:
         return self.answer(most_s)
 
     def begin(self, step: str, **told: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": step, **told}) + "\n")
+        self._tell.write(json.dumps({"do": step, **told}) + "\n")
 
     def answer(self, most_s: float) -> dict[str, Any]:
         """Of the step begun before. Raises Failed."""
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], most_s + ANSWER_S)[0]:
+        if not select.select([self._said], [], [], most_s + ANSWER_S)[0]:
             raise Failed(f"{self.host.name} says nothing for {most_s + ANSWER_S:.0f} s")
-        line = self._process.stdout.readline()
+        line = self._said.readline()
         if not line:
             raise Failed(f"{self.host.name} ended: {self._output.read_text()[-2000:]}")
         answer = json.loads(line)
@@ -85,9 +81,8 @@ class Submitter:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._tell.close()
+        self._said.close()
 
 
 class Network:
@@ -163,7 +158,7 @@ class Network:
         return self._start(host, argv)
 
     def _start(self, host: Host, argv: Sequence[str]) -> NodeProcess:
-        node = NodeProcess(host.name, host.inside(argv), self.folder / f"{host.name}.out")
+        node = NodeProcess(host.name, [*argv], self.folder / f"{host.name}.out", host.space)
         node.start()
         self._held.callback(node.kill)
         return node
