@@ -88,3 +88,34 @@ def test_the_image_has_what_it_copies_and_a_health_check_that_is_a_command() -> 
     name, *options = check.groups()
     taken = {each for option in app.commands[name].params for each in option.opts}
     assert set(options) <= taken
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "given"),
+    [
+        ({}, ["worker"], "- worker"),
+        (
+            {"WORKER_TYPE": "gpu", "COORDINATOR_URL": "http://192.0.2.1:8080/#token"},
+            ["worker", "--cpu", "2"],
+            "http://192.0.2.1:8080/#token worker --serve gpu --cpu 2",
+        ),
+        ({"COORDINATOR_URL": "no", "FORMATION_JOIN": "yes"}, ["gate"], "yes gate"),
+        ({"WORKER_TYPE": "gpu"}, ["gate"], "- gate"),
+        ({}, [], "- "),
+    ],
+)
+def test_the_container_takes_the_variables_of_a_worker(
+    variables: dict[str, str], arguments: list[str], given: str, tmp_path: Path
+) -> None:
+    formation = tmp_path / "formation"
+    formation.write_text('#!/bin/sh\necho "${FORMATION_JOIN:--} $*"\n')
+    formation.chmod(0o755)
+    done = subprocess.run(
+        [DEPLOY / "docker" / "entrypoint.sh", *arguments],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"{given}\n"
