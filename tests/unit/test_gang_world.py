@@ -657,3 +657,13 @@ def test_a_second_loss_is_mended_after_the_first() -> None:
     assert kinds == [GangFormed, MemberLost, MemberLost, MemberReplaced]
     live = {r for name, r in gangs.rosters().items() if gangs.workers[name].alive}
     assert {roster[2] for roster in live} == {(0, 1)}
+
+
+def test_a_search_of_a_job_is_none_of_a_gang_that_has_a_round_of_its_number() -> None:
+    town = Gangs("alice", "carol", cpu=2)
+    town.form(GangSpec((NEEDS,) * 2, arrange=Arrangement.STRICT_PACK))
+    town.world.elapse(0.005)
+    town.bob.submit(Job("job", (Task("job/0", replace(NEEDS, memory_bytes=1), b"x"),)))
+    town.world.elapse(5)
+    assert town.events(GangFormed)
+    assert any(isinstance(event, TaskSucceeded) for event in town.bob.reported)

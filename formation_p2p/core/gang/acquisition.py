@@ -132,9 +132,13 @@ class Acquisition:
         self._move("stop")
         return held
 
-    def knows(self, event: FindId | RoundId) -> bool:
-        """Whether a search or a round is of this."""
-        return event in self._finds or event in self._rounds
+    def seeks(self, find: FindId) -> bool:
+        """Whether a search is of this."""
+        return find in self._finds
+
+    def asks(self, round_id: RoundId) -> bool:
+        """Whether a round is of this."""
+        return round_id in self._rounds
 
     # -- what comes -----------------------------------------------------------------------------
 

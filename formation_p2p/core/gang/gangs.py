@@ -162,7 +162,7 @@ class Gangs:
     def found(self, found: Found, now: Moment) -> bool:
         """Whether the search was ours."""
         for gang in self.gangs.values():
-            if gang.acquisition.knows(found.find):
+            if gang.acquisition.seeks(found.find):
                 gang.acquisition.found(found, now)
                 self._settle(gang, now)
                 return True
@@ -225,7 +225,7 @@ class Gangs:
 
     def _collected(self, event: OffersCollected, now: Moment) -> None:
         for gang in self.gangs.values():
-            if gang.acquisition.knows(event.round):
+            if gang.acquisition.asks(event.round):
                 gang.acquisition.collected(event, now)
                 self._settle(gang, now)
                 return
