@@ -35,7 +35,7 @@ PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/nat/autonat.proto 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters chaos soak nat clean
+.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -48,6 +48,7 @@ help:
 	@echo "make bench-data  arrays, files, packages and environments, beside Ray and joblib (ARGS=--json)"
 	@echo "make bench-placement  a million profiles, and 100,000 tasks on 5,000 nodes (ARGS=--json)"
 	@echo "make bench-clusters  gangs, what they divide, and streams between members (ARGS=--json)"
+	@echo "make bench-services  requests through a hop, beside nginx and HAProxy, and under kills (ARGS=--json)"
 	@echo "make chaos   1,000 small clusters and all that can befall them (ARGS=--json)"
 	@echo "make soak    a small network under kills and attacks at once (ARGS='--minutes 5 --json')"
 	@echo "make nat     real nodes behind routers of every kind; needs root and nftables (ARGS=--json)"
@@ -100,6 +101,9 @@ bench-data: $(INSTALLED_BENCH) $(PEERS)/.installed
 
 bench-clusters: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.clusters $(ARGS)
+
+bench-services: $(INSTALLED_DEV)
+	@$(BIN)/python -m benchmarks.services $(ARGS)
 
 bench-placement: $(INSTALLED_BENCH)
 	@$(BIN)/python -m benchmarks.placement $(ARGS)

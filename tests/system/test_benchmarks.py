@@ -59,3 +59,13 @@ def test_the_placement_benchmark_asks_changes_and_places() -> None:
     found = {name: shape["found"] for name, shape in result["shapes"].items()}
     assert (found["anything"], found["nobody"]) == (20, 0)
     assert all(rule["full_pct"] > 50 for rule in result["placing"].values())
+
+
+def test_no_request_that_does_no_harm_fails_where_a_replica_is_killed() -> None:
+    argv = (sys.executable, "-m", "benchmarks.services", "--json", "--quick", "--only", "killed")
+    with running(*argv) as ran:
+        assert ran.ended(2 * DEADLINE_S) == 0, ran.output
+    found = json.loads(ran.lines[-1])["killed"]
+    for what in ("program", "node"):
+        assert found[what]["requests"] == 200
+        assert found[what]["failed_idempotent"] == 0, found[what]["why"]
