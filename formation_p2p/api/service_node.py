@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from formation_p2p.api.cluster_node import ClusterNode
+from formation_p2p.api.hosting_node import HostingNode
 from formation_p2p.api.service_client import ServiceClient
 from formation_p2p.core.services.view import ServicesView, view_of
 from formation_p2p.host.services.router import WAIT_S
 
 
-class ServiceNode(ClusterNode):
+class ServiceNode(HostingNode):
     """The part of `Node` that is about services."""
 
     def service(

@@ -26,6 +26,7 @@ from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.bounds import HOST, MAX_LABELS, refuse_host_label, sorted_labels
 from formation_p2p.core.resources.capability import Limits
+from formation_p2p.core.services.events import ServeServices
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.core.workload.work import PythonCall
@@ -85,6 +86,7 @@ class NodeServices:
         self._beginning = asyncio.Lock()  # of `serve`
         self._environments: set[EnvironmentCache] = set()  # of the drivers, once they work
         self._work: tuple[Serve, Makers, UsageFile] | None = None
+        self._serving: ServeServices | None = None
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
         self._name = ""  # until `open`
@@ -295,6 +297,19 @@ class NodeServices:
             self.call(self._serve)
             return hardware
 
+    def serve_services(self, event: ServeServices) -> None:
+        """See `Node.serve_services`."""
+        if self._work is None:
+            raise InvalidInput("serve", "this node does not work; call worker() first")
+        if self._serving is not None:
+            raise InvalidInput("serve", "this node serves already; leave and join to change that")
+        self._serving = event
+        self.call(self._serve_services)
+
+    def _serve_services(self, shell: Shell) -> None:
+        if self._serving is not None:
+            shell.serve_services(self._serving, self.entered()[1].services)
+
     def _network_label(self, room: int) -> tuple[tuple[str, str], ...]:
         """Said of a machine whose tasks can be in a network of their gang's own."""
         why = why_none(self._config.home.path)
@@ -333,6 +348,7 @@ class NodeServices:
                 if isinstance(driver, KeepsEnvironments) and driver.environments is not None
             )
             shell.serve(serve, drivers, usage)
+            self._serve_services(shell)
 
     def _close_usage(self) -> None:
         if self._work is not None:

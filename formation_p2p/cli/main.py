@@ -79,6 +79,11 @@ _COMMANDS: Final = {
     "trust": _Command("trust", "Show which peers this machine trusts."),
     "sizes": _Command("sizes", "Show the memory that tasks used."),
     "usage": _Command("usage", "Show how this machine was used."),
+    "services": _Command("services", "Show the services of the network, and what is missing."),
+    "service": _Command(
+        "service", "Publish services, end them, see what they print.", is_group=True
+    ),
+    "contribute": _Command("contribute", "Join a network and run what it lacks until Ctrl-C."),
     "network": _Command(
         "network", "Create a network, invite others to it, join one.", is_group=True
     ),

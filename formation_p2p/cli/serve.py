@@ -161,6 +161,16 @@ def worker(
         "PATH[:rw]",
         "Show this folder to tasks, read-only unless :rw is said. Repeatable.",
     ),
+    serve: str | None = option(
+        "--serve",
+        "TYPE",
+        "Also run services, as a worker of this type: gpu, cpu, storage, edge, several with "
+        "commas, or auto for what this machine is.",
+        envvar="WORKER_TYPE",
+    ),
+    max_services: int | None = option(
+        "--services", "N", "Run at most so many services at once; 4 by default."
+    ),
     name: str | None = flags.NAME,
     no_renew: bool = flags.NO_RENEW,
     no_mdns: bool = flags.NO_MDNS,
@@ -175,8 +185,13 @@ def worker(
     for each task that has run. On Ctrl-C it withdraws and cancels its tasks, which
     their submitters place elsewhere. With --json, each event is a line of JSON.
     """
+    from formation_p2p.cli.serving import types_of
+
     if sandbox not in SANDBOXES:
         raise InvalidInput("sandbox", f"{sandbox!r} is none of {', '.join(SANDBOXES)}")
+    types = types_of(serve)
+    if max_services is not None and not serve:
+        raise InvalidInput("services", "goes with --serve, which says as what; add --serve auto")
     limits = flags.limits_of(cpu, memory, storage, network, gpus)
     said = flags.pairs_of("label", labels or ())
     refuse_host_label(said)
@@ -197,6 +212,7 @@ def worker(
 
     async def lend(interrupt: Interrupt) -> int:
         from formation_p2p.cli.local.server import commands_served
+        from formation_p2p.cli.serving import serve_as
         from formation_p2p.cli.tables import offer_in_words
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
@@ -231,8 +247,12 @@ def worker(
                 bind=binds or (),
             )
             can = hardware.capability
+            served = ""
+            if types is not None:
+                served = await serve_as(node, types, can, max_services)
             if as_json:
                 what = {
+                    "serves": served.split(", ") if served else [],
                     "drivers": sorted(makers),
                     "labels": labelled,
                     "capability": asdict(can),
@@ -246,6 +266,8 @@ def worker(
                 if (network := place.network()) is not None:
                     log.line(f"  may {in_words(network.rights)}")
                 log.line(f"  offers {offer_in_words(can, sorted(makers), labelled, asked)}")
+                if served:
+                    log.line(f"  serves as {served}")
                 if limited := str(given):
                     log.line(f"  gives of its cores, at most: {limited}")
             showing = asyncio.create_task(_show(node.watch, show_as_json if as_json else log.show))

@@ -72,6 +72,7 @@ from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.host.services.routing import ServiceRouting
+from formation_p2p.host.services.replicas import Replicas, ReplicaStatus
 from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class Shell:
         self._replica_host: ReplicaHost = NoReplicas(self.feed)
         own = config.identity.peer_id, config.network, self.service_reads
         self.services = ServiceRouting(stack, exchange, *own, self.do)
+        self.replicas: Replicas | None = None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -192,10 +194,16 @@ class Shell:
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
                 driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
 
-    def serve_services(self, event: ServeServices, replicas: ReplicaHost) -> None:
-        """Run services, by these means. After `serve`."""
-        self._replica_host = replicas
+    def serve_services(self, event: ServeServices, root: Path) -> None:
+        """Run services, with the drivers of tasks. After `serve`. Their logs and volumes are in the
+        folder `root`."""
+        means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
+        self._replica_host = self.replicas = self.services.server.replicas = Replicas(*means)
         self.feed(event)
+
+    def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
+        """Of the replicas that run here."""
+        return () if self.replicas is None else self.replicas.status()
 
     def renewed(self, network: Network) -> None:
         """There is a new grant of this node: it is shown from now on."""

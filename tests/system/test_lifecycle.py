@@ -32,6 +32,7 @@ from formation_p2p import (
     SyncNode,
     Unreachable,
 )
+from formation_p2p.core.services.spec import Program, ServiceSpec
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.host.machine.claim import claim
 from tests.support.loopback import LISTEN
@@ -41,12 +42,14 @@ from tests.support.waiting import until
 # An error at once is not one after a wait; a busy machine may keep a thread for some seconds.
 AT_ONCE_S: Final = 15
 TRUE = ProcessSpec(("true",))
+NOTES = ServiceSpec(name="notes", tier=2, port=1, program=Program(argv=("notes",)))
 BLOB = Blob(Cid(RAW, digest_of(b"x")), 1)
 # Each public name of Node and SyncNode, used.
 USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "addresses": lambda node: node.addresses,
     "dask": lambda node: node.dask(),
     "discover": lambda node: node.discover("cpu=1"),
+    "drain": lambda node: node.drain("notes"),
     "executor": lambda node: node.executor(),
     "explain": lambda node: node.explain("cpu=1"),
     "fetch_result": lambda node: node.fetch_result(ResultTooLarge("it is", "a peer", 1, b"")),
@@ -65,13 +68,17 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "measure_rate": lambda node: node.measure_rate("a peer"),
     "ping": lambda node: node.ping("a peer"),
     "pool": lambda node: node.pool(),
+    "publish": lambda node: node.publish(NOTES),
     "put": lambda node: node.put("a file"),
+    "read_services": lambda node: node.read_services(),
     "reached": lambda node: node.reached,
     "renew": lambda node: node.renew(),
+    "replicas": lambda node: node.replicas(),
     "report_wrong": lambda node: node.report_wrong("a peer"),
     "run": lambda node: node.run(["true"]),
     "service": lambda node: node.service("a-service"),
     "services": lambda node: node.services(),
+    "serve_services": lambda node: node.serve_services(["cpu"]),
     "story": lambda node: node.story("a task"),
     "submit": lambda node: node.submit(TRUE),
     "trust": lambda node: node.trust(),

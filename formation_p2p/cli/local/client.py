@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from formation_p2p.core.placement.discovered import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.services.events import ServicesRead, SpecPublished
+    from formation_p2p.core.services.spec import ServiceSpec
     from formation_p2p.core.workload.memory_estimate import MemoryEstimate
     from formation_p2p.core.workload.plan import Plan
     from formation_p2p.core.workload.work import Work
@@ -175,6 +178,26 @@ class LocalNode:
         from formation_p2p.core.nat.probe import Rate
 
         return unpack(Rate, await self._answer("rate", peer=peer))
+
+    async def publish(self, spec: ServiceSpec, /) -> SpecPublished:
+        from formation_p2p.core.services.events import SpecPublished
+        from formation_p2p.core.services.signed_spec import encode_spec
+
+        answer = await self._answer("publish", spec=encode_spec(spec))
+        stored, why = unpack_as(tuple[int, str], answer)
+        return SpecPublished(b"", stored, why, cause="asked for here")
+
+    async def read_services(self) -> ServicesRead:
+        from formation_p2p.core.services.claim import open_claim
+        from formation_p2p.core.services.events import ServicesRead
+        from formation_p2p.core.services.signed_spec import open_spec
+
+        kind = tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[str, ...], bool]
+        specs, claims, unknown, heard = unpack_as(kind, await self._answer("services"))
+        now_s = time.time()
+        catalog = tuple(open_spec(each, now_s) for each in specs)
+        shown = tuple(open_claim(each, now_s) for each in claims)
+        return ServicesRead(0, catalog, shown, unknown, heard, cause="asked for here")
 
     async def incompatible(self) -> Mapping[PeerId, str]:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))

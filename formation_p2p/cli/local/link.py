@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from formation_p2p.core.placement.discovered import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.services.events import ServicesRead, SpecPublished
+    from formation_p2p.core.services.spec import ServiceSpec
     from formation_p2p.core.workload.blob import Blob
     from formation_p2p.core.workload.memory_estimate import MemoryEstimate
     from formation_p2p.core.workload.plan import Plan
@@ -85,6 +87,10 @@ class Link(Protocol):
     async def ping(self, peer: str) -> RoundTrip: ...
 
     async def measure_rate(self, peer: str) -> Rate: ...
+
+    async def publish(self, spec: ServiceSpec, /) -> SpecPublished: ...
+
+    async def read_services(self) -> ServicesRead: ...
 
     def incompatible(self) -> Awaitable[Mapping[PeerId, str]]: ...
 

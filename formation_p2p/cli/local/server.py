@@ -29,6 +29,7 @@ from formation_p2p.core.dispatch.job_events import JobEvent, TaskPlaced, TaskUnp
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.core.services.signed_spec import decode_spec
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Env
@@ -134,6 +135,8 @@ class _Server:
             "renew": self._renew,
             "ping": self._ping,
             "rate": self._rate,
+            "publish": self._publish,
+            "services": self._read_services,
         }
 
     async def close(self) -> None:
@@ -234,6 +237,16 @@ class _Server:
 
     async def _rate(self, question: dict[str, Any], _: _Client) -> object:
         return await self._node.measure_rate(unpack(str, question.get("peer")))
+
+    async def _publish(self, question: dict[str, Any], _: _Client) -> object:
+        spec = decode_spec(unpack(bytes, question.get("spec")))
+        published = await self._node.publish(spec)
+        return [published.stored, published.why]
+
+    async def _read_services(self, _: dict[str, Any], __: _Client) -> object:
+        found = await self._node.read_services()
+        specs = [each.raw for each in found.catalog]
+        return [specs, [each.raw for each in found.claims], list(found.unknown), found.heard]
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()

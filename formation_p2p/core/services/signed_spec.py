@@ -82,6 +82,17 @@ def seal_spec(
     return _open(raw)
 
 
+def encode_spec(spec: ServiceSpec) -> bytes:
+    """The spec alone, for another program of the same user."""
+    return codec.encode(list(_pack(spec).values()))
+
+
+def decode_spec(raw: bytes) -> ServiceSpec:
+    """Raises Malformed."""
+    row = resources.take_row(codec.decode(raw, MAX_SPEC_BYTES), 17, "spec", "has other fields")
+    return _unpack(row)
+
+
 def open_spec(raw: bytes, now_unix_s: float) -> SignedSpec:
     """Read a spec from anywhere. Raises BadRecord.
 

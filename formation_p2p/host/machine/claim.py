@@ -20,8 +20,9 @@ from formation_p2p.host.machine.home import MAX_IDENTITIES, Home, joined_network
 @dataclass(frozen=True, slots=True)
 class Claim:
     """`index` is that of the identity in the home. `scratch` is a folder for this claim's tasks,
-    `blobs` one for the data that it holds, `status` a socket for observers and `trust` a file of
-    peer histories; they may not exist yet. Release when done."""
+    `blobs` one for the data that it holds, `status` a socket for observers, `trust` a file of
+    peer histories and `services` a folder for the logs and volumes of services; they may not exist
+    yet. Release when done."""
 
     index: int
     identity: Identity
@@ -30,6 +31,7 @@ class Claim:
     blobs: Path
     status: Path
     trust: Path
+    services: Path
     _lock: int
 
     def release(self) -> None:
@@ -55,6 +57,7 @@ def claim(home: Home, network: Network | None = None) -> Claim:
                 home.path / f"blobs-{index}",
                 home.path / f"status-{index}.sock",
                 home.path / f"trust-{index}.db",
+                home.path / f"services-{index}",
                 lock,
             )
     raise LocalError(f"{MAX_IDENTITIES} nodes run from {home.path}; end one, or use another --home")

@@ -1,11 +1,13 @@
 """A running node's status, for other programs of the same user: `formation top`, `formation logs`.
 
 A unix socket in the node's home, open to its owner alone. It takes one line of JSON and answers in
-lines of JSON, and changes nothing:
+lines of JSON, and changes nothing but by `drain`:
 
     {"ask": "status"}                        one line: what the node is doing
     {"ask": "workers"}                       one line: the workers that the network knows of
     {"ask": "gangs"}                         one line: its gangs, and the members that it is
+    {"ask": "services"}                      one line: the replicas of services that it runs
+    {"ask": "drain", "service": "notes"}     one line: whether it runs one, which drains then
     {"ask": "story", "task": "3f2a/0"}       one line: the way of one task
     {"ask": "events", "follow": true}        a line for each event of its jobs, the last first
 
@@ -38,12 +40,14 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Explained
 from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
+from formation_p2p.core.services.events import DrainReplica
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.unix_socket import is_ours, reachable
 from formation_p2p.host.names import name_of
 from formation_p2p.host.observe import clients, status_json
 from formation_p2p.host.observe.gangs_json import gangs_in_json
+from formation_p2p.host.observe.services_json import replicas_in_json
 from formation_p2p.host.reach_in_words import reach_in_json
 
 if TYPE_CHECKING:
@@ -196,6 +200,13 @@ class StatusSocket:
                 case {"ask": "gangs"}:
                     own = {"peer_id": self._peer_id, "name": name_of(self._peer_id)}
                     await _put(client, {**own, **gangs_in_json(shell, with_links=True)})
+                case {"ask": "services"}:
+                    await _put(client, {"replicas": replicas_in_json(shell)})
+                case {"ask": "drain", "service": str(service)}:
+                    runs = any(x.service == service for x in shell.replica_statuses())
+                    if runs:
+                        shell.feed(DrainReplica(service))
+                    await _put(client, {"draining": runs})
                 case {"ask": "story", "task": str(task)}:
                     await _put(client, {"story": self._story(task, shell)})
                 case {"ask": "events", **rest}:
@@ -203,7 +214,9 @@ class StatusSocket:
                     prefix = job if isinstance(job, str) else ""
                     await self._send_events(client, prefix, rest.get("follow") is True)
                 case _:
-                    await _put(client, {"error": "ask for status, workers, gangs, story or events"})
+                    await _put(
+                        client, {"error": "ask for status, workers, gangs, services, story, events"}
+                    )
         except* (trio.BrokenResourceError, trio.TooSlowError):
             # A star: a client that follows events is served by two tasks, whose end is a group.
             log.debug("a client has left, or reads too slowly")
