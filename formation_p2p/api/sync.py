@@ -114,6 +114,11 @@ class SyncNode(Synchronous[Node], NodeBase):
     pool = waits(Node.pool)
     service = made(Node.service, service_of)
     services = waits(Node.services)
+    serve_services = waits(Node.serve_services)
+    publish = waits(Node.publish)
+    read_services = waits(Node.read_services)
+    drain = waits(Node.drain)
+    replicas = waits(Node.replicas)
 
     @functools.wraps(Node.dask)
     def dask(self, *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.command import Declared
@@ -39,7 +39,7 @@ def contribute(
     """Join a network and run what it lacks: services and tasks, in a sandbox, until Ctrl-C."""
     from formation_p2p.cli.serve import worker
 
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "join": invite,
         "serve": serve,
         "sandbox": "required",
@@ -53,7 +53,7 @@ def contribute(
     worker(**{**_defaults(worker), **given})
 
 
-def _defaults(command: object) -> dict[str, object]:
+def _defaults(command: object) -> dict[str, Any]:
     """What the parameters of a command are where they are not given."""
     assert callable(command)
     parameters = inspect.signature(command).parameters

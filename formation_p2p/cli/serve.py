@@ -22,7 +22,6 @@ from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.resources.bounds import refuse_host_label
 from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.trust.network import MAX_GATES
 from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
 from formation_p2p.core.workload.scope import ScopeShares
 from formation_p2p.host.drivers.lent import labels_of, lent_folders
@@ -33,13 +32,8 @@ if TYPE_CHECKING:
     from formation_p2p.api.node import Node
     from formation_p2p.cli.watched import Watch, WorkEvent
     from formation_p2p.host.drivers.machine import Sandboxing
-    from formation_p2p.host.machine.home import Home
-    from formation_p2p.host.net.circuit_settings import RelaySettings
 
-GATE_LISTEN: Final = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
 WORKER_LISTEN: Final = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
-# Of the addresses that a gate has, the best, so that those of another one stay in the list.
-MAX_GATE_ADDRESSES: Final = MAX_GATES // 2
 # Locked by a worker of the home, until its process ends.
 LOCK: Final = "worker.lock"
 TWICE: Final = (
@@ -64,14 +58,6 @@ A task of the process or python driver is a program that runs as this user. In b
 no home folder and no key, reaches no network that it did not ask for (network=1 among its needs),
 and writes to its own folder; without, it can do what this user can.
 """
-GATE_EPILOG: Final = """
-\b
-Examples:
-  formation gate
-  formation gate --announce /ip4/203.0.113.7/tcp/4001     behind a router, or in a cloud
-  formation gate --announce /dns/gate.example.org/tcp/4001
-"""
-
 SANDBOXES: Final = ("auto", "required", "off")
 
 
@@ -235,7 +221,7 @@ def worker(
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")
-            _freeze_imports()
+            freeze_imports()
             hardware = await node.worker(
                 drivers=makers,
                 limits=limits,
@@ -257,7 +243,7 @@ def worker(
                     "labels": labelled,
                     "capability": asdict(can),
                 }
-                put({"event": "ready", **_who(node), **what})
+                put({"event": "ready", **who(node), **what})
             else:
                 log.line(f"worker {node.peer_id}")
                 log.line(f"  goes by the name {node.name}")
@@ -305,118 +291,12 @@ async def _say_when_alone(node: Node, home: Path) -> None:
         say(f"formation: {why}; trying again meanwhile")
 
 
-def gate(
-    listen: list[str] = option(
-        "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(GATE_LISTEN)
-    ),
-    announce: list[str] | None = option(
-        "--announce", "MULTIADDR", "The address of this gate for others. Repeatable."
-    ),
-    relay: str = option(
-        "--relay",
-        "members|anyone|off",
-        "Connect peers that cannot be dialled to each other: members of the network, or anyone "
-        "(others for 2 minutes and 128 KiB at a time).",
-        default="members",
-    ),
-    relay_rate: str | None = option(
-        "--relay-rate",
-        "SIZE",
-        "Relay at most so much a second, shared fairly among peers; by default what the machine "
-        "can.",
-    ),
-    name: str | None = flags.NAME,
-    no_renew: bool = flags.NO_RENEW,
-    no_mdns: bool = flags.NO_MDNS,
-    metrics: str | None = flags.METRICS,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
-) -> None:
-    """Be the peer through which others join, until Ctrl-C.
-
-    A gate is an ordinary peer with a lasting address that all others can reach. It coordinates
-    nothing: nodes that others can dial work on without it. Those behind routers need one to begin
-    new work: run two. Its address is added to the list of the network here, so that invites made on
-    this machine name it.
-
-    A gate also relays for members that others cannot dial, until they have a direct connection:
-    what goes through it is encrypted from end to end (docs/reach.md).
-    """
-    relays = _relay_of(relay, relay_rate)
-    place = flags.home_of(home, join, name)
-
-    async def serve_gate(interrupt: Interrupt) -> int:
-        from formation_p2p.api.node import Node
-        from formation_p2p.cli.local.server import commands_served
-
-        leave = asyncio.Event()
-        joining = Node.join(
-            home=place.path,
-            listen=listen,
-            announce=announce or (),
-            metrics=metrics,
-            renew=not no_renew,
-            relay=relays,
-            mdns=False if no_mdns else None,
-        )
-        async with joining as node, commands_served(node, place.path):
-            interrupt.first(leave.set, "leaving the network")
-            _freeze_imports()
-            gates = node.addresses[:MAX_GATE_ADDRESSES]
-            for address in reversed(gates):  # each goes first, so that they end in their order
-                place.add_gate(address)
-            if as_json:
-                put({"event": "ready", **_who(node), "gates": gates, "relay": relay})
-            else:
-                _print_gate(node, place, gates, relay)
-            telling = asyncio.create_task(tell_reached(node, None if as_json else print))
-            await leave.wait()
-            telling.cancel()
-        if as_json:
-            put({"event": "left"})
-        return DONE
-
-    end_with(serve_gate)
-
-
-def _relay_of(relay: str, rate: str | None) -> RelaySettings | None:
-    """Raises InvalidInput."""
-    from formation_p2p.core.nat.relay import RelayFor
-    from formation_p2p.host.net.circuit_settings import RelaySettings
-
-    bytes_per_s = flags.parsed("relay-rate", rate, parse_bytes)
-    if relay == "off":
-        return None
-    if relay not in (modes := [mode.value for mode in RelayFor]):
-        raise InvalidInput("relay", f"{relay!r} is none of {', '.join(modes)} and off")
-    return RelaySettings(RelayFor(relay), bytes_per_s)
-
-
-def _print_gate(node: Node, home: Home, gates: Sequence[str], relay: str) -> None:
-    print(f"gate {node.peer_id}")
-    print(f"  goes by the name {node.name}")
-    for address in gates:
-        print(f"  {address}")
-    print(f"  relays for {relay}" if relay != "off" else "  does not relay")
-    if home.has_root_key():
-        print("to invite others, run: formation network invite", flush=True)
-    else:
-        print("to name it in invites, run where the network was created:")
-        print(f"  formation network add-gate {gates[0]}", flush=True)
-    if node.peer_id != home.identity().peer_id:
-        say(
-            "formation: another node runs from this home, so this gate's peer id is not the "
-            "home's own, and may be another one next time; give the gate a --home of its own"
-        )
-
-
-def _freeze_imports() -> None:
+def freeze_imports() -> None:
     """What was imported stays for good. The collector need not look through it each time, which
     is most of what it does in a program that serves (docs/performance.md)."""
     gc.collect()
     gc.freeze()
 
 
-def _who(node: Node) -> dict[str, object]:
+def who(node: Node) -> dict[str, object]:
     return {"peer_id": node.peer_id, "name": node.name, "addresses": list(node.addresses)}

@@ -160,6 +160,7 @@ def rollback(
 def drain(
     name: str = NAME,
     home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Have the replica of this machine finish what it serves, and end; another worker takes its
     place."""
@@ -170,7 +171,10 @@ def drain(
     asked = [answer(x, {"ask": "drain", "service": name}) for x in sockets_of(home_path(home))]
     if not any(each.get("draining") for each in asked):
         raise LocalError(f"no worker of this machine runs {name}; `formation services` says where")
-    print(f"{name} drains")
+    if as_json:
+        put({"service": name, "draining": True})
+    else:
+        print(f"{name} drains")
 
 
 @app.command()
@@ -179,6 +183,7 @@ def logs(
     name: str = NAME,
     tail: int = option("--tail", "N", "So many lines.", default=50),
     home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
 ) -> None:
     """Print what the replica of this machine has printed, and when it was started and why it ended.
 
@@ -194,6 +199,9 @@ def logs(
         raise LocalError(
             f"{name} has printed nothing here; `formation services` says where it runs"
         )
+    if as_json:
+        put({"service": name, "lines": lines[-tail:]})
+        return
     for line in lines:
         print(
             "".join(

@@ -57,6 +57,8 @@ async def serve_as(
 
 async def _is_public(node: Node) -> bool:
     until_s = time.monotonic() + _REACHED_S
-    while node.reached.way is Way.UNKNOWN and time.monotonic() < until_s:
-        await asyncio.sleep(_LOOK_S)  # noqa: ASYNC110 - a node tells nobody when it knows
-    return node.reached.way is Way.DIRECT
+    while True:
+        way = node.reached.way
+        if way is not Way.UNKNOWN or time.monotonic() >= until_s:
+            return way is Way.DIRECT
+        await asyncio.sleep(_LOOK_S)

@@ -6,6 +6,7 @@ Runs inside one trio thread. One concept: the peer decides everything; here is h
 from __future__ import annotations
 
 import logging
+import pathlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, assert_never
@@ -71,8 +72,8 @@ from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
-from formation_p2p.host.services.routing import ServiceRouting
 from formation_p2p.host.services.replicas import Replicas, ReplicaStatus
+from formation_p2p.host.services.routing import ServiceRouting
 from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class Shell:
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
                 driver.environments.watch(lambda warm: self.feed(events.EnvironmentsChanged(warm)))
 
-    def serve_services(self, event: ServeServices, root: Path) -> None:
+    def serve_services(self, event: ServeServices, root: pathlib.Path) -> None:
         """Run services, with the drivers of tasks. After `serve`. Their logs and volumes are in the
         folder `root`."""
         means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
