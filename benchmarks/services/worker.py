@@ -38,7 +38,7 @@ class Program:
     def here(self, service: str) -> Program:
         return self
 
-    async def connect(self, service: str) -> socket.socket:
+    async def connect(self) -> socket.socket:
         end = socket.socket(socket.AF_UNIX)
         end.setblocking(False)
         try:
@@ -48,11 +48,8 @@ class Program:
             raise
         return end
 
-    def begin(self, service: str) -> None:
-        self.outstanding += 1
-
-    def end(self, service: str) -> None:
-        self.outstanding -= 1
+    def count(self, change: int) -> None:
+        self.outstanding += change
 
 
 def _serve(program: Program, shell: Shell) -> None:

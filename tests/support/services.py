@@ -29,7 +29,7 @@ Program = Callable[[trio.SocketStream], Awaitable[None]]
 
 @dataclass
 class Running:
-    """A replica as a test has it."""
+    """A replica as a test has it: a program that listens on a unix socket."""
 
     path: str
     digest: bytes = DIGEST
@@ -38,31 +38,28 @@ class Running:
     outstanding: int = 0
     is_stopping: bool = False
 
+    async def connect(self) -> socket.socket:
+        end = socket.socket(socket.AF_UNIX)
+        end.setblocking(False)
+        try:
+            end.connect(self.path)
+        except OSError:
+            end.close()
+            raise
+        return end
+
+    def count(self, change: int) -> None:
+        self.outstanding += change
+
 
 class Replicas:
-    """Programs of this node that listen on unix sockets."""
+    """Those of a node."""
 
     def __init__(self) -> None:
         self.running: dict[str, Running] = {}
 
     def here(self, service: str) -> Running | None:
         return self.running.get(service)
-
-    async def connect(self, service: str) -> socket.socket:
-        end = socket.socket(socket.AF_UNIX)
-        end.setblocking(False)
-        try:
-            end.connect(self.running[service].path)
-        except OSError:
-            end.close()
-            raise
-        return end
-
-    def begin(self, service: str) -> None:
-        self.running[service].outstanding += 1
-
-    def end(self, service: str) -> None:
-        self.running[service].outstanding -= 1
 
 
 @dataclass

@@ -18,24 +18,22 @@ class Here(Protocol):
     @property
     def max_requests(self) -> int: ...
     @property
-    def outstanding(self) -> int: ...  # begun, and not ended
+    def outstanding(self) -> int: ...  # streams that lead there
     @property
     def is_stopping(self) -> bool: ...  # one that drains is not, until its time is over
 
-
-class LocalReplicas(Protocol):
-    """Those of this node. All methods are for its thread."""
-
-    def here(self, service: str) -> Here | None:
-        """None where no replica of it has been started."""
-
-    async def connect(self, service: str) -> socket.socket:
+    async def connect(self) -> socket.socket:
         """To its program; it does not block. Raises OSError where nothing listens."""
 
-    def begin(self, service: str) -> None:
-        """A stream leads there; `end` follows."""
+    def count(self, change: int, /) -> None:
+        """So many streams more lead there."""
 
-    def end(self, service: str) -> None: ...
+
+class LocalReplicas(Protocol):
+    """Those of this node. For its thread."""
+
+    def here(self, service: str, /) -> Here | None:
+        """None where no replica of it has been started."""
 
 
 class NoReplicas:
@@ -43,10 +41,3 @@ class NoReplicas:
 
     def here(self, service: str) -> Here | None:
         return None
-
-    async def connect(self, service: str) -> socket.socket:
-        raise ConnectionRefusedError(f"{service} is not here")
-
-    def begin(self, service: str) -> None: ...
-
-    def end(self, service: str) -> None: ...

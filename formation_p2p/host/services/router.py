@@ -143,7 +143,10 @@ class Router:
             rest_s = known.balancer.may_choose_at_s(now_s) - now_s
             if rest_s > look_s:
                 rest_s, look_s = look_s, min(2 * look_s, LAST_LOOK_S)
-            await trio.sleep(min(rest_s, left_s))
+            with trio.move_on_after(left_s):
+                await trio.sleep(rest_s)
+                if not known.balancer or known.route.freshness(now_s) is Freshness.SPENT:
+                    await self._read_anew(service, known)
 
     def answered(self, stream: ServiceStream, first_byte_s: float) -> None:
         """A first byte came on a stream after so long."""
@@ -178,19 +181,18 @@ class Router:
         return known
 
     async def _listing(self, service: str, known: _Known) -> Listing | None:
-        """Waits only where nothing is known, or what is known was wrong."""
-        now_s = trio.current_time()
-        freshness = known.route.freshness(now_s)
-        if freshness is Freshness.OLD and not known.reading.locked():
+        """Waits only where nothing is known."""
+        freshness = known.route.freshness(trio.current_time())
+        if freshness is Freshness.NOTHING:
+            await self._read_anew(service, known)
+        elif freshness is not Freshness.FRESH and not known.reading.locked():
             self._spawn(partial(self._read, service, known))
-        elif freshness is Freshness.SPENT or (
-            freshness is Freshness.NOTHING and now_s >= known.route.may_read_at_s()
-        ):
-            await self._read(service, known)
-        found = known.route.found(trio.current_time())
-        if found is not None and not found.replicas and now_s >= known.route.may_read_at_s():
-            await self._read(service, known)
         return known.route.found(trio.current_time())
+
+    async def _read_anew(self, service: str, known: _Known) -> None:
+        """Where what is known is of no use. Not more often than services are read."""
+        if trio.current_time() >= known.route.may_read_at_s():
+            await self._read(service, known)
 
     async def _read(self, service: str, known: _Known) -> None:
         """Once for all that wait for it."""

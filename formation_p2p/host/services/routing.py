@@ -79,8 +79,9 @@ def listed(service: str, found: ServicesRead) -> Listing | None:
         for each in found.claims
         if each.claim.service == service and each.claim.state in _SERVING
     ]
-    specs = [each.spec for each in found.catalog if each.spec.name == service]
-    is_known = bool(claims) or any(not each.withdrawn for each in specs)
+    is_known = bool(claims) or any(
+        each.spec.name == service and not each.spec.withdrawn for each in found.catalog
+    )
     if not is_known and not found.heard:
         return None
     replicas = tuple(

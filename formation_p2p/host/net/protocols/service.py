@@ -36,7 +36,7 @@ from formation_p2p.host.gang.seat import TunnelStream
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
-from formation_p2p.host.services.local import LocalReplicas, NoReplicas
+from formation_p2p.host.services.local import Here, LocalReplicas, NoReplicas
 from formation_p2p.host.services.stream import ServiceStream, serve_program
 
 if TYPE_CHECKING:
@@ -78,23 +78,24 @@ class ServiceServer:
             asked = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
         if not isinstance(asked, OpenService):
             raise ProtocolViolation("a stream of a service that does not begin with OpenService")
-        no = self._refusal(asked, Contact(connection.peer))
-        if no is not None:
-            await _answer(stream, no)
+        here = self._admitted(asked, Contact(connection.peer))
+        if isinstance(here, ServiceRefused):
+            await _answer(stream, here)
             return
         connection.tunnels(stream)
-        await self._serve(asked, stream, connection.peer)
+        await self._serve(here, asked.service, stream, connection.peer)
 
     async def serve_here(self, asked: OpenService, stream: LocalStream, me: PeerId) -> None:
         """One of this node's own. Raises as `accept`."""
-        no = self._refusal(asked, Contact(me))
-        if no is not None:
-            await _answer(stream, no)
+        here = self._admitted(asked, Contact(me))
+        if isinstance(here, ServiceRefused):
+            await _answer(stream, here)
             await stream.close()
         else:
-            await self._serve(asked, stream, me)
+            await self._serve(here, asked.service, stream, me)
 
-    def _refusal(self, asked: OpenService, peer: Contact) -> ServiceRefused | None:
+    def _admitted(self, asked: OpenService, peer: Contact) -> Here | ServiceRefused:
+        """The replica that it is for, or why it may not be."""
         why = self._admit(peer, asked.grant)
         if why is not None:
             return ServiceRefused(ServiceRefusal.DENIED, why)
@@ -115,24 +116,24 @@ class ServiceServer:
             return ServiceRefused(ServiceRefusal.BUSY, why)
         if self._streams.total() >= MAX_NODE_STREAMS:
             return ServiceRefused(ServiceRefusal.BUSY, "this node has as many streams as it can")
-        return None
+        return here
 
-    async def _serve(self, asked: OpenService, stream: TunnelStream, peer: PeerId) -> None:
+    async def _serve(self, here: Here, service: str, stream: TunnelStream, peer: PeerId) -> None:
         """One that was not refused, until it is over."""
-        self.replicas.begin(asked.service)
+        here.count(+1)
         try:
             with counted(self._streams, peer):
                 try:
                     with trio.fail_after(CONNECT_S):
-                        end = await self.replicas.connect(asked.service)
+                        end = await here.connect()
                 except (OSError, LocalError, trio.TooSlowError) as error:
                     why = f"its program does not listen: {error}"
                     await _answer(stream, ServiceRefused(ServiceRefusal.NOT_HERE, why))
                     await stream.close()
                     return
-                await self._lead(ServiceStream(stream, asked.service, peer), end)
+                await self._lead(ServiceStream(stream, service, peer), end)
         finally:
-            self.replicas.end(asked.service)
+            here.count(-1)
 
     async def _lead(self, stream: ServiceStream, end: socket.socket) -> None:
         try:
