@@ -29,11 +29,13 @@ ABOUT: Final = (
 class Gateway:
     """What the server has beside its connections. Kept in memory alone."""
 
-    def __init__(self, source: Source, network: Network | None, *, is_local: bool) -> None:
+    def __init__(
+        self, source: Source, network: Network | None, refresh_s: float, *, is_local: bool
+    ) -> None:
         self.members = Members(source, allows_private=is_local)
         self.network = network
         self.is_local = is_local
-        self.observed = Observed(self.members)
+        self.observed = Observed(self.members, refresh_s)
         self.jobs = HttpJobs(self.members)
         self.requests = RequestLog()
         self.app = FastAPI(

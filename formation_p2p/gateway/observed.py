@@ -52,8 +52,9 @@ class Seen:
 
 
 class Observed:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, refresh_s: float = REFRESH_S) -> None:
         self._source = source
+        self._refresh_s = refresh_s
         self._seen: Seen | None = None
         self._read_s = 0.0
         self._reading: asyncio.Task[Seen] | None = None
@@ -67,7 +68,8 @@ class Observed:
 
     async def seen(self) -> Seen:
         """Raises FormationError where nothing was ever read."""
-        if self._seen is not None and time.monotonic() - self._read_s < FRESH_S:
+        fresh_s = min(FRESH_S, self._refresh_s / 2)
+        if self._seen is not None and time.monotonic() - self._read_s < fresh_s:
             return self._seen
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read())
@@ -130,7 +132,7 @@ class Observed:
 
     async def _refresh(self) -> None:
         while self.watching:
-            await asyncio.sleep(REFRESH_S)
+            await asyncio.sleep(self._refresh_s)
             try:
                 await self.seen()
             except FormationError as error:

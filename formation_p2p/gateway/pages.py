@@ -20,7 +20,8 @@ _TYPES: Final = {
 _ALIASES: Final = {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
 )
 
 

@@ -10,6 +10,9 @@ from typing import Final
 MAX_REQUESTS: Final = 1000
 # What is shown of a path. Its query is not kept: it may hold secrets.
 MAX_PATH_CHARS: Final = 120
+# What is kept: requests to services, to jobs, and of workers; of those that only read, the first.
+_READ: Final = ("/service/",)
+_KEPT: Final = (*_READ, "/api/jobs", "/api/worker/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,11 @@ class RequestLog:
     def served(
         self, unix_s: float, method: str, path: str, status: int, took_s: float, replica: str
     ) -> None:
+        """Counts all, and keeps those of programs: not what the page reads for itself."""
         self.total += 1
         self.by_class[f"{status // 100}xx"] += 1
+        if not path.startswith(_KEPT) or (method == "GET" and not path.startswith(_READ)):
+            return
         ms = round(took_s * 1000, 1)
         shown = path[:MAX_PATH_CHARS]
         self.latest.append(Served(self.total, unix_s, method, shown, status, ms, replica))

@@ -18,6 +18,7 @@ from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import Client, ClientLeft, Head
+from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
 from formation_p2p.gateway.sources import Source
@@ -36,9 +37,16 @@ _PUBLIC: Final = ("/health", "/api/network")
 
 class GatewayServer:
     """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
-    like; `address` is what it became."""
+    like; `address` is what it became. Open pages have the network read each `refresh_s`."""
 
-    def __init__(self, source: Source, network: Network | None, listen: str) -> None:
+    def __init__(
+        self,
+        source: Source,
+        network: Network | None,
+        listen: str,
+        *,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
         host, port = parse_listen(listen)
         self._sockets = _bound(host, port)
         is_local = all(_is_loopback(each) for each in self._sockets)
@@ -46,7 +54,7 @@ class GatewayServer:
             self._close_sockets()
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
         self._access = Access(network, is_local=is_local)
-        self.gateway = Gateway(source, network, is_local=is_local)
+        self.gateway = Gateway(source, network, refresh_s, is_local=is_local)
         self._proxy = Proxy(self.gateway.members)
         self._pages = Pages()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,0 +1,250 @@
+"""The page of a gateway, in a real browser."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from formation_p2p.core.services.spec import WorkerType
+from formation_p2p.gateway.sources import ServicesView, WorkerView
+from tests.support.browsers import ServedGateway, chromium, served
+from tests.support.gateways import CATALOG, MemorySource, replica
+
+DESKTOP: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 900}}
+PHONE: Final[dict[str, Any]] = {
+    "viewport": {"width": 360, "height": 780},
+    "is_mobile": True,
+    "has_touch": True,
+}
+MISSING: Final = ServicesView(
+    CATALOG,
+    (
+        replica("rag-embeddings", "anna"),
+        replica("rag-embeddings", "bob"),
+        replica("ner-extraction", "carol"),
+        replica("chromadb", "dave", "joining", "it loads its data"),
+    ),
+)
+COVERED: Final = ServicesView(
+    CATALOG, tuple(replica(each.name, name) for each in CATALOG for name in ("anna", "bob"))
+)
+HOSTILE: Final = (
+    "<img src=x onerror=window.broken=1>",
+    "\u202egnp.exe",
+    "'\"><script>window.broken=1</script>",
+    "x" * 300,
+    "&lt;b&gt;",
+)
+# Of every text that is shown, with what is painted behind it: the ratio of WCAG 2.2, 1.4.3.
+CONTRASTS: Final = """() => {
+  const channels = (color) => {
+    const canvas = new OffscreenCanvas(1, 1).getContext("2d");
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (color) => {
+    const [r, g, b] = channels(color).slice(0, 3).map((each) => {
+      const part = each / 255;
+      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const color = getComputedStyle(each).backgroundColor;
+      if (channels(color)[3] === 255) return color;
+    }
+    return getComputedStyle(document.body).backgroundColor;
+  };
+  const found = {};
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].filter((each) => each.nodeType === 3);
+    const text = own.map((each) => each.data).join("").trim();
+    const isSeen = element.checkVisibility({ visibilityProperty: true });
+    if (!text || !isSeen || element.disabled) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found[`${element.tagName}.${element.className} ${text.slice(0, 40)}`] = ratio;
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def gateway() -> Iterator[ServedGateway]:
+    with served(MemorySource(MISSING, workers(60))) as opened:
+        yield opened
+
+
+def workers(count: int) -> tuple[WorkerView, ...]:
+    rng = random.Random(count)
+    kinds = list(WorkerType)
+    return tuple(
+        WorkerView(
+            f"12D3KooW{n:040d}",
+            f"machine-{n}",
+            kinds[n % len(kinds)],
+            "8 cores, 32 GiB, 1 GPU",
+            "12 tasks done for us" if n % 3 else "",
+            rng.random(),
+        )
+        for n in range(count)
+    )
+
+
+def opened(browser: Browser, gateway: ServedGateway, **kind: Any) -> Page:
+    page = browser.new_context(**(kind or DESKTOP)).new_page()
+    page.set_default_timeout(10_000)
+    page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
+    page.goto(gateway.url)
+    expect(page.locator("#services-list details").first).to_be_visible()
+    return page
+
+
+def test_what_is_missing_comes_first_with_the_command_that_helps(
+    browser: Browser, gateway: ServedGateway
+) -> None:
+    page = opened(browser, gateway)
+    expect(page.get_by_role("heading", level=1)).to_have_text("We need 2 more GPU workers")
+    assert page.title() == "We need 2 more GPU workers"
+    expect(page.get_by_text("formation contribute INVITE", exact=True)).to_be_visible()
+    titles = page.get_by_role("heading", level=2).all_inner_texts()
+    assert titles == ["Services", "Workers", "Jobs and gangs", "Requests", "Network"]
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(request.url))
+    page.reload()
+    page.get_by_role("link", name="API").click()
+    expect(page.get_by_role("heading", name="POST /api/jobs", exact=True)).to_be_visible()
+    assert [url for url in seen if not url.startswith(gateway.url)] == []
+
+
+def test_from_red_to_the_reason_by_keyboard(browser: Browser, gateway: ServedGateway) -> None:
+    page = opened(browser, gateway)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to what is missing")).to_be_focused()
+    gap = page.get_by_role("link", name="chromadb")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if gap.evaluate("each => each === document.activeElement"):
+            break
+    outline = gap.evaluate("each => getComputedStyle(each).outlineStyle")
+    assert outline == "solid", "a person sees where the keyboard is"
+    page.keyboard.press("Enter")
+    details = page.locator("#service-chromadb")
+    expect(details.get_by_text("dave is joining: it loads its data").first).to_be_visible()
+    expect(details.locator("summary")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(details.locator(".why")).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_it_is_readable(
+    browser: Browser, gateway: ServedGateway, kind: dict[str, Any], scheme: str
+) -> None:
+    page = opened(browser, gateway, color_scheme=scheme, **kind)
+    page.locator("#network").scroll_into_view_if_needed()
+    expect(page.locator("#ring svg").first).to_be_visible()
+    page.locator("summary").first.evaluate("each => each.click()")
+    assert page.evaluate(CONTRASTS) == {}
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1], "nothing is cut off at the side"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(18, 22, 26)") == (scheme == "dark")
+
+
+def test_what_readers_of_screens_hear(browser: Browser, gateway: ServedGateway) -> None:
+    page = opened(browser, gateway)
+    for name in ("Services", "Workers", "Jobs and gangs", "Requests", "Network"):
+        expect(page.get_by_role("region", name=name, exact=True)).to_have_count(1)
+    page.locator("#network").scroll_into_view_if_needed()
+    ring = page.get_by_role("img", name="The ring of keys with 60 workers: 15 gpu, 15 cpu")
+    expect(ring).to_be_visible()
+    table = page.get_by_role("table", name="Who gives what, and what they serve")
+    assert table.get_by_role("columnheader").all_inner_texts() == [
+        "Name", "Type", "Gives", "Gave", "Serves",
+    ]  # fmt: skip
+    nameless = page.evaluate(
+        "[...document.querySelectorAll('button, a, input')].filter(each => "
+        "each.checkVisibility() && !(each.textContent.trim() || each.ariaLabel)).length"
+    )
+    assert nameless == 0
+
+
+def test_names_that_others_chose_stay_text(browser: Browser, gateway: ServedGateway) -> None:
+    someone = workers(1)[0]
+    gateway.source.seen_workers = tuple(replace(someone, name=name) for name in HOSTILE)
+    hostile = replica("chromadb", HOSTILE[0], "joining", HOSTILE[2])
+    gateway.source.view = ServicesView(CATALOG, (hostile,))
+    page = opened(browser, gateway, **PHONE)
+    page.locator("#workers").scroll_into_view_if_needed()
+    cells = page.locator("#workers-table bdi")
+    expect(cells).to_have_count(len(HOSTILE))
+    assert tuple(cells.all_text_contents()) == HOSTILE
+    expect(page.locator("#gaps")).to_contain_text(HOSTILE[2])
+    assert page.evaluate("window.broken") is None
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_it_lives_says_when_it_does_not_and_comes_back(
+    browser: Browser, gateway: ServedGateway
+) -> None:
+    page = opened(browser, gateway)
+    page.locator("#service-llm-inference summary").click()
+    gateway.source.view = COVERED
+    title = page.get_by_role("heading", level=1)
+    expect(title).to_have_text("All 5 services are covered")
+    details = page.locator("#service-llm-inference")
+    expect(details.get_by_text("2 of 2 workers are ready").first).to_be_visible()
+    expect(details.locator("ol").last.locator("li")).to_have_count(2)  # its history
+    page.locator("#jobs").scroll_into_view_if_needed()
+    answer = page.request.post(gateway.url + "/api/jobs", data={"argv": ["uname"]})
+    assert answer.status == 202
+    expect(page.locator("#jobs-table")).to_contain_text("running")
+    expect(page.locator("#requests-table")).to_contain_text("/api/jobs")
+
+    gateway.stop()
+    alert = page.get_by_role("alert").filter(has_text="Connection lost")
+    expect(alert).to_be_visible()
+    assert [each for each in page.evaluate(CONTRASTS) if "Connection lost" in each] == []
+    expect(page.locator("#live")).to_have_text("Not connected")
+    gateway.start()
+    expect(alert).to_be_hidden(timeout=10_000)
+    expect(page.locator("#live")).to_contain_text("Live at edge")
+
+
+def test_a_thousand_workers_come_in_pages(browser: Browser, gateway: ServedGateway) -> None:
+    gateway.source.seen_workers = workers(1000)
+    opened(browser, gateway).context.close()  # the gateway has read its files and its network
+    page = browser.new_context(**DESKTOP).new_page()
+    page.goto(gateway.url)
+    page.locator("#network").scroll_into_view_if_needed()
+    expect(page.locator("#ring circle.dot")).to_have_count(1000)
+    expect(page.locator("#workers-count")).to_have_text("1000 workers")
+    payload = page.evaluate(
+        "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"
+    )
+    paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"payload_kb={payload / 1000:.0f} first_paint_s={paint_ms / 1000:.2f}")
+    assert payload <= 200_000
+    assert paint_ms <= 1000
+    table = page.locator("#workers-table tbody tr")
+    expect(table).to_have_count(25)
+    following = page.get_by_role("button", name="Next workers")
+    following.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#workers-pager")).to_contain_text("26 to 50 of 1000")
+    expect(following).to_be_focused()
