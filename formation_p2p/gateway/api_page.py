@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +42,9 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
             raise HTTPException(503, f"{MAX_WATCHING} pages are open already; close one")
 
         async def told() -> AsyncIterator[Event]:
-            async for seen in gateway.observed.each():
-                yield "overview", seen.number, _overview(gateway, seen)
+            async with aclosing(gateway.observed.each()) as coming:
+                async for seen in coming:
+                    yield "overview", seen.number, _overview(gateway, seen)
 
         return EventStream(told())
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
 from formation_p2p.core.units import MIB
 from formation_p2p.gateway.client import Client, ClientLeft, Head
+from formation_p2p.gateway.ending import cancelled
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -57,10 +57,7 @@ async def call(app: Application, client: Client, head: Head) -> int:
             raise ClientLeft
         answering.result()
     finally:
-        for each in (answering, leaving):
-            each.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await each
+        await cancelled(answering, leaving)
     return status
 
 

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import Command, RunningJob, Source
 
 # That run; a program that has more submits them as tasks of one.
@@ -135,7 +135,4 @@ class HttpJobs:
         return job
 
     async def end(self) -> None:
-        for each in self._jobs.values():
-            each.following.cancel()
-            with suppress(asyncio.CancelledError, FormationError):
-                await each.following
+        await cancelled(*(each.following for each in self._jobs.values()))

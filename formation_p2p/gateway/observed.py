@@ -7,13 +7,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.gateway.coverage import Need, Standing, needs_of, standings_of
+from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import GangView, ServicesView, Source, WorkerView
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Observed:
         for name in [name for name in self._changes if name not in known]:
             del self._changes[name]
 
-    async def each(self) -> AsyncIterator[Seen]:
+    async def each(self) -> AsyncGenerator[Seen, None]:
         """What is seen now, and each time anew, while the reader goes on."""
         self.watching += 1
         if self._refreshing is None or self._refreshing.done():
@@ -139,8 +139,5 @@ class Observed:
                 log.warning("the network could not be read: %s", error)
 
     async def end(self) -> None:
-        for each in (self._refreshing, self._reading):
-            if each is not None:
-                each.cancel()
-                with suppress(asyncio.CancelledError, FormationError):
-                    await each
+        running = (self._refreshing, self._reading)
+        await cancelled(*(each for each in running if each is not None))

@@ -15,6 +15,7 @@ import h11
 from formation_p2p.core.errors import FormationError
 from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
 from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, Headers
+from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import ServiceUnavailable, Source
 from formation_p2p.gateway.streams import Broken, Kept, Stream
 
@@ -114,9 +115,7 @@ class _Watch:
 
     async def end(self) -> None:
         if self._looking is not None:
-            self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
+            await cancelled(self._looking)
             self._looking = None
 
     async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
@@ -131,11 +130,7 @@ class _Watch:
                 raise ClientLeft
             return working.result()
         finally:
-            gone.cancel()
-            if not working.done():
-                working.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await working
+            await cancelled(gone, working)
 
 
 @asynccontextmanager
@@ -197,9 +192,7 @@ class _Exchange:
             return await self.watch.unless_left(self._download(stream, uploading))
         finally:
             if uploading is not None:
-                uploading.cancel()
-                with suppress(asyncio.CancelledError, Broken, ClientLeft):
-                    await uploading
+                await cancelled(uploading)
 
     async def _upload(self, stream: Stream) -> None:
         while piece := await self._client.piece():
@@ -220,10 +213,7 @@ class _Exchange:
             status: int = await answering
             return status
         finally:
-            if not answering.done():
-                answering.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await answering
+            await cancelled(answering)
 
     async def _answer(self, stream: Stream) -> int:
         client = self._client
@@ -265,11 +255,8 @@ class _Exchange:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             # WebSocket's end is said in its frames: when one side is gone, so is the connection.
         finally:
-            for each in both:
-                each.cancel()
-                with suppress(asyncio.CancelledError, OSError, FormationError):
-                    await each
             writer.close()
+            await cancelled(*both)
 
     def _request_headers(self, authority: str) -> Headers:
         dropped = _listed(self._head.header(b"connection"))

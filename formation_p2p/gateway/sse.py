@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any, Final
 
 from fastapi.responses import StreamingResponse
+
+from formation_p2p.gateway.ending import cancelled
 
 # So that a reader can tell a quiet network from a lost one, and proxies keep the connection.
 PING_S: Final = 10.0
@@ -40,8 +41,6 @@ async def _written(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
             yield f"event: {name}\n{numbered}data: {json.dumps(data)}\n\n".encode()
             coming = asyncio.ensure_future(anext(events))
     finally:
-        coming.cancel()
-        with suppress(asyncio.CancelledError, StopAsyncIteration):
-            await coming
+        await cancelled(coming)
         if (close := getattr(events, "aclose", None)) is not None:
             await close()
