@@ -204,6 +204,14 @@ class Members:
     ) -> RunningJob:
         return await self._source.submit(commands, name, options)
 
+    def failed(self, service: str, replica: str) -> None:
+        if not replica.startswith(_HTTP):
+            self._source.failed(service, replica)
+            return
+        for each in self._members.values():
+            if each.replica == replica:
+                each.ejected_until_s = time.monotonic() + EJECTED_S
+
     async def metrics(self) -> bytes:
         return await self._source.metrics()
 

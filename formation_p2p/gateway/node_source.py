@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import key_of_peer, short_id
+from formation_p2p.core.identity import key_of_peer, parse_peer_id, short_id
 from formation_p2p.core.services.catalog import detected_on, worker_type_of
+from formation_p2p.core.services.claim import Claim
+from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.gateway.sources import (
     Command,
     GangView,
+    ReplicaView,
     ServicesView,
     ServiceUnavailable,
     Upstream,
     WorkerView,
 )
+from formation_p2p.host.names import name_of
 from formation_p2p.host.observe.gangs_json import gangs_in_json
 from formation_p2p.host.observe.status_json import event_in_json
 
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from formation_p2p.core.trust.reputation import Standing
     from formation_p2p.host.shell import Shell
 
+# For a replica that takes one more request. Starting one takes longer; its clients come again.
+WAIT_S: Final = 10.0
+RETRY_AFTER_S: Final = 5
 # Of each output of one task, in an answer that may have a thousand.
 MAX_OUTPUT_BYTES: Final = 16 * KIB
 # The node's own metrics come over loopback.
@@ -50,6 +58,7 @@ class NodeSource:
     def __init__(self, node: Node, look: Look) -> None:
         self._node = node
         self._look = look
+        self._known: frozenset[str] = frozenset()
 
     @property
     def peer_id(self) -> str:
@@ -64,10 +73,36 @@ class NodeSource:
         return self._node.addresses
 
     async def services(self) -> ServicesView:
-        return ServicesView()
+        read = await self._node.services()
+        unknown = read.unknown if read.was_heard else tuple(each.name for each in read.catalog)
+        replicas = tuple(_replica(each) for each in read.replicas)
+        self._known = frozenset(each.name for each in read.catalog)
+        return ServicesView(read.catalog, replicas, frozenset(unknown))
 
     async def connect(self, service: str, sticky: str | None) -> Upstream:
-        raise ServiceUnavailable(f"the catalog has no service {service}", None)
+        wanted = None
+        with suppress(ValueError):
+            wanted = None if sticky is None else parse_peer_id(sticky)
+        client = self._node.service(service, within_s=WAIT_S)
+        try:
+            stream = await client.connect(sticky=wanted)
+        except ServiceError as error:
+            again_s = None if await self._is_missing(service) else RETRY_AFTER_S
+            raise ServiceUnavailable(str(error), again_s) from error
+        return Upstream(stream.reader, stream.writer, stream.replica)
+
+    async def _is_missing(self, service: str) -> bool:
+        """Whether the catalog was read, and does not have it; what is known is not read anew."""
+        if service in self._known:
+            return False
+        view = await self._node.services()
+        self._known = frozenset(each.name for each in view.catalog)
+        return view.was_heard and service not in self._known
+
+    def failed(self, service: str, replica: str) -> None:
+        """It answered with an error of its own."""
+        with suppress(ValueError):
+            self._node.service(service).failed(parse_peer_id(replica))
 
     async def workers(self) -> Sequence[WorkerView]:
         profiles = await self._node.workers()
@@ -163,6 +198,20 @@ def _result(result: TaskResult) -> Mapping[str, Any]:
         "stdout": ended.stdout_tail[-MAX_OUTPUT_BYTES:].decode(errors="replace"),
         "stderr": ended.stderr_tail[-MAX_OUTPUT_BYTES:].decode(errors="replace"),
     }
+
+
+def _replica(claim: Claim) -> ReplicaView:
+    return ReplicaView(
+        claim.service,
+        claim.peer_id,
+        name_of(claim.peer_id) or short_id(claim.peer_id),
+        claim.state.value,
+        claim.worker_type,
+        claim.slot,
+        claim.outstanding,
+        claim.capacity,
+        claim.issued_unix_s,
+    )
 
 
 def _worker(profile: Profile, standing: Standing | None) -> WorkerView:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import h11
 
 from formation_p2p.core.errors import FormationError
+from formation_p2p.core.services.resend import IDEMPOTENT
 from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
 from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, Headers
 from formation_p2p.gateway.ending import cancelled
@@ -32,7 +33,8 @@ _HOP: Final = frozenset(
     b"x-forwarded-prefix".split()
 ) | {HEADER}
 _PATH: Final = re.compile(r"/service/([a-z0-9][a-z0-9-]{0,39})(/.*)?", re.DOTALL)
-_IDEMPOTENT: Final = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")
+# Of one request, on replicas that break before they answer.
+MAX_TRIES: Final = 3
 _PEER: Final = re.compile(r"[A-Za-z0-9]{1,64}")
 
 
@@ -53,9 +55,10 @@ class Proxy:
             query = f"?{head.query}" if head.query else ""
             await client.answer(308, {}, [("location", f"/service/{service}/{query}")])
             return 308, ""
-        exchange = _Exchange(client, head, service, path)
+        exchange = _Exchange(client, head, service, path, self._source.failed)
         async with _watching(client) as watch:
             exchange.watch = watch
+            tries = 0
             while True:
                 try:
                     stream = await watch.unless_left(self._stream(exchange))
@@ -74,8 +77,10 @@ class Proxy:
                     if client.has_begun:
                         client.abort()
                         raise ClientLeft from error
-                    if stream.is_used and exchange.may_repeat:
-                        continue  # it was idle, and its replica has closed it meanwhile
+                    # One that was idle may have been closed meanwhile, and counts as no try.
+                    tries += not stream.is_used
+                    if exchange.may_repeat and tries < MAX_TRIES:
+                        continue
                     message = f"the replica ended the stream: {error}"
                     body = {"error": "bad gateway", "service": service, "message": message}
                     await client.answer(502, body)
@@ -147,7 +152,15 @@ class _Exchange:
 
     watch: _Watch
 
-    def __init__(self, client: Client, head: Head, service: str, path: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        head: Head,
+        service: str,
+        path: str,
+        failed: Callable[[str, str], None],
+    ) -> None:
+        self._failed = failed
         self._client = client
         self._head = head
         self.service = service
@@ -157,7 +170,7 @@ class _Exchange:
 
     @property
     def may_repeat(self) -> bool:
-        return not self._has_body and self._head.method in _IDEMPOTENT
+        return not self._has_body and self._head.method in IDEMPOTENT
 
     @property
     def sticky(self) -> str | None:
@@ -226,6 +239,8 @@ class _Exchange:
         if not isinstance(response, h11.Response):
             raise Broken("it sent no response")
         status = int(response.status_code)
+        if status >= 500:
+            self._failed(self.service, stream.to.replica)
         await client.begin(status, self._response_headers(response, stream), bytes(response.reason))
         while isinstance(event := await stream.event(), h11.Data):
             await client.send(event.data)

@@ -145,6 +145,10 @@ class Source(Protocol):
         ServiceUnavailable, and FormationError, where nothing was sent."""
         ...
 
+    def failed(self, service: str, replica: str) -> None:
+        """A replica answered with an error of its own, such as the status 500."""
+        ...
+
     async def metrics(self) -> bytes:
         """In the text format of Prometheus."""
         ...

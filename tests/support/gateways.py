@@ -78,6 +78,7 @@ class MemorySource:
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
     jobs: list[MemoryJob] = field(default_factory=list)
     connects: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
     peer_id: str = "12D3KooWgateway"
     name: str = "edge"
     addresses: Sequence[str] = ()
@@ -110,6 +111,9 @@ class MemorySource:
         assert replica is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", replicas[replica])
         return Upstream(reader, writer, replica)
+
+    def failed(self, service: str, replica: str) -> None:
+        self.failures.append((service, replica))
 
     async def metrics(self) -> bytes:
         return b"formation_info 1\n"

@@ -512,3 +512,17 @@ async def test_a_job_is_submitted_watched_and_read(
     cancelled = await fetch(gateway.address, "DELETE", f"/api/jobs/{second.json['job_id']}")
     assert cancelled.status == 200
     assert source.jobs[1].cancelled
+
+
+async def test_a_gateway_closes_at_once_whatever_its_clients_do(source: MemorySource) -> None:
+    for number in range(12):
+        async with asyncio.timeout(5):
+            server = await GatewayServer(source, None, "127.0.0.1:0", refresh_s=0.05).__aenter__()
+            async with caller(server.address) as watching, caller(server.address) as asking:
+                await watching.begin("GET", "/api/events")
+                await watching.head()
+                await watching.piece()
+                await asking.ask("GET", "/api/overview")
+                if number % 2:
+                    watching.writer.close()
+                await server.close()

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from formation_p2p import InvalidInput, LocalError
-from tests.support.gateways import fetch
+from tests.support.gateways import caller, fetch
+from tests.support.http_program import serving
 from tests.support.network import DEADLINE_S, small_network
 from tests.support.waiting import until
+from tests.system.test_services import world_of
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -61,3 +63,33 @@ async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path:
         await network.bob.close()
         with pytest.raises(OSError, match="onnect"):
             await fetch(address, "GET", "/health")
+
+
+async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), world_of(tmp_path, workers=2) as world:
+        paths = [world.path(number, "web") for number in range(2)]
+        async with serving(paths[0], "a") as one, serving(paths[1], "b") as two:
+            world.start("web", 0, 1)
+            address = address_of(await world.caller.gateway("127.0.0.1:0"))
+            said = await fetch(address, "POST", "/service/web/echo", b"hello")
+            assert (said.status, said.body) == (200, b"hello")
+            cookie = said.headers["set-cookie"].partition(";")[0]
+            names = {
+                (await fetch(address, "GET", "/service/web/name", None, {"cookie": cookie})).body
+                for _ in range(5)
+            }
+            assert names in ({b"a"}, {b"b"}), "it keeps to its replica"
+            for program in (one, two):
+                program.breaks = 1
+            assert (await fetch(address, "GET", "/service/web/break")).status == 200
+            async with caller(address) as calling:
+                await calling.begin("GET", "/service/web/slow")
+                await calling.head()
+                for program in (one, two):
+                    program.tick.set()
+                assert await calling.piece()
+            async with asyncio.timeout(1):
+                slow = one if ("GET", "/slow") in one.requests else two
+                await slow.left.wait()
+            missing = await fetch(address, "GET", "/service/nothing/")
+            assert missing.status in (404, 503)
