@@ -6,6 +6,7 @@ import importlib.metadata
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
 
 from formation_p2p.core.errors import FormationError, InvalidInput, Unreachable
@@ -24,6 +25,8 @@ ABOUT: Final = (
     "Services, workers and jobs of a network of formation. On loopback nothing is asked for; "
     "elsewhere for a token, as `Authorization: Bearer …`: `formation gateway --new-token 30d`."
 )
+# What fits one packet is sent as it is.
+PACKED_FROM_BYTES: Final = 1400
 
 
 class Gateway:
@@ -45,6 +48,7 @@ class Gateway:
             docs_url=None,  # its page would load from elsewhere; ours is at /docs
             redoc_url=None,
         )
+        self.app.add_middleware(GZipMiddleware, minimum_size=PACKED_FROM_BYTES, compresslevel=5)
         worker_routes(self.app, self.members)
         service_routes(self.app, self)
         job_routes(self.app, self.jobs)

@@ -4,6 +4,7 @@ import * as views from "./views.js";
 // The gateway says something each 10 s, if only that there is nothing new.
 const SILENT_MS = 25_000;
 const AGAIN_MS = 3_000;
+const RING_MS = 30_000;
 
 class Refused extends Error {}
 
@@ -32,8 +33,16 @@ async function table(name) {
   });
 }
 
+// The ring has a dot for each worker: it is read when their number changes, and now and then.
+let ringed = { total: -1, at: 0 };
+async function network() {
+  if (ringed.total === total && Date.now() - ringed.at < RING_MS) return;
+  ringed = { total, at: Date.now() };
+  views.ring(await get("/api/ring"));
+}
+
 async function section(name) {
-  if (name === "network") return views.ring(await get("/api/ring"));
+  if (name === "network") return network();
   if (name === "jobs") views.gangs(await get("/api/gangs"));
   return table(name);
 }
@@ -57,6 +66,7 @@ const looking = new IntersectionObserver(
 
 let source = null;
 let last = 0;
+let total = 0; // of the workers
 let silence = 0;
 let refreshing = false;
 
@@ -71,6 +81,7 @@ async function seen(event) {
   heard();
   const overview = JSON.parse(event.data);
   last = overview.unix_s;
+  total = overview.workers.total;
   const name = overview.gateway.name;
   $("live").textContent = `Live at ${name}, ${clock(last)}`;
   document.title = overview.needs[0]?.message ?? `formation at ${name}`;
