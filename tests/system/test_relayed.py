@@ -27,7 +27,7 @@ from tests.support.nodes import OpenNode
 from tests.support.waiting import until
 
 STORY_S = 60.0
-INPUT_BYTES = 64 * MIB
+INPUT_BYTES = 32 * MIB
 MACHINE = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
 # An address that leads nowhere: so is one behind a router, for those that are not.
 NOWHERE = "/ip4/127.0.0.1/tcp/9"
@@ -129,7 +129,7 @@ class Upgraded:
         await until(is_there, every_s=0.05)
 
 
-@pytest.mark.parametrize(("cuts", "tasks"), [(0, 300), (3, 300)])
+@pytest.mark.parametrize(("cuts", "tasks"), [(0, 150), (3, 300)])
 def test_a_job_goes_on_while_it_leaves_its_circuit_and_when_the_direct_way_is_cut_again(
     tmp_path: Path, cuts: int, tasks: int
 ) -> None:

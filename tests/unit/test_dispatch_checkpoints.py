@@ -238,6 +238,7 @@ def holders_told(bob: SimNode) -> list[list[str]]:
     return [[names[x] for x in each.holders] for each in only(bob.reported, TaskSaved)]
 
 
+@pytest.mark.at_length
 def test_two_others_hold_it_and_are_asked_again_before_they_may_forget() -> None:
     world, bob, alice, asked = begun(lambda running: (9999.0, Succeeded(b"done")), **FOUR)
     saves(world, alice, b"half")

@@ -403,6 +403,7 @@ def test_leases_are_noted_when_they_are_held_and_when_they_are_no_more() -> None
 # -- the law --------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("seed", range(12))
 def test_whenever_it_dies_each_task_ends_once_on_its_disk(seed: int) -> None:
     chance = random.Random(seed)

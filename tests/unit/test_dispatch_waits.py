@@ -112,6 +112,7 @@ def test_it_waits_for_a_worker_that_is_away_while_others_say_no() -> None:
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
+@pytest.mark.at_length
 def test_it_does_not_wait_for_ever_for_a_worker_that_has_left() -> None:
     bob, _ = one_that_could_is_silent()
     bob.world.elapse(600)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
@@ -134,6 +136,7 @@ def test_tasks_go_where_their_data_is_though_nobody_knew_before_the_offers() -> 
     assert workers_of(bob) == ["alice", "carol", "dave"]
 
 
+@pytest.mark.at_length
 def test_who_claims_data_that_it_has_not_takes_no_task_from_whoever_the_reference_names() -> None:
     world, bob = town()
     alice, carol = (world.nodes[name] for name in ("alice", "carol"))
@@ -159,6 +162,7 @@ def test_data_that_is_required_and_nowhere_is_the_reason_why_a_task_ends() -> No
     assert workers_of(bob) == ["dave"]
 
 
+@pytest.mark.at_length
 def test_who_is_near_is_what_was_measured() -> None:
     world, bob = town()
     for name, rtt_us in (("alice", 80_000), ("carol", 200_000), ("dave", 20_000)):

@@ -34,6 +34,7 @@ def busiest(seed: int, home: Callable[[Key, Peers], PeerId | None]) -> float:
     return max(shares.values()) / (TASKS / 50)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("seed", range(4))
 def test_of_fifty_workers_the_busiest_has_at_most_half_as_much_again_as_the_mean(
     seed: int,

@@ -167,6 +167,7 @@ def test_what_was_punched_outlives_the_gate() -> None:
     assert len(town.results) == 20
 
 
+@pytest.mark.at_length
 def test_a_gate_whose_power_fails_is_missed_once_nothing_is_heard_of_it_for_long() -> None:
     town = Town(Kind.SYMMETRIC, Kind.SYMMETRIC, gates=2, task_s=4.0, streams=True)
     town.submit(tasks=40)
@@ -184,6 +185,7 @@ def test_a_gate_whose_power_fails_is_missed_once_nothing_is_heard_of_it_for_long
     assert len(town.results) == 40
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_router_whose_table_is_lost_is_noticed_and_the_work_goes_on(streams: bool) -> None:
     town = Town(Kind.CONE, Kind.SYMMETRIC, task_s=4.0, streams=streams)
@@ -404,6 +406,7 @@ def test_a_moment_without_packets_ends_where_both_legs_are_whole_again() -> None
     assert town.link is link
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("killed", [True, False])
 def test_with_the_only_gate_gone_a_worker_that_is_connected_is_found_and_leased(
     killed: bool,
