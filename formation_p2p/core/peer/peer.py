@@ -405,6 +405,7 @@ class Peer:
             for gate in self.dht.take_gates():
                 if self.worker is not None:
                     self.worker.announcer.met(gate, now)
+            self.services.settle(now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
             effects += [*asked, *sent, *self.services.take()]

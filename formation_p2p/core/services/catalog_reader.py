@@ -19,12 +19,10 @@ from formation_p2p.core.services.signed_spec import SignedSpec
 
 
 class CatalogReader:
-    """Of a worker it reads again and again, once `start` was called. `learnt` is called where the
-    catalog has changed."""
+    """Of a worker it reads again and again, once `start` was called."""
 
-    def __init__(self, means: Means, learnt: Callable[[Moment], None]) -> None:
+    def __init__(self, means: Means) -> None:
         self._means = means
-        self._learnt = learnt
         self._name = catalog_name(means.network_id)
         self._due_s = float("inf")
         self._located = False
@@ -62,7 +60,6 @@ class CatalogReader:
             why = "a newer version is known; publish one with a higher version"
             self._published(signed, 0, why)
             return
-        self._learnt(now)
         self._locate(now, lambda now: self._put(signed, now))
 
     def _put(self, signed: SignedSpec, now: Moment) -> None:
@@ -118,11 +115,8 @@ class CatalogReader:
     def _answered(self, then: Callable[[bool, Moment], None], ended: Asked, now: Moment) -> None:
         means = self._means
         means.holders.answered(self._name, ended.answers, now)
-        before = means.shelf.catalog.hash
         for answer in ended.good:
             self._merge(answer, now)
-        if means.shelf.catalog.hash != before:
-            self._learnt(now)
         then(bool(ended.good), now)
 
     def _merge(self, answer: Answer, now: Moment) -> None:

@@ -37,12 +37,12 @@ COUNTED: Final = 16
 
 
 class Services:
-    """Call `take` after each of the others."""
+    """Call `settle` and `take` after each of the others, and whenever the DHT has kept something."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         means.shelf.kept = self._noticed
-        self._catalog = CatalogReader(means, self._learnt)
+        self._catalog = CatalogReader(means)
         self._queries = Queries(means, self._catalog)
         self._serve: events.ServeServices | None = None
         self._leaving = False
@@ -55,6 +55,7 @@ class Services:
         self._crowded_since: dict[str, float] = {}
         self._count_s = float("inf")
         self._kept: list[Claim] = []
+        self._known_hash = b""
 
     @classmethod
     def of(
@@ -90,6 +91,15 @@ class Services:
         """By which this worker is found as one that runs services."""
         return () if self._serve is None else labels_of(self._serve.types)
 
+    def settle(self, now: Moment) -> None:
+        """Take note of what others have written here."""
+        if self._kept:
+            self._notice(now)
+        catalog_hash = self._means.shelf.catalog.hash
+        if catalog_hash != self._known_hash:
+            self._known_hash = catalog_hash
+            self._learnt(now)
+
     def take(self) -> list[events.ServiceEffect]:
         effects, self._means.effects = self._means.effects, []
         return effects
@@ -118,7 +128,6 @@ class Services:
                 self._queries.read(event, now)
             case _:
                 assert_never(event)
-        self._notice(now)
 
     def stop(self, now: Moment) -> None:
         """Run services no more."""
@@ -136,10 +145,7 @@ class Services:
 
     def ended(self, ended: Searched[SignedProfile] | Asked, now: Moment) -> bool:
         """Whether it was asked for here."""
-        was_ours = self._means.inquiries.ended(ended, now)
-        if was_ours:
-            self._notice(now)
-        return was_ours
+        return self._means.inquiries.ended(ended, now)
 
     def found(self, found: Found, now: Moment) -> bool:
         return self._means.inquiries.found(found, now)
@@ -153,7 +159,6 @@ class Services:
             self._look(replica, now)
         if now.mono_s >= self._count_s:
             self._count(now)
-        self._notice(now)
 
     def next_timeout(self) -> float:
         return min(

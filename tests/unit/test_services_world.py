@@ -1,0 +1,302 @@
+"""Workers that keep services running, with the shipped peer, on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from formation_p2p.core.services.claim import ClaimState
+from formation_p2p.core.services.events import (
+    DrainReplica,
+    ReadServices,
+    ReplicaReported,
+    ReplicaState,
+    ServeServices,
+    ServicesRead,
+    ServiceStep,
+    StopServing,
+)
+from formation_p2p.core.services.spec import ONE, Pinned, WorkerType
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from tests.support.services_world import CPU, ECHO, Hamlet, wanting
+
+
+def started(workers: int, target: int, **changes: int) -> Hamlet:
+    """A hamlet whose echo service runs as often as it wants to."""
+    hamlet = Hamlet(workers, **changes)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(target))
+    hamlet.world.elapse(90)
+    assert len(hamlet.having("echo")) == target
+    return hamlet
+
+
+def read(hamlet: Hamlet, *named: str) -> ServicesRead:
+    hamlet.gate.services_read.clear()
+    hamlet.world.deliver(hamlet.gate, ReadServices(7, named))
+    hamlet.world.elapse(10)
+    [told] = hamlet.gate.services_read
+    assert isinstance(told, ServicesRead)
+    assert told.query == 7
+    return told
+
+
+# -- filling ---------------------------------------------------------------------------------------
+
+
+def test_workers_fill_the_slots_of_a_service_each_once() -> None:
+    hamlet = Hamlet(6)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(3))
+    hamlet.world.elapse(120)
+    [told] = hamlet.published()
+    assert told.why == ""
+    assert told.stored == 7
+    assert len(hamlet.having("echo")) == 3
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 3
+    assert len(hamlet.steps(ServiceStep.READY)) == 3
+    found = read(hamlet)
+    assert found.heard
+    assert [each.spec.name for each in found.catalog] == ["echo"]
+    assert [each.claim.state for each in found.claims] == [ClaimState.READY] * 3
+    assert {each.claim.slot for each in found.claims} == {0, 1, 2}
+    assert read(hamlet, "other").catalog == ()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_worker_that_dies_is_replaced_within_seconds(silent: bool) -> None:
+    hamlet = started(6, 2)
+    died = hamlet.having("echo")[0]
+    (hamlet.world.vanish if silent else hamlet.world.kill)(died)
+    hamlet.world.elapse(25)
+    assert len(hamlet.having("echo")) == 2
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 3
+
+
+def test_a_worker_alone_runs_what_is_missing_up_to_what_it_may() -> None:
+    hamlet = Hamlet(1, max_services=2)
+    hamlet.world.elapse(5)
+    for name in ("one", "two", "three"):
+        hamlet.publish(wanting(1, name=name))
+    hamlet.world.elapse(120)
+    assert len(hamlet.workers[0].replicas.running) == 2
+
+
+def test_a_replica_that_fails_is_left_to_another_worker() -> None:
+    hamlet = Hamlet(2)
+    fails = [None, 1.0]
+    hamlet.world.performer.start_s = lambda service: fails.pop(0) if fails else 1.0
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    [failed], [runs] = hamlet.steps(ServiceStep.FAILED), hamlet.having("echo")
+    assert failed != runs.name
+
+
+def test_a_worker_that_serves_other_types_runs_nothing() -> None:
+    hamlet = Hamlet(0)
+    node = hamlet.world.add("gpu", serve=hamlet.world.machine())
+    hamlet.world.deliver(node, ServeServices(frozenset({WorkerType.GPU})))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    assert node.replicas.running == {}
+
+
+def test_what_a_replica_needs_is_not_leased_to_tasks() -> None:
+    hamlet = Hamlet(1)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1, needs=replace(ECHO.needs, cpu_milli=6000)))
+    hamlet.world.elapse(60)
+    worker = hamlet.workers[0]
+    status = worker.peer.status(hamlet.world.moment(worker))  # type: ignore[attr-defined]
+    assert status.free.cpu_milli == 2000
+    hamlet.world.deliver(worker, StopServing())
+    hamlet.world.elapse(10)
+    status = worker.peer.status(hamlet.world.moment(worker))  # type: ignore[attr-defined]
+    assert status.free.cpu_milli == 8000
+
+
+# -- what must not happen ----------------------------------------------------------------------------
+
+
+def test_nothing_is_started_while_no_read_is_answered() -> None:
+    hamlet = started(6, 2)
+    hamlet.world.loss = 1.0
+    hamlet.world.elapse(120)
+    hamlet.world.loss = 0.0
+    hamlet.world.elapse(120)
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 2
+
+
+def test_both_parts_of_a_network_fill_their_gaps_and_what_is_too_much_goes() -> None:
+    hamlet = started(8, 2)
+    first, second = hamlet.having("echo")
+    for node in hamlet.workers[::2]:
+        node.side = 1
+    hamlet.world.elapse(120)
+    assert len(hamlet.having("echo")) > 2 or first.side == second.side
+    for node in hamlet.workers:
+        node.side = 0
+    hamlet.world.elapse(180)
+    assert len(hamlet.having("echo")) == 2
+
+
+def test_a_pinned_service_runs_on_its_home_alone() -> None:
+    hamlet = Hamlet(4)
+    hamlet.world.elapse(5)
+    home = hamlet.workers[2]
+    pinned = Pinned("data", home.identity.peer_id)
+    hamlet.publish(replace(ECHO, replicas=ONE, pinned=pinned))
+    hamlet.world.elapse(60)
+    assert hamlet.having("echo") == [home]
+    hamlet.world.vanish(home)
+    hamlet.world.elapse(200)
+    assert hamlet.having("echo") == []
+
+
+def test_a_pinned_service_is_updated_in_its_place() -> None:
+    hamlet = Hamlet(2)
+    hamlet.world.elapse(5)
+    home = hamlet.workers[0]
+    pinned = Pinned("data", home.identity.peer_id)
+    hamlet.publish(replace(ECHO, replicas=ONE, pinned=pinned))
+    hamlet.world.elapse(60)
+    hamlet.publish(replace(ECHO, replicas=ONE, pinned=pinned, version=2))
+    hamlet.world.elapse(120)
+    assert hamlet.steps(ServiceStep.STARTED) == [home.name] * 2
+
+
+def test_a_publisher_without_the_right_is_told_so() -> None:
+    hamlet = Hamlet(1)
+    rights = Rights(int(EPOCH_UNIX_S) + 10**6, frozenset({Right.SUBMIT, Right.WORK}))
+    mallory = hamlet.world.add("mallory", rights=rights)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1), mallory)
+    hamlet.world.elapse(60)
+    [told] = mallory.services_read
+    assert "right to services" in told.why  # type: ignore[union-attr]
+    assert hamlet.having("echo") == []
+
+
+def test_an_older_version_is_not_published() -> None:
+    hamlet = Hamlet(1)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1, version=2))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(5)
+    assert "newer version" in hamlet.published()[-1].why
+
+
+# -- changes -----------------------------------------------------------------------------------------
+
+
+def test_a_withdrawn_service_ends() -> None:
+    hamlet = started(4, 2)
+    hamlet.publish(wanting(2, version=2, withdrawn=True))
+    hamlet.world.elapse(90)
+    assert hamlet.having("echo") == []
+
+
+@pytest.mark.parametrize("workers", [5, 2])
+def test_a_new_version_replaces_the_old_one_by_one(workers: int) -> None:
+    """With a worker to spare before the old one stops; else one after the other makes room."""
+    hamlet = started(workers, 2)
+    second = hamlet.publish(wanting(2, version=2))
+    least = 2
+    for _ in range(500):
+        hamlet.world.elapse(1)
+        least = min(least, len(hamlet.having("echo")))
+    claims = read(hamlet).claims
+    assert [each.claim.digest for each in claims] == [second.digest] * 2
+    assert least == (2 if workers > 2 else 1)
+
+
+def test_a_new_version_that_fails_leaves_the_old_one_running() -> None:
+    hamlet = started(5, 2)
+    before = {node.name for node in hamlet.having("echo")}
+    hamlet.world.performer.start_s = lambda service: None
+    hamlet.publish(wanting(2, version=2))
+    hamlet.world.elapse(100)
+    assert hamlet.steps(ServiceStep.FAILED)
+    assert {node.name for node in hamlet.having("echo")} >= before
+
+
+def test_a_newcomer_takes_from_a_worker_that_has_more_than_its_share() -> None:
+    hamlet = Hamlet(1)
+    hamlet.world.elapse(5)
+    for name in ("one", "two"):
+        hamlet.publish(wanting(1, name=name))
+    hamlet.world.elapse(60)
+    assert len(hamlet.workers[0].replicas.running) == 2
+    hamlet.workers.append(hamlet.join("newcomer"))
+    for _ in range(60):
+        hamlet.world.elapse(20)
+        assert hamlet.having("one")
+        assert hamlet.having("two")
+    assert [len(node.replicas.running) for node in hamlet.workers] == [1, 1]
+
+
+def test_a_drained_replica_is_announced_first_and_replaced_by_another() -> None:
+    hamlet = started(4, 1)
+    [had] = hamlet.having("echo")
+    hamlet.world.deliver(had, DrainReplica("echo"))
+    hamlet.world.elapse(0.5)
+    [claim] = read(hamlet).claims or [None]
+    hamlet.world.elapse(90)
+    [has] = hamlet.having("echo")
+    assert has is not had
+    assert hamlet.steps(ServiceStep.DRAINING) == [had.name]
+
+
+def test_a_worker_that_leaves_hands_its_services_on() -> None:
+    hamlet = started(4, 1)
+    [had] = hamlet.having("echo")
+    had.leave()
+    hamlet.world.elapse(90)
+    [has] = hamlet.having("echo")
+    assert has is not had
+
+
+def test_a_replica_that_is_not_ready_is_not_listed_as_ready() -> None:
+    hamlet = started(3, 1)
+    [node] = hamlet.having("echo")
+    epoch, slot = node.replicas.running["echo"]
+    for state in (ReplicaState.UNREADY, ReplicaState.STARTING):
+        hamlet.world.deliver(node, ReplicaReported("echo", slot, epoch, state, 3, "it is busy"))
+    [claim] = read(hamlet).claims
+    assert claim.claim.state is ClaimState.JOINING
+    report = ReplicaReported("echo", slot, epoch - 1, ReplicaState.FAILED)
+    hamlet.world.deliver(node, report)  # of one before
+    hamlet.world.deliver(node, ReplicaReported("echo", slot, epoch, ReplicaState.READY, 5))
+    [claim] = read(hamlet).claims
+    assert (claim.claim.state, claim.claim.outstanding) == (ClaimState.READY, 5)
+
+
+def test_services_may_be_served_before_the_machine_is_lent() -> None:
+    hamlet = Hamlet(0)
+    node = hamlet.world.add("early")
+    hamlet.world.deliver(node, ServeServices(CPU))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(20)
+    hamlet.world.deliver(node, hamlet.world.machine(cpu=2))
+    hamlet.world.elapse(60)
+    assert "echo" in node.replicas.running
+
+
+def test_a_spec_outlives_its_publisher_and_its_first_holders() -> None:
+    hamlet = Hamlet(3)
+    publisher = hamlet.world.add("publisher")
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1), publisher)
+    hamlet.world.elapse(60)
+    hamlet.world.vanish(publisher)
+    late = hamlet.join("late")
+    hamlet.workers.append(late)
+    hamlet.world.elapse(120)
+    found = read(hamlet)
+    assert [each.spec.name for each in found.catalog] == ["echo"]
