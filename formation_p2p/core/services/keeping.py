@@ -114,14 +114,13 @@ class Keeping:
             self._holding.drain(replica.service, now, "there are more than wanted")
 
     def _update(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
-        """Where no other worker has room for the newer version, this one makes room: one after the
-        other, by slot."""
+        """Where all workers of the type run it, none has room for the newer version before it has
+        stopped the old one: one after the other does, by slot. Else another worker begins, and
+        where the newer version does not start, the old one stays."""
         live = self._means.sight(replica.service).live(now.unix_s)
         version = signed.spec.version
-        if any(
-            claim.version >= version and claim.state is ClaimState.JOINING
-            for claim in live.values()
-        ):
+        begins = any(c.version >= version and c.state is ClaimState.JOINING for c in live.values())
+        if begins or len(live) < self._means.workers(signed.spec.worker_type):
             replica.old_since_s = None
             return
         if replica.old_since_s is None:

@@ -37,7 +37,7 @@ COUNTED: Final = 16
 
 
 class Services:
-    """Call `settle` and `take` after each of the others, and whenever the DHT has kept something."""
+    """Call `settle` and `take` after each of the others, and when the DHT has kept something."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
