@@ -119,7 +119,7 @@ def test_what_a_replica_needs_is_not_leased_to_tasks() -> None:
     assert status.free.cpu_milli == 8000
 
 
-# -- what must not happen ---------------------------------------------------------------------------
+# -- what must not happen -------------------------------------------------------------------------
 
 
 def test_nothing_is_started_while_no_read_is_answered() -> None:
@@ -191,7 +191,7 @@ def test_an_older_version_is_not_published() -> None:
     assert "newer version" in hamlet.published()[-1].why
 
 
-# -- changes ----------------------------------------------------------------------------------------
+# -- changes ------------------------------------------------------------------------
 
 
 def test_a_withdrawn_service_ends() -> None:

@@ -16,7 +16,13 @@ from typing import Final
 from formation_p2p.core.dht.operations import Asked
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.services.claim import CLAIM_TTL_S, Claim, ClaimState, wins
+from formation_p2p.core.services.claim import (
+    CLAIM_TTL_S,
+    MAX_GUARDIANS,
+    Claim,
+    ClaimState,
+    wins,
+)
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, Reading
@@ -67,6 +73,7 @@ class Attempt:
     stage: Stage = Stage.WAITING
     probes: int = 0
     held: int = 0
+    is_guard: bool = False
 
     @property
     def service(self) -> str:
@@ -126,13 +133,19 @@ class Filler:
             return
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
         slot = min(free, key=lambda each: (ranks[each], each))
-        due_s = now.mono_s + self._wait_s(
-            ranks[slot] if rank is None else rank, signed.spec.worker_type
-        )
+        is_guard, kind = rank is not None, signed.spec.worker_type
+        wait_s = self._wait_s(ranks[slot] if rank is None else rank, kind, is_guard=is_guard)
+        due_s = now.mono_s + wait_s
         if attempt is None:
             cause = "a guardian's" if rank is not None else "a read"
             self._attempts[service] = Attempt(
-                signed, slot, due_s, cause, known, held=len(self._holding)
+                signed,
+                slot,
+                due_s,
+                cause,
+                known,
+                held=len(self._holding),
+                is_guard=rank is not None,
             )
         elif attempt.stage is Stage.WAITING and due_s < attempt.due_s:
             attempt.slot, attempt.due_s, attempt.doubted = slot, due_s, known
@@ -167,10 +180,12 @@ class Filler:
         wanted, sight = self._wanted(signed, now), self._means.sight(signed.spec.name)
         return list(sight.free(wanted, now.unix_s, signed.spec.version, doubted))
 
-    def _wait_s(self, rank: int, kind: WorkerType) -> float:
+    def _wait_s(self, rank: int, kind: WorkerType, *, is_guard: bool) -> float:
         ours = self._means.parameters
+        # Other guardians come before one that is busy, and it before those that may never look.
+        beyond_s = MAX_GUARDIANS * ours.rank_s if is_guard else ours.beyond_s
         share, held = self._means.share(kind), len(self._holding)
-        busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * ours.beyond_s
+        busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
         jitter_s = ours.jitter_s * self._means.rng.random()
         return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
 
@@ -231,7 +246,8 @@ class Filler:
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
             attempt.move("busier")
             attempt.held = len(self._holding)
-            attempt.due_s = now.mono_s + self._wait_s(0, signed.spec.worker_type)
+            kind, is_guard = signed.spec.worker_type, attempt.is_guard
+            attempt.due_s = now.mono_s + self._wait_s(0, kind, is_guard=is_guard)
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)

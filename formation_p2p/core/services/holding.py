@@ -13,6 +13,7 @@ from formation_p2p.core.discovery.finder import Found
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvariantBroken
 from formation_p2p.core.identity import key_of_peer
+from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.services.claim import (
     CLAIM_TTL_S,
     MAX_GUARDIANS,
@@ -282,7 +283,8 @@ class Holding:
     # -- guardians ------------------------------------------------------------------------------
 
     def _choose_guardians(self, replica: Replica, now: Moment) -> None:
-        """The workers nearest to the slot that could run it, and do not yet."""
+        """The workers nearest to the slot that could run it, and do not yet: first those that have
+        nothing to do."""
         replica.guardians_s = now.mono_s + self._means.parameters.guardians_s
         spec = replica.signed.spec
         if spec.pinned is not None:
@@ -301,7 +303,10 @@ class Holding:
         key = slot_key(spec.name, replica.slot)
         profiles = sorted(
             (each for each in found.profiles if each.peer_id not in having),
-            key=lambda each: key_of_peer(each.peer_id) ^ key,
+            key=lambda each: (
+                each.capacity != idle(each.capability),
+                key_of_peer(each.peer_id) ^ key,
+            ),
         )
         chosen = [Contact(each.peer_id, each.addresses) for each in profiles[:MAX_GUARDIANS]]
         before = {contact.peer_id for contact in replica.guardians}

@@ -27,7 +27,7 @@ class ServiceParameters:
     # second for each of 200 workers with 42 replicas.
     guard_s: tuple[float, ...] = (4.0, 6.0, 8.0)
     # After an answer that did not come: a packet may be lost, and a machine that is gone stays so.
-    again_s: float = 1.0
+    again_s: float = 0.2
     # Unanswered in a row, with which a holder is suspected.
     misses: int = 2
     # Guardians are chosen anew so often: nearer workers may have come.
