@@ -47,7 +47,7 @@ class Stage(StrEnum):
 STAGES: Final[dict[str, dict[Stage, Stage]]] = {
     "due": {Stage.WAITING: Stage.READING, Stage.SETTLING: Stage.CHECKING},
     "probe": {Stage.READING: Stage.PROBING},
-    "busier": {Stage.READING: Stage.WAITING, Stage.PROBING: Stage.WAITING},
+    "later": {Stage.READING: Stage.WAITING, Stage.PROBING: Stage.WAITING},
     "free": {
         Stage.READING: Stage.CLAIMING,
         Stage.PROBING: Stage.CLAIMING,
@@ -58,6 +58,8 @@ STAGES: Final[dict[str, dict[Stage, Stage]]] = {
 }
 # Probes of one that does not answer: a packet may be lost.
 PROBES: Final = 2
+# Reads that too few answer, one after the other, before the slot is left to the next look.
+MAX_UNHEARD: Final = 3
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Attempt:
     probes: int = 0
     held: int = 0
     is_guard: bool = False
+    unheard: int = 0
 
     @property
     def service(self) -> str:
@@ -166,7 +169,10 @@ class Filler:
                 continue
             if stage is Stage.WAITING:
                 then = partial(self._read, attempt)
-                self._means.look_up_and_read(attempt.service, now, "confirm", then)
+                # A guardian hears with each answer who is nearest to the service's name.
+                knows = attempt.is_guard and not attempt.unheard
+                read = self._means.read if knows else self._means.look_up_and_read
+                read(attempt.service, now, "confirm", then)
             else:
                 then = partial(self._checked, attempt)
                 self._means.read(attempt.service, now, "check", then)
@@ -201,7 +207,7 @@ class Filler:
 
     def _read(self, attempt: Attempt, reading: Reading, now: Moment) -> None:
         if not reading.sound:
-            self._end(attempt)  # nothing is known; whoever looks next begins anew
+            self._try_again(attempt, now)
             return
         if not self._still_free(attempt, now):
             return
@@ -209,6 +215,17 @@ class Filler:
             self._end(attempt)
             return
         self._probe(attempt, now)
+
+    def _try_again(self, attempt: Attempt, now: Moment) -> None:
+        """Nothing is known, and nothing follows from that; soon more may answer."""
+        attempt.unheard += 1
+        if self._attempts.get(attempt.service) is not attempt:
+            return
+        if attempt.unheard > MAX_UNHEARD:
+            self._end(attempt)
+            return
+        attempt.move("later")
+        attempt.due_s = now.mono_s + self._means.parameters.again_s
 
     def _is_unheard_of(self, attempt: Attempt, reading: Reading, now: Moment) -> bool:
         """Whether there may be a holder of whom the peers asked cannot know: they are new, and the
@@ -244,7 +261,7 @@ class Filler:
     def _claim(self, attempt: Attempt, now: Moment) -> None:
         means, signed = self._means, attempt.signed
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
-            attempt.move("busier")
+            attempt.move("later")
             attempt.held = len(self._holding)
             kind, is_guard = signed.spec.worker_type, attempt.is_guard
             attempt.due_s = now.mono_s + self._wait_s(0, kind, is_guard=is_guard)

@@ -156,9 +156,20 @@ class Means:
 
     def read(self, service: str, now: Moment, cause: str, then: ThenRead) -> None:
         """Ask those of the nearest that are known, and take in what they say."""
-        name, quorum = self.name(service), self.holders.quorum(now)
-        request = asking(name, self.parameters.max_claims)
-        asked = [(contact, request) for contact in self.holders.nearest(name, now)]
+        name = self.name(service)
+        self._read(service, self.holders.nearest(name, now), now, cause, then)
+
+    def _read(
+        self,
+        service: str,
+        holders: Iterable[Contact],
+        now: Moment,
+        cause: str,
+        then: ThenRead,
+    ) -> None:
+        quorum = self.holders.quorum(now)
+        request = asking(self.name(service), self.parameters.max_claims)
+        asked = [(contact, request) for contact in holders]
 
         def answered(ended: Asked, now: Moment) -> None:
             self.take(service, ended.answers, now)
@@ -173,7 +184,8 @@ class Means:
 
         def located(ended: Searched[SignedProfile], now: Moment) -> None:
             self.holders.found(name, ended.closest)
-            self.read(service, now, cause, then)
+            nearest = self.dht.nearest(name, ended.closest, self.parameters.holders)
+            self._read(service, nearest, now, cause, then)
 
         width = self.parameters.holders
         self.inquiries.search(kad.FindNode(name), now, cause, located, width)
