@@ -35,7 +35,7 @@ PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/nat/autonat.proto 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
+.PHONY: help demo ready test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -61,6 +61,9 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: lint test-pure test-whole
+
+# All that the tests need, and none of them.
+ready: $(COMPILED)
 
 # On every core: hardly anything in it looks at a clock, so that it may run beside what does, on what
 # that leaves of the processor. What takes longest comes first.
