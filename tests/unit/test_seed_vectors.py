@@ -21,12 +21,11 @@ for part in (
     "services",
     "routing",
     "gateway",
+    "replicas",
 ):
     import_module(f"tests.unit.seed_{part}")
 
-# Of what is yet to be built: migration; quorums;
-# announcing over gossip; services, how they are shared out, found and routed to. And those of the
-# DHT, which has tests of its own and does not place.
+# Of what is yet to be built: migration; quorums; announcing over gossip.
 NOT_YET_COVERED: Final = (
     "hypha/gossip_no_peers",
     "icn/migration_none",
@@ -34,9 +33,6 @@ NOT_YET_COVERED: Final = (
     "icn/migration_accept",
     "icn/task_value_quorum",
     "icn/BUG:quorum_two_of_three",
-    "cmacatalyst/BUG:dht_loop_closed_after_start",
-    "cmacatalyst/dht_multi_workers_same_service",
-    "cmacatalyst/dht_single_node_set_get",
 )
 
 VECTORS: Final = vectors()

@@ -91,7 +91,7 @@ class Attempt:
 
 class Filler:
     """`may_run` says whether this worker would take a service now, `wanted` how many replicas it
-    is to have."""
+    is to have; `look_soon` is told of a service that cannot be judged yet."""
 
     def __init__(
         self,
@@ -99,7 +99,9 @@ class Filler:
         holding: Holding,
         may_run: Callable[[SignedSpec], bool],
         wanted: Callable[[SignedSpec, Moment], int],
+        look_soon: Callable[[str, Moment], None],
     ) -> None:
+        self._look_soon = look_soon
         self._means = means
         self._holding = holding
         self._may_run = may_run
@@ -213,6 +215,7 @@ class Filler:
             return
         if self._is_unheard_of(attempt, reading, now):
             self._end(attempt)
+            self._look_soon(attempt.service, now)
             return
         self._probe(attempt, now)
 

@@ -48,7 +48,7 @@ class Services:
         self._leaving = False
         self.holding = Holding(means, self._gone)
         self._keeping = Keeping(means, self.holding, self._wanted)
-        self._filler = Filler(means, self.holding, self._may_run, self._wanted)
+        self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
         self._guards = Guards(means, self._filler.suspect)
         self._avoided: dict[str, float] = {}  # until when, by the service
@@ -254,6 +254,9 @@ class Services:
             return
         self._see_crowded(signed, now)
         self._filler.consider(service, now)
+
+    def _look_soon(self, service: str, now: Moment) -> None:
+        self._watcher.soon(service, now, self._means.parameters.retry_s)
 
     def _see_crowded(self, signed: SignedSpec, now: Moment) -> None:
         """Whether a worker has more than its share while this one has nothing."""
