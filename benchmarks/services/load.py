@@ -65,7 +65,7 @@ class Asking(asyncio.Protocol):
 async def main(where: str, path: str, connections: int, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     took_s: list[float] = []
-    request = f"GET {path} HTTP/1.1\r\nHost: service\r\n\r\n".encode()
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     began_s = time.perf_counter()
     made: list[Asking] = []
 

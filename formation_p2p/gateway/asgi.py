@@ -8,8 +8,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from formation_p2p.core.units import MIB
-from formation_p2p.gateway.client import Client, ClientLeft, Head
-from formation_p2p.gateway.ending import cancelled
+from formation_p2p.gateway.client import Client, Head
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -46,18 +45,13 @@ async def call(app: Application, client: Client, head: Head) -> int:
             await client.begin(status, [(bytes(k), bytes(v)) for k, v in message["headers"]])
         elif message["type"] == "http.response.body":
             await client.send(message.get("body", b""))
-            if not message.get("more_body"):
+            if message.get("more_body"):
+                await client.flush()
+            else:
                 await client.end()
 
-    answering = asyncio.ensure_future(app(_scope(head, client), receive, send))
-    leaving = asyncio.ensure_future(client.left())
-    try:
-        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            raise ClientLeft
-        answering.result()
-    finally:
-        await cancelled(answering, leaving)
+    with client.unless_left():
+        await app(_scope(head, client), receive, send)
     return status
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,8 +24,7 @@ HEAD_S: Final = 10.0
 IDLE_S: Final = 60.0
 # From one piece of a request's body to the next. A response may be silent for as long as it likes.
 BODY_STALL_S: Final = 60.0
-# Read ahead of a client that sends its next request before it has the last response.
-MAX_AHEAD_BYTES: Final = 64 * KIB
+# At a time; and what is read ahead of a client that sends its next request too early.
 READ_BYTES: Final = 64 * KIB
 # A client that has lost its network is noticed after 30 s and 3 probes.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -66,12 +66,43 @@ class Head:
         return "upgrade" in self.header(b"connection").lower() and bool(self.header(b"upgrade"))
 
 
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Tells at once when the client has closed its end, whatever was not read yet."""
+
+    left: Callable[[], None]
+
+    def eof_received(self) -> bool | None:
+        self.left()
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.left()
+        super().connection_lost(exc)
+
+
+async def client_of(connection: socket.socket) -> Client:
+    """Of a connection that was accepted."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=READ_BYTES, loop=loop)
+    protocol = _Protocol(reader, loop=loop)
+    protocol.left = lambda: None
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
+    client = Client(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+    protocol.left = client.has_closed
+    if reader.at_eof():
+        client.has_closed()
+    return client
+
+
 class Client:
     """Owns the connection. Every method but `close` raises ClientLeft."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._held = b""
+        self._has_left = False
+        self._working: asyncio.Task[Any] | None = None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
@@ -165,23 +196,47 @@ class Client:
                 return None
         return bytes(whole)
 
-    async def left(self) -> None:
-        """Returns when the client has closed its end; keeps what it sends meanwhile, and reads no
-        further past a bound."""
-        while True:
-            if len(self._http.trailing_data[0]) > MAX_AHEAD_BYTES:
-                await asyncio.Event().wait()  # until cancelled: TCP holds it back
-            data = await self._read()
-            if not data:
-                return
-            self._http.receive_data(data)
+    def has_closed(self) -> None:
+        """Its end: what is done for it is cancelled, if it is done in `unless_left`."""
+        self._has_left = True
+        if self._working is not None:
+            self._working.cancel()
+
+    def is_gone(self) -> bool:
+        return self._has_left
+
+    @contextmanager
+    def unless_left(self) -> Iterator[None]:
+        """What the current task does for the client ends with ClientLeft when that leaves."""
+        task = asyncio.current_task()
+        assert task is not None, "a connection is a task"
+        if self._has_left:
+            raise ClientLeft
+        asked = task.cancelling()
+        self._working = task
+        try:
+            yield
+        except asyncio.CancelledError:
+            # As asyncio.timeout does: another may have cancelled the task as well.
+            if self.is_gone() and task.uncancel() <= asked:
+                raise ClientLeft from None
+            raise
+        finally:
+            self._working = None
 
     async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
         self.has_begun = True
         if not reason:
             reason = _phrase(status)
         kind = h11.InformationalResponse if status < 200 else h11.Response
-        await self._send(kind(status_code=status, headers=headers, reason=reason))
+        event = kind(status_code=status, headers=headers, reason=reason)
+        # With what follows, in one packet.
+        await self._send(event, holds=status >= 200)
+
+    async def flush(self) -> None:
+        """What was sent is not to wait for what follows."""
+        if self._held:
+            await self._write(b"")
 
     async def send(self, data: bytes | memoryview) -> None:
         if data:
@@ -190,15 +245,22 @@ class Client:
     async def end(self) -> None:
         await self._send(h11.EndOfMessage())
 
-    async def _send(self, event: Any) -> None:
+    async def _send(self, event: Any, *, holds: bool = False) -> None:
         try:
-            data = self._http.send(event)
-            if data:
-                self._writer.write(data)
-                await self._writer.drain()
-        except OSError as error:
-            raise ClientLeft from error
+            data = self._http.send(event) or b""
         except h11.LocalProtocolError as error:
+            raise ClientLeft from error
+        if holds:
+            self._held += data
+        elif data or self._held:
+            await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        held, self._held = self._held, b""
+        try:
+            self._writer.write(held + data)
+            await self._writer.drain()
+        except OSError as error:
             raise ClientLeft from error
 
     async def answer(

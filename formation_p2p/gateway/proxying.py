@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import h11
@@ -56,42 +55,41 @@ class Proxy:
             await client.answer(308, {}, [("location", f"/service/{service}/{query}")])
             return 308, ""
         exchange = _Exchange(client, head, service, path, self._source.failed)
-        async with _watching(client) as watch:
-            exchange.watch = watch
-            tries = 0
-            while True:
-                try:
-                    stream = await watch.unless_left(self._stream(exchange))
-                except ServiceUnavailable as error:
-                    return await exchange.refuse(error), ""
-                except FormationError as error:
-                    body = {"error": "bad gateway", "service": service, "message": str(error)}
-                    await client.answer(502, body)
-                    return 502, ""
-                is_whole = False
-                try:
-                    status = await exchange.run(stream)
-                    is_whole = exchange.is_reusable
-                except Broken as error:
-                    log.debug("a stream to %s broke: %s", service, error)
-                    if client.has_begun:
-                        client.abort()
-                        raise ClientLeft from error
-                    # One that was idle may have been closed meanwhile, and counts as no try.
-                    tries += not stream.is_used
-                    if exchange.may_repeat and tries < MAX_TRIES:
-                        continue
-                    message = f"the replica ended the stream: {error}"
-                    body = {"error": "bad gateway", "service": service, "message": message}
-                    await client.answer(502, body)
-                    return 502, stream.to.replica
-                finally:
-                    if is_whole:
-                        stream.http.start_next_cycle()
-                        self.kept.give_back(service, stream)
-                    else:
-                        stream.close()
-                return status, stream.to.replica
+        with client.unless_left():
+            return await self._exchanged(client, exchange)
+
+    async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
+        tries = 0
+        service = exchange.service
+        while True:
+            try:
+                stream = await self._stream(exchange)
+            except ServiceUnavailable as error:
+                return await exchange.refuse(error), ""
+            except FormationError as error:
+                return await exchange.broken(str(error)), ""
+            is_whole = False
+            try:
+                status = await exchange.run(stream)
+                is_whole = exchange.is_reusable
+            except Broken as error:
+                log.debug("a stream to %s broke: %s", service, error)
+                if client.has_begun:
+                    client.abort()
+                    raise ClientLeft from error
+                # One that was idle may have been closed meanwhile, and counts as no try.
+                tries += not stream.is_used
+                if exchange.may_repeat and tries < MAX_TRIES:
+                    continue
+                message = f"the replica ended the stream: {error}"
+                return await exchange.broken(message), stream.to.replica
+            finally:
+                if is_whole:
+                    stream.http.start_next_cycle()
+                    self.kept.give_back(service, stream)
+                else:
+                    stream.close()
+            return status, stream.to.replica
 
     async def _stream(self, exchange: _Exchange) -> Stream:
         sticky = exchange.sticky
@@ -100,57 +98,8 @@ class Proxy:
         return Stream(await self._source.connect(exchange.service, sticky))
 
 
-class _Watch:
-    """Of a client that may leave while a replica works for it."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._gone = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """Once the request is read whole: what comes then is the next one, or the end."""
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._look())
-
-    async def _look(self) -> None:
-        with suppress(ClientLeft):
-            await self._client.left()
-        self._gone.set()
-
-    async def end(self) -> None:
-        if self._looking is not None:
-            await cancelled(self._looking)
-            self._looking = None
-
-    async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns. Raises ClientLeft as soon as the client has left."""
-        if not self._client.has_body:
-            self.begin()
-        working = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._gone.wait())
-        try:
-            await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise ClientLeft
-            return working.result()
-        finally:
-            await cancelled(gone, working)
-
-
-@asynccontextmanager
-async def _watching(client: Client) -> AsyncIterator[_Watch]:
-    watch = _Watch(client)
-    try:
-        yield watch
-    finally:
-        await watch.end()
-
-
 class _Exchange:
     """One request and its answer."""
-
-    watch: _Watch
 
     def __init__(
         self,
@@ -186,6 +135,11 @@ class _Exchange:
         await self._client.answer(503, {"error": "Service not available", **body}, again)
         return 503
 
+    async def broken(self, message: str) -> int:
+        body = {"error": "bad gateway", "service": self.service, "message": message}
+        await self._client.answer(502, body)
+        return 502
+
     async def run(self, stream: Stream) -> int:
         """Raises Broken, ClientLeft."""
         query = f"?{self._head.query}" if self._head.query else ""
@@ -196,37 +150,24 @@ class _Exchange:
                 headers=self._request_headers(stream.to.authority),
             )
         )
-        uploading = None
-        if self._has_body:
-            uploading = asyncio.ensure_future(self._upload(stream))
-        else:
+        if not self._has_body:
             await stream.send(h11.EndOfMessage())
+            return await self._answer(stream)
+        # A replica may answer before it has read all, and read no more.
+        uploading = asyncio.ensure_future(self._upload(stream))
+        answering = asyncio.ensure_future(self._answer(stream))
         try:
-            return await self.watch.unless_left(self._download(stream, uploading))
+            await asyncio.wait((answering, uploading), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and isinstance(failed := uploading.exception(), ClientLeft):
+                raise failed
+            return await answering
         finally:
-            if uploading is not None:
-                await cancelled(uploading)
+            await cancelled(uploading, answering)
 
     async def _upload(self, stream: Stream) -> None:
         while piece := await self._client.piece():
             await stream.send(h11.Data(data=piece))
         await stream.send(h11.EndOfMessage())
-
-    async def _download(self, stream: Stream, uploading: asyncio.Task[None] | None) -> int:
-        answering = asyncio.ensure_future(self._answer(stream))
-        try:
-            if uploading is not None:
-                await asyncio.wait((answering, uploading), return_when=asyncio.FIRST_COMPLETED)
-                if uploading.done() and not uploading.cancelled():
-                    failed = uploading.exception()
-                    if isinstance(failed, ClientLeft):
-                        raise failed
-                    self.watch.begin()
-                    # A replica may answer before it has read all, and read no more.
-            status: int = await answering
-            return status
-        finally:
-            await cancelled(answering)
 
     async def _answer(self, stream: Stream) -> int:
         client = self._client
@@ -242,7 +183,13 @@ class _Exchange:
         if status >= 500:
             self._failed(self.service, stream.to.replica)
         await client.begin(status, self._response_headers(response, stream), bytes(response.reason))
-        while isinstance(event := await stream.event(), h11.Data):
+        while True:
+            event = stream.at_hand()
+            if event is h11.NEED_DATA:
+                await client.flush()  # it may be long until there is more
+                event = await stream.event()
+            if not isinstance(event, h11.Data):
+                break
             await client.send(event.data)
         if not isinstance(event, h11.EndOfMessage):
             raise Broken("it ended in the middle of its response")
@@ -254,7 +201,6 @@ class _Exchange:
     async def _switch(self, stream: Stream, response: Any) -> None:
         """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
         ends."""
-        await self.watch.end()
         headers = [(k, v) for k, v in response.headers if k != b"connection"]
         headers.append((b"connection", b"upgrade"))
         await self._client.begin(101, headers, bytes(response.reason))

@@ -17,7 +17,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import Access, Refused
 from formation_p2p.gateway.app import Gateway
-from formation_p2p.gateway.client import Client, ClientLeft, Head
+from formation_p2p.gateway.client import Client, ClientLeft, Head, client_of
 from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
@@ -134,8 +134,7 @@ class GatewayServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await asyncio.open_connection(sock=connection)
-        client = Client(reader, writer)
+        client = await client_of(connection)
         try:
             while (head := await client.head()) is not None:
                 await self._answer(client, head)

@@ -17,7 +17,7 @@ from formation_p2p.gateway.sources import Upstream
 # A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
 REUSE_S: Final = 10.0
 # Streams of one service that are kept for the next request.
-MAX_KEPT: Final = 16
+MAX_KEPT: Final = 64
 # Of a response. A service's own head has a few KiB.
 MAX_RESPONSE_HEAD_BYTES: Final = 64 * KIB
 
@@ -46,6 +46,13 @@ class Stream:
                 self.to.writer.write(data)
                 await self.to.writer.drain()
         except (OSError, FormationError, h11.LocalProtocolError) as error:
+            raise Broken(str(error)) from error
+
+    def at_hand(self) -> Any:
+        """The next event, or NEED_DATA. Raises Broken."""
+        try:
+            return self.http.next_event()
+        except h11.RemoteProtocolError as error:
             raise Broken(str(error)) from error
 
     async def event(self) -> Any:
