@@ -61,7 +61,7 @@ class _Stream:
     http: h11.Connection = field(
         default_factory=lambda: h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     )
-    kept_s: float = 0.0
+    kept_s: float = 0.0  # since when; 0 where nothing was asked on it before
 
     async def send(self, event: h11.Event) -> None:
         data = self.http.send(event)
@@ -119,6 +119,8 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             except (h11.RemoteProtocolError, OSError, RemoteError) as error:
                 self._drop(stream)
                 self._forget(stream)
+                if not stream.kept_s:  # else its program may have closed it while it was idle
+                    self._service.failed(stream.connection.replica)
                 again = may_send_again(
                     never_ran=isinstance(error, ServiceError) and error.never_ran,
                     idempotent=request.method in IDEMPOTENT,

@@ -238,6 +238,7 @@ def test_who_leaves_is_noticed_by_the_program_within_a_second(tmp_path: Path) ->
             with trio.fail_after(1):
                 await gone.wait()
             assert len(caller.first_bytes_s) == 1
+            assert caller.broken is None, "it is not the replica that broke it"
 
     run(story, within_s=60)
 
@@ -265,6 +266,7 @@ def test_who_leaves_amid_what_it_does_not_read_is_noticed(tmp_path: Path) -> Non
             with trio.fail_after(1):
                 await gone.wait()
             await until(lambda: replica.outstanding == 0)
+            assert caller.broken is None, "it is not the replica that broke it"
 
     run(story, within_s=60)
 

@@ -155,7 +155,8 @@ class Router:
 
     def failed(self, service: str, replica: PeerId) -> None:
         """The replica broke a stream, or answered with an error of its own."""
-        if (known := self._known.get(service)) is None:
+        known = self._known.get(service)
+        if known is None or self._stack.stopping:
             return
         if known.balancer.failed(replica, trio.current_time()):
             log.warning(

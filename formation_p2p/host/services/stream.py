@@ -104,10 +104,11 @@ async def serve_caller(
         await hang_ups.wait(end)
         with trio.move_on_after(LEFT_S):
             await over.wait()
+        left.set()
         stream.abort("the caller has left")
         nursery.cancel_scope.cancel()
 
-    over = trio.Event()
+    over, left = trio.Event(), trio.Event()
     try:
         async with trio.open_nursery() as watching:
             watching.start_soon(watch, watching)
@@ -117,7 +118,8 @@ async def serve_caller(
             over.set()
             watching.cancel_scope.cancel()
     except* ServiceError as broken:
-        raise _only(broken) from None
+        if not left.is_set():  # else it has broken by this
+            raise _only(broken) from None
 
 
 def _only(group: BaseExceptionGroup[ServiceError]) -> ServiceError:
