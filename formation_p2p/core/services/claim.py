@@ -99,6 +99,9 @@ class Claim:
         if len(self.guardians) > MAX_GUARDIANS:
             raise InvalidInput("guardian", f"there are more than {MAX_GUARDIANS}; leave some out")
 
+        if len(self.grant) > MAX_GRANT_BYTES:
+            raise InvalidInput("grant", f"{len(self.grant)} bytes, more than {MAX_GRANT_BYTES}")
+
     @property
     def is_live(self) -> bool:
         """Whether there is a replica, or is to be one soon, that is not about to stop."""
