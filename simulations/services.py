@@ -12,7 +12,8 @@ a kill; in the others they are silent, as after a power failure.
     false_gap_starts         replicas started while all reads fail for 40 s and 120 s, and after
     duplicates_after_heal_s  after 120 s in two parts: until no service has more than it wants
     pinned_twice             times that a pinned service ran twice
-    messages_per_s           requests and replies for services, of a worker that has none
+    messages_per_s           requests and replies for services, of a worker that has none;
+                             messages_per_s_10000 among as many (`--only crowd`)
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from heapq import nsmallest
 from typing import Any, Final
 
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.keyspace import Key
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.parameters import PeerParameters
+from formation_p2p.core.services.claim import slot_key
 from formation_p2p.core.services.events import (
     PublishSpec,
     ReplicaReported,
@@ -61,6 +66,10 @@ SERVICES: Final = 14
 REPLICAS: Final = Replicas(1, 3, 4)
 SHARES: Final = (0.01, 0.05, 0.20)
 KIND: Final = WorkerType.CPU
+# A network in which most workers are too far from any slot to be of use.
+CROWD: Final = 10_000
+CROWD_SAMPLE: Final = 60
+CROWD_S: Final = 300.0
 # Until all slots are filled, from nothing, and what was filled too much has gone.
 SETTLE_S: Final = 100.0
 QUIET_S: Final = 600.0
@@ -122,9 +131,15 @@ class Village:
     """`workers` that have known each other for long, and a catalog that has just been published."""
 
     def __init__(
-        self, seed: int, workers: int = WORKERS, services: int = SERVICES, pinned: int = 0
+        self,
+        seed: int,
+        workers: int = WORKERS,
+        services: int = SERVICES,
+        pinned: int = 0,
+        sample: int | None = None,
     ) -> None:
         self.rng = random.Random(f"services/{seed}")
+        self.sampled: list[SimNode] = []
         parameters = PeerParameters(discovery=DISCOVERY, renews=False)
         world = self.world = World(seed, lean=True, parameters=parameters)
         world.max_steps = 10**9
@@ -142,15 +157,18 @@ class Village:
         placed = Placed(
             [(node, serve) for node in self.nodes], self.nodes, DISCOVERY, seed, resumed=True
         )
-        for node in self.nodes:
+        self.specs = [self._spec(n, pinned) for n in range(services)]
+        serving = self.nodes if sample is None else self._nearest(sample)
+        residents.refreshes = sample is None
+        for node in serving:
             world.wake(node, serve)
             placed.resume(node)
-        for node in self.nodes:
+        for node in serving:
             placed.furnish(node)
-        self.specs = [self._spec(n, pinned) for n in range(services)]
-        for node in self.nodes:
+        residents.woken = placed.furnish
+        for node in serving:
             world.after(self.rng.random(), world.deliver, node, ServeServices(frozenset({KIND})))
-        publisher = self.nodes[0]
+        publisher = serving[0]
         for spec in self.specs:
             issued = int(EPOCH_UNIX_S)
             grant = publisher.network().grant
@@ -167,6 +185,18 @@ class Village:
             replicas=REPLICAS if home is None else ONE,
             pinned=None if home is None else Pinned("data", home),
         )
+
+    def _nearest(self, sample: int) -> list[SimNode]:
+        """Those that are to have the replicas, or watch them, and so many others, who are
+        `sampled`."""
+        chosen: dict[str, SimNode] = {}
+        for spec in self.specs:
+            for slot in range(spec.replicas.target):
+                by_far = partial(_far, slot_key(spec.name, slot))
+                chosen |= {each.name: each for each in nsmallest(5, self.nodes, by_far)}
+        others = [node for node in self.nodes if node.name not in chosen]
+        self.sampled = self.rng.sample(others, sample)
+        return [*chosen.values(), *self.sampled]
 
     @property
     def now_s(self) -> float:
@@ -216,6 +246,18 @@ def quiet(seed: int, workers: int = WORKERS) -> dict[str, Any]:
     return {"moves_quiet": moves, "messages": rates}
 
 
+def crowd(seed: int, workers: int = CROWD) -> list[float]:
+    """Messages a second of workers of a large network that have nothing, and watch nothing. Only
+    those that may have replicas, and a sample, run services; the others answer."""
+    village = Village(seed, workers, sample=CROWD_SAMPLE)
+    village.world.elapse(SETTLE_S)
+    before = [_for_services(node) for node in village.sampled]
+    village.world.elapse(CROWD_S)
+    after = [_for_services(node) for node in village.sampled]
+    print(f"crowd: {village.lacking()} replicas are missing", file=sys.stderr)
+    return [(b - a) / CROWD_S for a, b in zip(before, after, strict=True)]
+
+
 def deaths(seed: int, workers: int = WORKERS) -> dict[str, Any]:
     """1, 5 and 20 % of the workers die, one after the other."""
     village = Village(seed, workers)
@@ -258,6 +300,10 @@ def _filled_s(village: Village, lost: Counter[str], at_s: float) -> list[float]:
         times = sorted(each.at_s - at_s for each in ready if each.service == service)[:count]
         took += times + [float("inf")] * (count - len(times))
     return took
+
+
+def _far(key: Key, node: SimNode) -> int:
+    return node.identity.key ^ key
 
 
 def _for_services(node: SimNode) -> int:
@@ -351,6 +397,11 @@ def _quiet(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _crowd(arguments: argparse.Namespace) -> dict[str, Any]:
+    rates = [rate for seed in _told(arguments, "crowd") for rate in crowd(seed)]
+    return {"messages_per_s_10000": round(sum(rates) / len(rates), 3)}
+
+
 def _false_gaps(arguments: argparse.Namespace) -> dict[str, Any]:
     starts = 0
     for seed in _told(arguments, "false gap"):
@@ -374,10 +425,15 @@ def _partitions(arguments: argparse.Namespace) -> dict[str, Any]:
 
 SCENARIOS: Final[dict[str, Callable[[argparse.Namespace], dict[str, Any]]]] = {
     "quiet": _quiet,
+    "crowd": _crowd,
     "deaths": _deaths,
     "false-gap": _false_gaps,
     "partition": _partitions,
 }
+
+
+# The crowd takes some minutes.
+USUAL: Final = ["quiet", "deaths", "false-gap", "partition"]
 
 
 def _told(arguments: argparse.Namespace, what: str) -> Iterator[int]:
@@ -401,6 +457,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--seeds", type=_seeds, default=range(10), help="FIRST..LAST")
     parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
+    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), default=USUAL)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     sys.exit(main(parser.parse_args()))

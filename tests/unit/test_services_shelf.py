@@ -18,10 +18,9 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.services import shelf as shelves
 from formation_p2p.core.services.claim import ClaimState, SignedClaim, seal_claim
 from formation_p2p.core.services.names import asking, catalog_name, claims_name, spec_name
-from formation_p2p.core.services.shelf import HISTORY_S, MAX_CLAIMS, Catalog, Shelf
+from formation_p2p.core.services.shelf import HISTORY_S, MAX_CLAIMS, MAX_REPLY_BYTES, Catalog, Shelf
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.core.trust.grants import Right
@@ -41,13 +40,13 @@ def shelf() -> Shelf:
     return made
 
 
-def open_shelf() -> Shelf:
+def open_shelf(max_reply_bytes: int = MAX_REPLY_BYTES) -> Shelf:
     """It admits anyone."""
 
     def admit(grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
         return None
 
-    return Shelf(NETWORK, admit, admit)
+    return Shelf(NETWORK, admit, admit, max_reply_bytes)
 
 
 def after(seconds: float) -> Moment:
@@ -161,9 +160,8 @@ def test_a_catalog_has_room_for_so_many_services() -> None:
     assert not catalog.take(signed)
 
 
-def test_a_reply_is_cut_to_a_frame(monkeypatch: Any) -> None:
-    kept = open_shelf()
-    monkeypatch.setattr(shelves, "MAX_REPLY_BYTES", 2500)
+def test_a_reply_is_cut_to_a_frame() -> None:
+    kept = open_shelf(max_reply_bytes=2500)
     for number in range(8):
         kept.keep(CATALOG, sealed(ALICE, replace(ECHO, name=f"s{number}")).raw, NOW)
     reply = kept.providers(asking(CATALOG, 64), NOW)

@@ -18,7 +18,6 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import (
     CLAIM_TTL_S,
-    MAX_GUARDIANS,
     Claim,
     ClaimState,
     wins,
@@ -190,8 +189,7 @@ class Filler:
 
     def _wait_s(self, rank: int, kind: WorkerType, *, is_guard: bool) -> float:
         ours = self._means.parameters
-        # Other guardians come before one that is busy, and it before those that may never look.
-        beyond_s = MAX_GUARDIANS * ours.rank_s if is_guard else ours.beyond_s
+        beyond_s = ours.guard_beyond_s if is_guard else ours.beyond_s
         share, held = self._means.share(kind), len(self._holding)
         busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
         jitter_s = ours.jitter_s * self._means.rng.random()

@@ -23,9 +23,9 @@ class ServiceParameters:
     # Who has a replica looks at the claims of its service so often: two that run in one slot after
     # a partition, or are too many, find that out then.
     look_s: float = 15.0
-    # The first guardian asks a holder so often, the second, the third: they average 0.1 requests a
-    # second for each of 200 workers with 42 replicas.
-    guard_s: tuple[float, ...] = (4.0, 6.0, 8.0)
+    # The first guardian asks a holder so often, the second, the third: with 42 replicas these are
+    # 0.14 requests a second for each of 200 workers.
+    guard_s: tuple[float, ...] = (3.0, 5.0, 7.0)
     # After an answer that did not come: a packet may be lost, and a machine that is gone stays so.
     again_s: float = 0.2
     # Unanswered in a row, with which a holder is suspected.
@@ -44,13 +44,15 @@ class ServiceParameters:
     # A worker fills a gap so long after the one that is nearer: time for a claim to settle, and for
     # one lost message.
     rank_s: float = 3.0
-    jitter_s: float = 1.0
+    jitter_s: float = 0.5
     # Ranks past this wait no longer: the estimate of one's rank is off where few workers are idle.
     max_rank: int = 100
     # And so much later for each replica that it has, as long as there are not workers enough for
     # all; for each one beyond its share so much that others come first.
     held_s: float = 1.0
     beyond_s: float = 20.0
+    # A guardian waits less: where all of them are busy, others may not look for a while.
+    guard_beyond_s: float = 6.0
     # A claim has reached the others by then, and who claimed at the same moment is seen.
     settle_s: float = 1.0
     # What could not be read is tried again then; so is a claim that did not get enough votes.

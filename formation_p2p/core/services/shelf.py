@@ -90,7 +90,9 @@ class Shelf:
         network_id: bytes,
         admits_work: Admit,
         admits_services: Admit,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
+        self._max_reply_bytes = max_reply_bytes
         self.network_id = network_id
         self._admits_work = admits_work
         self._admits_services = admits_services
@@ -171,7 +173,8 @@ class Shelf:
         if request.name.startswith(CLAIMS_PREFIX):
             claims = self.claims(request.name, now)
             providers = _fitting(
-                kad.Provider(Contact(each.claim.peer_id), each.raw) for each in claims
+                (kad.Provider(Contact(each.claim.peer_id), each.raw) for each in claims),
+                self._max_reply_bytes,
             )
             found = tuple(providers)[: query.limit]
             return kad.Providers(found, (), kad.ShardCount(len(claims), self._age_s(now)))
@@ -185,7 +188,9 @@ class Shelf:
             key=lambda each: distance(key_from_bytes(each.digest), query.target),
         )
         specs = (kad.Provider(Contact(each.publisher), each.raw) for each in nearest)
-        return kad.Providers(tuple(_fitting(specs))[: query.limit], (), count)
+        return kad.Providers(
+            tuple(_fitting(specs, self._max_reply_bytes))[: query.limit], (), count
+        )
 
     def value(self, name: bytes, now: Moment) -> bytes | None:
         """A spec by its digest."""
@@ -209,9 +214,9 @@ class Shelf:
                 del self._claims[name]
 
 
-def _fitting(providers: Iterable[kad.Provider]) -> Iterator[kad.Provider]:
+def _fitting(providers: Iterable[kad.Provider], max_bytes: int) -> Iterator[kad.Provider]:
     """The first of them, as far as a reply has room."""
-    left_bytes = MAX_REPLY_BYTES
+    left_bytes = max_bytes
     for provider in providers:
         left_bytes -= len(provider.profile) + 64
         if left_bytes < 0:
