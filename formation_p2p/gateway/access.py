@@ -104,10 +104,11 @@ def right_for(method: str, path: str) -> Right | None:
 
 
 def _foreign(head: Head) -> str | None:
-    """Why a browser sends this for a page of another site: it may then read, but nothing more."""
-    changes = head.method not in _READING or head.wants_upgrade
+    """Why a browser sends this for a page of another site, or of a service, whose origin is null:
+    such a page is shown, and nothing more."""
+    uses = head.method not in _READING or head.wants_upgrade or head.path.startswith("/api/")
     origin = head.header(b"origin")
-    if changes and origin:
+    if uses and origin:
         theirs = urlsplit(origin).netloc
         if theirs.lower() != head.header(b"host").lower():
             return f"a page of {origin[:100]} may not use this gateway; send a token in a header"

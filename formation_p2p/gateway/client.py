@@ -18,12 +18,6 @@ from formation_p2p.core.units import KIB
 
 # A head with the cookies of a large site has 8 KiB; a token of ours 2.
 MAX_HEAD_BYTES: Final = 16 * KIB
-# From the first byte of a head to its last: who takes longer holds a descriptor for nothing.
-HEAD_S: Final = 10.0
-# Between two requests of a connection. Browsers and proxies reconnect by themselves.
-IDLE_S: Final = 60.0
-# From one piece of a request's body to the next. A response may be silent for as long as it likes.
-BODY_STALL_S: Final = 60.0
 # At a time; and what is read ahead of a client that sends its next request too early.
 READ_BYTES: Final = 64 * KIB
 # A client that has lost its network is noticed after 30 s and 3 probes.
@@ -34,6 +28,22 @@ Headers = list[tuple[bytes, bytes]]
 
 class ClientLeft(Exception):
     """The client has closed the connection, or took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """With clients that are slow: who holds a descriptor for nothing loses it. A response may be
+    silent for as long as it likes."""
+
+    head_s: float = 10.0
+    """From the first byte of a head to its last."""
+    idle_s: float = 60.0
+    """Between two requests. Browsers and proxies reconnect by themselves."""
+    stall_s: float = 60.0
+    """From one piece of a request's body to the next."""
+
+
+PATIENCE: Final = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +90,15 @@ class _Protocol(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
 
-async def client_of(connection: socket.socket) -> Client:
+async def client_of(connection: socket.socket, patience: Patience = PATIENCE) -> Client:
     """Of a connection that was accepted."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ_BYTES, loop=loop)
     protocol = _Protocol(reader, loop=loop)
     protocol.left = lambda: None
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
-    client = Client(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    client = Client(reader, writer, patience)
     protocol.left = client.has_closed
     if reader.at_eof():
         client.has_closed()
@@ -97,7 +108,10 @@ async def client_of(connection: socket.socket) -> Client:
 class Client:
     """Owns the connection. Every method but `close` raises ClientLeft."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience
+    ) -> None:
+        self._patience = patience
         self._reader = reader
         self._writer = writer
         self._held = b""
@@ -111,7 +125,7 @@ class Client:
     async def head(self) -> Head | None:
         """The next request's; None where there is none more. Answers what is no request itself."""
         try:
-            first = await self._event(IDLE_S, HEAD_S)
+            first = await self._event(self._patience.idle_s, self._patience.head_s)
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
             await self.answer(status, {"error": "bad request", "message": str(error)})
@@ -177,7 +191,7 @@ class Client:
             while True:
                 event = self._http.next_event()
                 if event is h11.NEED_DATA:
-                    async with asyncio.timeout(BODY_STALL_S):
+                    async with asyncio.timeout(self._patience.stall_s):
                         data = await self._read()
                     self._http.receive_data(data)
                 elif isinstance(event, h11.Data):
@@ -281,6 +295,11 @@ class Client:
         await self.begin(status, head)
         await self.send(data)
         await self.end()
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two requests, or before the first."""
+        return self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
 
     def next(self) -> bool:
         """Whether the connection takes one more request."""

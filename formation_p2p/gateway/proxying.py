@@ -5,36 +5,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import h11
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.services.resend import IDEMPOTENT
-from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
-from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, Headers
+from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head
 from formation_p2p.gateway.ending import cancelled
+from formation_p2p.gateway.forwarding import (
+    Destination,
+    request_headers,
+    response_headers,
+    sticky_of,
+)
 from formation_p2p.gateway.sources import ServiceUnavailable, Source
 from formation_p2p.gateway.streams import Broken, Kept, Stream
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# Names the replica that a client came to, so that it comes to it again.
-STICKY: Final = "formation_replica"
-# What is for one hop alone (RFC 9110, section 7.6.1), or is written anew.
-_HOP: Final = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade expect x-forwarded-for x-forwarded-proto x-forwarded-host "
-    b"x-forwarded-prefix".split()
-) | {HEADER}
-_PATH: Final = re.compile(r"/service/([a-z0-9][a-z0-9-]{0,39})(/.*)?", re.DOTALL)
 # Of one request, on replicas that break before they answer.
 MAX_TRIES: Final = 3
-_PEER: Final = re.compile(r"[A-Za-z0-9]{1,64}")
 
 
 class Proxy:
@@ -42,19 +34,13 @@ class Proxy:
         self._source = source
         self.kept = Kept()
 
-    async def serve(self, client: Client, head: Head) -> tuple[int, str]:
+    async def serve(self, client: Client, head: Head, to: Destination) -> tuple[int, str]:
         """Returns the status, and the replica. Raises ClientLeft."""
-        match = _PATH.fullmatch(head.path)
-        if match is None:
-            message = "write /service/NAME/PATH; names are in /api/services/list"
-            await client.answer(404, {"error": "not found", "message": message})
-            return 404, ""
-        service, path = match[1], match[2]
-        if path is None:  # so that relative links of the service's pages lead to it
+        if to.path is None:  # so that relative links of the service's pages lead to it
             query = f"?{head.query}" if head.query else ""
-            await client.answer(308, {}, [("location", f"/service/{service}/{query}")])
+            await client.answer(308, {}, [("location", f"{to.prefix}/{query}")])
             return 308, ""
-        exchange = _Exchange(client, head, service, path, self._source.failed)
+        exchange = _Exchange(client, head, to, self._source.failed)
         with client.unless_left():
             return await self._exchanged(client, exchange)
 
@@ -92,8 +78,10 @@ class Proxy:
             return status, stream.to.replica
 
     async def _stream(self, exchange: _Exchange) -> Stream:
+        """One that was kept may be at its end without our knowing: it is for what can be sent
+        again."""
         sticky = exchange.sticky
-        if (kept := self.kept.take(exchange.service, sticky)) is not None:
+        if exchange.may_repeat and (kept := self.kept.take(exchange.service, sticky)) is not None:
             return kept
         return Stream(await self._source.connect(exchange.service, sticky))
 
@@ -105,15 +93,14 @@ class _Exchange:
         self,
         client: Client,
         head: Head,
-        service: str,
-        path: str,
+        to: Destination,
         failed: Callable[[str, str], None],
     ) -> None:
         self._failed = failed
         self._client = client
         self._head = head
-        self.service = service
-        self._path = path
+        self._to = to
+        self.service = to.service
         self._has_body = client.has_body
         self.is_reusable = False
 
@@ -123,8 +110,7 @@ class _Exchange:
 
     @property
     def sticky(self) -> str | None:
-        named = self._head.cookie(STICKY)
-        return named if _PEER.fullmatch(named) else None
+        return sticky_of(self._head)
 
     async def refuse(self, error: ServiceUnavailable) -> int:
         body = {"service": self.service, "message": str(error)}
@@ -143,11 +129,13 @@ class _Exchange:
     async def run(self, stream: Stream) -> int:
         """Raises Broken, ClientLeft."""
         query = f"?{self._head.query}" if self._head.query else ""
+        address, authority = self._client.address, stream.to.authority
+        headers = request_headers(self._head, self._to, address, authority)
         await stream.send(
             h11.Request(
                 method=self._head.method,
-                target=(stream.to.prefix + self._path + query).encode("latin-1"),
-                headers=self._request_headers(stream.to.authority),
+                target=(stream.to.prefix + (self._to.path or "/") + query).encode("latin-1"),
+                headers=headers,
             )
         )
         if not self._has_body:
@@ -182,7 +170,8 @@ class _Exchange:
         status = int(response.status_code)
         if status >= 500:
             self._failed(self.service, stream.to.replica)
-        await client.begin(status, self._response_headers(response, stream), bytes(response.reason))
+        headers = response_headers(response, self._head, self._to, stream.to.replica)
+        await client.begin(status, headers, bytes(response.reason))
         while True:
             event = stream.at_hand()
             if event is h11.NEED_DATA:
@@ -219,72 +208,8 @@ class _Exchange:
             writer.close()
             await cancelled(*both)
 
-    def _request_headers(self, authority: str) -> Headers:
-        dropped = _listed(self._head.header(b"connection"))
-        own = f"Bearer {shown_token(self._head)[0]}".encode("latin-1")
-        headers: Headers = []
-        is_chunked = False
-        for name, value in self._head.headers:
-            if name == b"transfer-encoding":
-                is_chunked = True
-            if name in _HOP or name in dropped:
-                continue
-            if name == b"authorization" and value == own:
-                continue  # the service is not to have it
-            if name == b"cookie" and not (value := _other_cookies(value)):
-                continue
-            headers.append((name, value))
-        if is_chunked:
-            headers = [each for each in headers if each[0] != b"content-length"]
-            headers.append((b"transfer-encoding", b"chunked"))
-        if self._head.wants_upgrade:
-            headers.append((b"connection", b"upgrade"))
-            headers.append((b"upgrade", self._head.header(b"upgrade").encode("latin-1")))
-        forwarded = self._client.address.encode()
-        if authority or not any(name == b"host" for name, _ in headers):
-            headers = [each for each in headers if each[0] != b"host"]
-            headers.insert(0, (b"host", (authority or self.service).encode()))
-        headers += [
-            (b"x-forwarded-for", forwarded),
-            (b"x-forwarded-proto", b"http"),
-            (b"x-forwarded-host", self._head.header(b"host").encode("latin-1")),
-            (b"x-forwarded-prefix", f"/service/{self.service}".encode()),
-        ]
-        return [each for each in headers if each[1] or each[0] != b"x-forwarded-host"]
-
-    def _response_headers(self, response: Any, stream: Stream) -> Headers:
-        own = dict(response.headers).get(b"connection", b"").decode("latin-1")
-        dropped = _listed(own)
-        is_chunked = False
-        headers: Headers = []
-        for name, value in response.headers:
-            if name == b"transfer-encoding":
-                is_chunked = True
-            if name in _HOP or name in dropped:
-                continue
-            if name == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
-                value = f"/service/{self.service}".encode() + value
-            headers.append((name, value))
-        if is_chunked and self._head.http_version != b"1.0":
-            headers.append((b"transfer-encoding", b"chunked"))
-        if (replica := stream.to.replica) and replica != self.sticky:
-            cookie = f"{STICKY}={replica}; Path=/service/{self.service}/; HttpOnly; SameSite=Lax"
-            headers.append((b"set-cookie", cookie.encode()))
-        return headers
-
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(READ_BYTES):
         writer.write(data)
         await writer.drain()
-
-
-def _listed(connection: str) -> frozenset[bytes]:
-    return frozenset(each.strip().lower().encode("latin-1") for each in connection.split(","))
-
-
-def _other_cookies(value: bytes) -> bytes:
-    """Without those of the gateway itself."""
-    own = (COOKIE.encode(), STICKY.encode())
-    kept = [each.strip() for each in value.split(b";")]
-    return b"; ".join(each for each in kept if each.partition(b"=")[0].strip() not in own)

@@ -17,7 +17,8 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import Access, Refused
 from formation_p2p.gateway.app import Gateway
-from formation_p2p.gateway.client import Client, ClientLeft, Head, client_of
+from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
+from formation_p2p.gateway.forwarding import destination_of
 from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
@@ -30,6 +31,9 @@ MAX_CONNECTIONS: Final = 1024
 # Of one address that is not this machine's own: a proxy in front of a gateway has some hundreds.
 MAX_OF_ONE_ADDRESS: Final = 256
 BACKLOG: Final = 512
+# For requests under way when the gateway is left; streams that go on are cut then.
+CLOSING_S: Final = 5.0
+_CLOSING_EVERY_S: Final = 0.02
 _SWEEP_S: Final = 2.0
 # What needs no token: that a gateway is here, and where its network is joined.
 _PUBLIC: Final = ("/health", "/api/network")
@@ -46,7 +50,13 @@ class GatewayServer:
         listen: str,
         *,
         refresh_s: float = REFRESH_S,
+        patience: Patience = PATIENCE,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
+        self._patience = patience
+        self._max_connections = max_connections
+        self._clients: set[Client] = set()
+        self._is_closing = False
         host, port = parse_listen(listen)
         self._sockets = _bound(host, port)
         is_local = all(_is_loopback(each) for each in self._sockets)
@@ -88,17 +98,32 @@ class GatewayServer:
         await self.close()
 
     async def close(self) -> None:
+        """Requests that have begun are answered first, for a while; no new ones are taken."""
+        if self._is_closing:
+            return
+        self._is_closing = True
         loop = asyncio.get_running_loop()
         for each in self._sockets:
             loop.remove_reader(each)
         self._close_sockets()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        for client in self._clients:
+            if client.is_idle:
+                await client.close()
+        gives_up_s = time.monotonic() + CLOSING_S
+        while self._answering > 0 and time.monotonic() < gives_up_s:  # noqa: ASYNC110 - once
+            await asyncio.sleep(_CLOSING_EVERY_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._proxy.kept.close()
         await self.gateway.end()
+
+    @property
+    def _answering(self) -> int:
+        """Requests that will end by themselves; the events of an open page do not."""
+        return self.gateway.requests.open - self.gateway.observed.watching
 
     def _close_sockets(self) -> None:
         for each in self._sockets:
@@ -116,7 +141,7 @@ class GatewayServer:
             connection.setblocking(False)
             peer = str((connection.getpeername() or ("",))[0]) if _is_connected(connection) else ""
             many = self._of[peer] >= MAX_OF_ONE_ADDRESS and not _is_loopback_name(peer)
-            if not peer or len(self._tasks) >= MAX_CONNECTIONS or many:
+            if not peer or len(self._tasks) >= self._max_connections or many:
                 connection.close()
                 continue
             self._of[peer] += 1
@@ -134,15 +159,17 @@ class GatewayServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = await client_of(connection)
+        client = await client_of(connection, self._patience)
+        self._clients.add(client)
         try:
             while (head := await client.head()) is not None:
                 await self._answer(client, head)
-                if not client.next():
+                if self._is_closing or not client.next():
                     break
         except ClientLeft:
             log.debug("%s left", client.address)
         finally:
+            self._clients.discard(client)
             await client.close()
 
     async def _answer(self, client: Client, head: Head) -> None:
@@ -157,8 +184,12 @@ class GatewayServer:
                 extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
                 await client.answer(refused.status, body, extra)
                 status = refused.status
+            elif (to := destination_of(head, is_local=self._access.is_local)) is not None:
+                status, replica = await self._proxy.serve(client, head, to)
             elif head.path.startswith("/service/"):
-                status, replica = await self._proxy.serve(client, head)
+                message = "write /service/NAME/PATH; names are in /api/services/list"
+                await client.answer(404, {"error": "not found", "message": message})
+                status = 404
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:

@@ -15,7 +15,7 @@ import pytest
 from formation_p2p import Home, InvalidInput, Right, Rights
 from formation_p2p.core.trust.grants import bind
 from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.gateway.client import MAX_HEAD_BYTES
+from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
 from formation_p2p.gateway.server import GatewayServer, parse_listen
 from formation_p2p.gateway.sources import ServicesView
 from formation_p2p.gateway.token import make_token, read_token
@@ -292,6 +292,41 @@ async def test_a_response_that_is_cut_is_not_taken_for_whole(
             await calling.reply()
 
 
+async def test_a_service_cannot_speak_for_the_gateway(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    async def grabs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nClear-Site-Data: *\r\n"
+            b"Content-Security-Policy: default-src *\r\n"
+            b"Set-Cookie: formation_token=mine; Path=/\r\n"
+            b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n\r\n"
+        )
+
+    async with asyncio.timeout(20), program(grabs) as port:
+        source.ports["llm-inference"] = {"A": port}
+        raw = await said_by(gateway, "/service/llm-inference/", "localhost")
+        assert b"formation_token" not in raw
+        assert b"a=1; HttpOnly; Path=/service/llm-inference/" in raw
+        assert b"clear-site-data" not in raw.lower()
+        assert raw.count(b"ontent-security-policy:") + raw.count(b"ontent-Security-Policy:") == 2
+        assert b"sandbox allow-scripts allow-forms" in raw
+        assert b"nosniff" in raw
+        # With an origin of its own, where there is nothing of the gateway's.
+        own = await said_by(gateway, "/", "llm-inference.localhost:8080")
+        assert b"sandbox" not in own
+        assert b"a=1; HttpOnly; Path=/\r" in own
+        api = await said_by(gateway, "/api/jobs", "llm-inference.localhost:8080")
+        assert b"a=1" in api, "the service's"
+
+
+async def said_by(gateway: GatewayServer, path: str, host: str) -> bytes:
+    async with caller(gateway.address, host) as calling:
+        await calling.begin("GET", path)
+        return await calling.reader.readuntil(b"\r\n\r\n")
+
+
 # -- who may ask -----------------------------------------------------------------------------------
 
 
@@ -381,6 +416,9 @@ async def test_pages_of_other_sites_may_not_use_a_local_gateway(gateway: Gateway
     assert posted.status == 403
     own = {"origin": f"http://{address[0]}:{address[1]}"}
     assert (await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, own)).status == 202
+    opaque = {"origin": "null"}
+    assert (await fetch(address, "GET", "/api/jobs", None, opaque)).status == 403
+    assert (await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, opaque)).status == 403
     image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
     assert (await fetch(address, "GET", "/service/llm-inference/", None, image)).status == 403
 
@@ -440,6 +478,99 @@ async def test_two_lengths_of_a_body_are_no_second_request(
         paths = [each.path for each in gateway.gateway.requests.latest]
         assert source.connects <= 1
         assert "/admin" not in [each for each in paths if each.startswith("/service")]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"", b""),
+        (b"GET / HT", b"HTTP/1.1 408 \r\n"),
+        (b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b""),
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_who_is_too_slow_loses_the_connection(
+    source: MemorySource, said: bytes, answer: bytes
+) -> None:
+    hasty = Patience(head_s=0.2, idle_s=0.2, stall_s=0.2)
+    async with (
+        asyncio.timeout(20),
+        GatewayServer(source, None, "127.0.0.1:0", patience=hasty) as server,
+        caller(server.address) as calling,
+    ):
+        calling.writer.write(said)
+        assert (await calling.reader.readline())[:12] == answer[:12]
+        await calling.reader.read()
+
+
+async def test_connections_are_bounded(source: MemorySource) -> None:
+    async with (
+        asyncio.timeout(20),
+        GatewayServer(source, None, "127.0.0.1:0", max_connections=2) as server,
+        caller(server.address) as one,
+        caller(server.address) as two,
+    ):
+        for each in (one, two):
+            assert (await each.ask("GET", "/health")).status == 200
+        async with caller(server.address) as third:
+            assert await third.reader.read() == b""
+        one.writer.close()
+
+        async def serves() -> bool:
+            try:
+                return (await fetch(server.address, "GET", "/health")).status == 200
+            except (ConnectionError, h11.RemoteProtocolError):
+                return False
+
+        await until(serves)
+
+
+async def test_what_has_begun_is_answered_before_a_gateway_closes(source: MemorySource) -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with asyncio.timeout(20), program(slow) as port:
+        server = await GatewayServer(source, None, "127.0.0.1:0").__aenter__()
+        address = server.address
+        source.ports["llm-inference"] = {"A": port}
+        async with caller(server.address) as idle, caller(server.address) as calling:
+            await idle.ask("GET", "/health")
+            await calling.begin("GET", "/service/llm-inference/")
+            await came.wait()
+            closing = asyncio.ensure_future(server.close())
+            assert await idle.reader.read() == b"", "it has nothing to wait for"
+            go_on.set()
+            assert (await calling.reply()).body == b"ok"
+            await closing
+        with pytest.raises(OSError, match="onnect"):
+            await fetch(address, "GET", "/health")
+
+
+@pytest.mark.parametrize(("breaks", "status"), [(2, 200), (3, 502)])
+async def test_what_did_no_harm_is_asked_again_a_few_times(
+    gateway: GatewayServer, source: MemorySource, breaks: int, status: int
+) -> None:
+    left = breaks
+
+    async def fragile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            await echo(reader, writer)
+        else:
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with program(fragile) as port:
+        source.ports["llm-inference"] = {"A": port}
+        path = "/service/llm-inference/"
+        assert (await fetch(gateway.address, "GET", path)).status == status
+        left = 1
+        assert (await fetch(gateway.address, "POST", path, b"pay 5")).status == 502
 
 
 async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -248,3 +249,44 @@ def test_a_thousand_workers_come_in_pages(browser: Browser, gateway: ServedGatew
     page.keyboard.press("Enter")
     expect(page.locator("#workers-pager")).to_contain_text("26 to 50 of 1000")
     expect(following).to_be_focused()
+
+
+def test_a_page_of_a_service_cannot_use_the_gateway(
+    browser: Browser, gateway: ServedGateway
+) -> None:
+    """It is a program of somebody else, at the gateway's own host and port."""
+    script = b"""<!doctype html><title>mine</title><p id=said>nothing</p><script>
+      const body = '{"argv": ["id"]}';
+      const post = {method: "POST", headers: {"content-type": "text/plain"}, body};
+      const tries = [fetch("/api/jobs", post), fetch("/api/jobs", {...post, mode: "no-cors"}),
+        fetch("/api/overview").then((each) => each.text())];
+      let cookie;
+      try { cookie = document.cookie } catch (error) { cookie = error.name }
+      Promise.allSettled(tries).then((all) => {
+        const read = [all[0], all[2]].map((each) => each.status);
+        document.getElementById("said").textContent = [origin, ...read, cookie].join(" ");
+      });
+    </script>"""
+
+    async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
+        while await reader.read(65_536):  # a head, and a small body, come at once
+            writer.write(head % len(script) + script)
+        writer.close()
+
+    async def listening() -> asyncio.Server:
+        return await asyncio.start_server(hostile, "127.0.0.1", 0)
+
+    server = gateway.run(listening())
+    gateway.source.ports["llm-inference"] = {"A": server.sockets[0].getsockname()[1]}
+    page = browser.new_context(**DESKTOP).new_page()
+    page.goto(gateway.url + "/service/llm-inference/")
+    expect(page.locator("#said")).to_have_text("null rejected rejected SecurityError")
+    assert gateway.source.jobs == []
+    port = gateway.server.address[1]
+    page.goto(f"http://llm-inference.localhost:{port}/")
+    said = page.locator("#said")
+    # Its own origin, where /api is its own too.
+    expect(said).to_contain_text(f"http://llm-inference.localhost:{port} fulfilled fulfilled")
+    assert gateway.source.jobs == []
+    gateway.call(server.close)
