@@ -19,10 +19,6 @@ import cloudpickle
 import numpy as np
 import pytest
 from joblib import Parallel, delayed, effective_n_jobs, parallel_config
-from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 import formation_p2p.joblib
 from formation_p2p import Home, InvalidInput, Limits, Node, NodeClosed, Rights, SyncNode
@@ -31,6 +27,9 @@ from formation_p2p.core.units import MIB
 from tests.support.loopback import LISTEN
 from tests.support.network import runs
 from tests.support.waiting import wait_until
+
+# scikit-learn is imported in the tests that need it: it takes two seconds, which each process that
+# collects tests would spend.
 
 # What the tests send is theirs, as a script's own functions are: interpreters need not import this
 # module, and all that it imports.
@@ -127,6 +126,8 @@ def makes_odd() -> Odd:
 
 
 def test_results_are_data_unless_they_are_trusted(bob: SyncNode) -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
     with parallel_config("formation", node=bob, **SMALL):
         arrays = Parallel()(delayed(np.full)(3, n, float) for n in range(3))
         assert [list(each) for each in arrays] == [[n] * 3 for n in (0.0, 1.0, 2.0)]
@@ -197,6 +198,10 @@ def warning_of_a_package_of_ours() -> type[Warning]:
 
 
 def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, cross_val_predict
+
     x, y = load_iris(return_X_y=True)
     model = LogisticRegression(max_iter=1000)
     search = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3)
@@ -215,6 +220,9 @@ def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
 
 
 def test_a_forest_grows_on_the_network_where_its_trees_are_trusted(bob: SyncNode) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.ensemble import RandomForestClassifier
+
     x, y = load_iris(return_X_y=True)
     forest = RandomForestClassifier(n_estimators=8, random_state=1)
     with parallel_config("formation", node=bob, trust_results=True, **SMALL):
