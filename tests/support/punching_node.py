@@ -28,6 +28,8 @@ PORT: Final = 4001
 ANYWHERE: Final = (f"/ip4/0.0.0.0/tcp/{PORT}",)
 # Within which a pair that becomes direct has done so, and how long the others are watched.
 DIRECT_S: Final = 2.0
+# What was sent comes and the circuit is left at once, on a machine at rest.
+SETTLED_S: Final = 10.0
 
 
 def tell(**what: Any) -> None:
@@ -80,16 +82,22 @@ async def bob(gate: Contact, worker_id: PeerId, listen: tuple[str, ...]) -> None
             if direct_s is not None and time.monotonic() - began_s > direct_s + 1.5:
                 break
             await trio.sleep(0.005)
-        with trio.move_on_after(2):
+
+        def circuits() -> int:
+            connections = node.stack.swarm.connections_to(worker_id)
+            return sum(each.via is not None for each in connections)
+
+        with trio.move_on_after(SETTLED_S):
             await until(lambda: len(node.frames) == len(sent))
-        connections = node.stack.swarm.connections_to(worker_id)
+            if direct_s is not None:  # the circuit is left once what is under way on it has come
+                await until(lambda: circuits() == 0)
         tell(
             first_s=first_s,
             direct_s=direct_s,
             path=node.stack.path_to(worker_id),
             in_order=node.payloads == [b"re:" + each for each in sent],
             lost=[reason for _, reason in node.lost],
-            circuits=sum(each.via is not None for each in connections),
+            circuits=circuits(),
         )
         await node.stack.close()
 
