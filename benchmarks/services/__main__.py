@@ -10,8 +10,9 @@
              leaves, and 500 requests at once between two nodes (`--quick`: seconds in place of
              minutes)
 
-`added_p50_ms` is with one request at a time, less that of none. All runs share a machine: a figure
-is to be read beside the others of its run.
+`added_p50_ms` is with one request at a time, less that of none; `caller_cpu_ms` and `worker_cpu_ms`
+are processor time of either node for each request, which a busy machine changes least. All runs
+share a machine: a figure is to be read beside the others of its run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from benchmarks.command import listed, run_and_exit
 from benchmarks.services.world import SERVICE, World, a_proxy, asked, has, world_of
@@ -48,23 +51,36 @@ async def hop(folder: Path, quick: bool) -> Figures:
         found["none"] = await _through(program, "/", seconds)
         async with world.caller.service(SERVICE) as service:
             port = await service.forward()
-            found["forward"] = await _through(f"127.0.0.1:{port}", "/", seconds)
+            found["forward"] = await _through(f"127.0.0.1:{port}", "/", seconds, world)
         for kind, at in PORTS.items():
             if has(kind):
                 async with a_proxy(kind, folder, program, at):
                     found[kind] = await _through(f"127.0.0.1:{at}", "/", seconds)
         if (url := await _gateway(world)) is not None:
-            found["gateway"] = await _through(url, f"/service/{SERVICE}/", seconds)
+            found["gateway"] = await _through(url, f"/service/{SERVICE}/", seconds, world)
     for each in found.values():
         each["added_p50_ms"] = round(each["one_p50_ms"] - found["none"]["one_p50_ms"], 3)
     return found
 
 
-async def _through(where: str, path: str, seconds: float) -> Figures:
+async def _through(where: str, path: str, seconds: float, by: World | None = None) -> Figures:
     await asked(where, path, CONNECTIONS, 0.5)  # not counted
+    before_s = _cpu_s(by)
     many = await asked(where, path, CONNECTIONS, seconds)
+    spent_s = [after_s - at_s for after_s, at_s in zip(_cpu_s(by), before_s, strict=True)]
     one = await asked(where, path, 1, seconds / 2)
-    return {**many, "one_p50_ms": one["p50_ms"], "one_p95_ms": one["p95_ms"]}
+    found = {**many, "one_p50_ms": one["p50_ms"], "one_p95_ms": one["p95_ms"]}
+    for name, cpu_s in zip(("caller_cpu_ms", "worker_cpu_ms"), spent_s, strict=False):
+        found[name] = round(1000 * cpu_s / many["requests"], 3)
+    return found
+
+
+def _cpu_s(world: World | None) -> list[float]:
+    """Processor time of this process, and of the worker's."""
+    if world is None:
+        return []
+    processes = (psutil.Process(), psutil.Process(world.workers[0].pid))
+    return [sum(each.cpu_times()[:2]) for each in processes]
 
 
 async def _gateway(world: World) -> str | None:

@@ -2,7 +2,8 @@
 
 python -m benchmarks.services.load WHERE PATH CONNECTIONS SECONDS
 
-WHERE is HOST:PORT or the path of a socket. Prints `req_per_s, p50_ms, p95_ms, failed` as JSON.
+WHERE is HOST:PORT or the path of a socket. Prints `requests, req_per_s, p50_ms, p95_ms, failed` as
+JSON.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ async def main(where: str, path: str, connections: int, seconds: float) -> None:
     print(
         json.dumps(
             {
+                "requests": len(ordered),
                 "req_per_s": round(len(ordered) / spent_s),
                 "p50_ms": round(1000 * ordered[len(ordered) // 2], 3),
                 "p95_ms": round(1000 * ordered[len(ordered) * 95 // 100], 3),
