@@ -199,7 +199,9 @@ class Shell:
         """Run services, with the drivers of tasks. After `serve`. Their logs and volumes are in the
         folder `root`."""
         means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
-        self._replica_host = self.replicas = self.services.server.replicas = Replicas(*means)
+        self._replica_host = self.replicas = self.services.server.replicas = Replicas(
+            *means, self.services.router
+        )
         self.feed(event)
 
     def replica_statuses(self) -> tuple[ReplicaStatus, ...]:

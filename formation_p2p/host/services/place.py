@@ -23,6 +23,7 @@ from formation_p2p.host.machine.folders import remove_folder
 from formation_p2p.host.machine.unix_socket import connected_to
 
 SOCKET: Final = "socket"
+USES: Final = "uses"
 # unix(7): what the name of a socket may have, less its end.
 _MAX_SOCKET_BYTES: Final = 107
 # Ports below are the system's: a program in a sandbox may not have them, even in its own network.
@@ -71,6 +72,7 @@ class ReplicaPlace:
             "FORMATION_SLOT": str(slot),
             "FORMATION_VERSION": str(spec.version),
             "FORMATION_SOCKET": str(folder / SOCKET),
+            "FORMATION_USES": str(folder / USES),
             "HOST": "127.0.0.1",
             "PORT": str(port),
             **({} if volume is None else {"FORMATION_VOLUME": str(volume)}),

@@ -49,6 +49,8 @@ from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.services.asking import why_not
 from formation_p2p.host.services.log_file import LogFile, log_of
 from formation_p2p.host.services.place import ReplicaPlace
+from formation_p2p.host.services.router import Router
+from formation_p2p.host.services.uses import lead
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +78,14 @@ _STATES: Final[Mapping[ReplicaPhase, ReplicaState]] = {
 @dataclass(frozen=True, slots=True)
 class Means:
     """What the replicas of a machine share. `root` is the folder of its services, `scratch_root`
-    that of what runs for a while."""
+    that of what runs for a while; `router` leads to the services that they use."""
 
     drivers: Mapping[str, Driver | LeaseDriver]
     scratch_root: Path
     root: Path
     floor: Floor
     report: Callable[[ReplicaReported], None]
+    router: Router | None = None
 
 
 class ReplicaRun:
@@ -241,6 +244,8 @@ class ReplicaRun:
         root = self._means.scratch_root
         place = ReplicaPlace.made(root, spec, self.start.slot, volume, own_network=own)
         place.running = self._running
+        if spec.uses and self._means.router is not None:
+            self._do(partial(lead, place.folder, spec.uses, self._means.router))
         return place
 
     def _running(self) -> None:

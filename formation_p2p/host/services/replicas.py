@@ -25,6 +25,7 @@ from formation_p2p.core.services.events import (
 from formation_p2p.core.services.supervision import Floor
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.services.replica_run import Means, ReplicaRun
+from formation_p2p.host.services.router import Router
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class ReplicaStatus:
 
 class Replicas:
     """Of one node, on its trio thread. `root` is the folder of its services, `do` runs a task of
-    the node's own, and `feed` takes the reports."""
+    the node's own, `feed` takes the reports, and `router` leads to the services that they use."""
 
     def __init__(
         self,
@@ -70,11 +71,12 @@ class Replicas:
         root: Path,
         do: Callable[..., None],
         feed: Callable[[PeerEvent], None],
+        router: Router | None = None,
     ) -> None:
         self.root = root
         self._do = do
         self._feed = feed
-        self._means = Means(drivers, scratch_root, root, Floor(), self._report)
+        self._means = Means(drivers, scratch_root, root, Floor(), self._report, router)
         self._runs: dict[str, ReplicaRun] = {}  # the newest of each service
         self._over: dict[ReplicaRun, trio.Event] = {}
         # As many as the network has services.
