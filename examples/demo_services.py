@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -81,11 +82,24 @@ class Demo:
         missing: list[str] = []
         while time.monotonic() - begun_s < READY_S:
             ready = self.ready()
-            missing = [name for name in names if not ready.get(name)]
+            before, missing = missing, [name for name in names if not ready.get(name)]
+            if len(missing) != len(before):
+                self.say(f"{len(names) - len(missing)} of {len(names)} services are ready")
             if not missing:
                 return time.monotonic() - begun_s
             time.sleep(1)
         raise SystemExit(f"{what}: not ready after {READY_S:.0f} s: {', '.join(missing)}")
+
+
+def written(folder: Path, is_whole: bool) -> Path:
+    """The catalog and its programs; without what takes gigabytes or a package of the system."""
+    shutil.copytree(HERE / "services", folder / "services")
+    tables = re.split(r"(?m)^(?=\[[a-z])", (HERE / "catalog.toml").read_text())
+    left_out = () if is_whole else OPTIONAL
+    kept = [x for x in tables if x.partition("]")[0].removeprefix("[") not in left_out]
+    path = folder / "catalog.toml"
+    path.write_text("".join(kept))
+    return path
 
 
 @contextmanager
@@ -123,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--picture", type=Path, default=Path("services.png"))
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--all", action="store_true", help="also what takes gigabytes to install")
     given = parser.parse_args()
     os.environ.pop("FORMATION_HOME", None)
     with demo() as running:
@@ -135,7 +150,7 @@ def main() -> None:
             running.start(name, "worker", "--name", name, *words)
             running.say(f"a worker of the type {types} has joined")
         home = json.loads(running.formation("storage", "status", "--json"))["peer_id"]
-        catalog = str(HERE / "catalog.toml")
+        catalog = str(written(running.root, given.all))
         running.say("publishing the catalog")
         print(running.formation("gate", "service", "apply", catalog, "--pin-to", home), end="")
         names = [each["service"] for each in running.services()["services"]]
