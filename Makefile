@@ -35,12 +35,13 @@ PROTOS := formation_p2p/core/dht/kad.proto formation_p2p/core/nat/autonat.proto 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ready test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
+.PHONY: help demo demo-services ready test test-pure test-whole interop lint format proto bench-dht bench-dispatch bench-data bench-placement bench-clusters bench-services chaos soak nat clean
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    four processes, one of them killed, one real job (ARGS=--json)"
+	@echo "make demo-services  a catalog of services on three workers, one of them killed, and a picture"
 	@echo "make test    everything that must hold: lint, then the tests with their coverage"
 	@echo "make interop the DHT against go-libp2p, js-libp2p and py-libp2p, fetched on first use"
 	@echo "make bench-dht  four DHTs side by side on loopback (ARGS=--json, ARGS=--kill)"
@@ -59,6 +60,9 @@ help:
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demo $(ARGS)
+
+demo-services: $(INSTALLED)
+	@$(BIN)/python -m examples.demo_services $(ARGS)
 
 test: lint test-pure test-whole
 
