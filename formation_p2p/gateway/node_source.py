@@ -12,6 +12,7 @@ from formation_p2p.core.identity import key_of_peer, parse_peer_id, short_id
 from formation_p2p.core.services.catalog import detected_on, worker_type_of
 from formation_p2p.core.services.claim import Claim
 from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.gateway.sources import (
@@ -59,6 +60,7 @@ class NodeSource:
         self._node = node
         self._look = look
         self._known: frozenset[str] = frozenset()
+        self._serving_as: dict[str, WorkerType] = {}  # of the last read
 
     @property
     def peer_id(self) -> str:
@@ -76,6 +78,7 @@ class NodeSource:
         read = await self._node.services()
         unknown = read.unknown if read.was_heard else tuple(each.name for each in read.catalog)
         replicas = tuple(_replica(each) for each in read.replicas)
+        self._serving_as = {each.peer_id: each.worker_type for each in read.replicas}
         self._known = frozenset(each.name for each in read.catalog)
         return ServicesView(read.catalog, replicas, frozenset(unknown))
 
@@ -107,7 +110,10 @@ class NodeSource:
     async def workers(self) -> Sequence[WorkerView]:
         profiles = await self._node.workers()
         known = {each.peer_id: each for each in await self._node.trust()}
-        return tuple(_worker(each, known.get(each.peer_id)) for each in profiles)
+        return tuple(
+            _worker(each, known.get(each.peer_id), self._serving_as.get(each.peer_id))
+            for each in profiles
+        )
 
     async def gangs(self) -> Sequence[GangView]:
         found = await self._look(lambda shell: gangs_in_json(shell, with_links=False))
@@ -214,7 +220,10 @@ def _replica(claim: Claim) -> ReplicaView:
     )
 
 
-def _worker(profile: Profile, standing: Standing | None) -> WorkerView:
+def _worker(
+    profile: Profile, standing: Standing | None, serving_as: WorkerType | None
+) -> WorkerView:
+    """Its type is what it serves as, or what its machine looks like while it serves nothing."""
     can = profile.capability
     gives = [f"{can.cpu_milli / 1000:g} cores", format_bytes(can.memory_bytes)]
     if can.gpus:
@@ -225,7 +234,7 @@ def _worker(profile: Profile, standing: Standing | None) -> WorkerView:
     return WorkerView(
         profile.peer_id,
         profile.name or short_id(profile.peer_id),
-        worker_type_of(detected_on(can, is_public=False)),
+        serving_as or worker_type_of(detected_on(can, is_public=False)),
         ", ".join(gives),
         gave,
         key_of_peer(profile.peer_id) / _RING,

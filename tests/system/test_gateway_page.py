@@ -290,3 +290,11 @@ def test_a_page_of_a_service_cannot_use_the_gateway(
     expect(said).to_contain_text(f"http://llm-inference.localhost:{port} fulfilled fulfilled")
     assert gateway.source.jobs == []
     gateway.call(server.close)
+
+
+def test_a_still_picture_is_whole(browser: Browser, gateway: ServedGateway) -> None:
+    page = browser.new_context(**DESKTOP).new_page()
+    page.goto(gateway.url + "/?still")
+    expect(page.locator("#ring circle.dot")).to_have_count(60)
+    expect(page.locator("#services-list details")).to_have_count(len(CATALOG))
+    assert gateway.server.gateway.observed.watching == 0

@@ -4,6 +4,7 @@ import * as views from "./views.js";
 // The gateway says something each 10 s, if only that there is nothing new.
 const SILENT_MS = 25_000;
 const AGAIN_MS = 3_000;
+const STILL = new URLSearchParams(location.search).has("still");
 const RING_MS = 30_000;
 
 class Refused extends Error {}
@@ -113,11 +114,20 @@ function lost(error) {
   silence = setTimeout(begin, AGAIN_MS);
 }
 
+// /?still is read once, for pictures and paper.
+async function stand(overview) {
+  total = overview.workers.total;
+  $("live").textContent = `${overview.gateway.name}, ${clock(overview.unix_s)}`;
+  await Promise.all(["services", "workers", "jobs", "requests", "network"].map(section));
+}
+
 async function begin() {
   clearTimeout(silence);
+  let overview;
   try {
-    const first = get("/api/overview");
-    views.missing(await first); // says whether we may look
+    overview = await get("/api/overview"); // says whether we may look
+    views.missing(overview);
+    if (STILL) return await stand(overview);
   } catch (error) {
     return lost(error);
   }

@@ -131,7 +131,7 @@ function drawService(details, service) {
 function strip(history) {
   const now = Date.now() / 1000;
   const begins = history[0]?.unix_s ?? now;
-  const whole = Math.max(1, now - begins);
+  const whole = Math.max(0.001, now - begins);
   const bars = history.map((each, at) => {
     const ends = history[at + 1]?.unix_s ?? now;
     const x = ((each.unix_s - begins) / whole) * 100;
