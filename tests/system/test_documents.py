@@ -349,6 +349,14 @@ def train(member: Any, data: str) -> tuple[int, str]:
 train.__module__ = "__main__"
 
 
+NO_SERVICE: Final = """
+try:
+    await {call}
+except formation_p2p.ServiceError as error:
+    assert "there is no service" in str(error), error
+else:
+    raise AssertionError("it was answered")
+"""
 PROGRAMS: Final = {
     "await gang.run(train": Around(
         lambda: {"train": train},
@@ -398,6 +406,11 @@ PROGRAMS: Final = {
             'node.gang(1, needs="cpu=1,memory=64MiB")',
         ),
     ),
+    # The network of these tests has no services; tests/system/test_services_whole.py has one.
+    'node.service("llm-inference")': Around(
+        needs_node=True, after=NO_SERVICE.format(call="ask(node)")
+    ),
+    'node.service("redis")': Around(needs_node=True, after=NO_SERVICE.format(call="speak(node)")),
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),
     "plan = derive(": Around(after="await main()"),
