@@ -126,9 +126,9 @@ def picture(url: str, path: Path) -> bool:
     if browser is None:
         return False
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    shown = ["--window-size=1400,1800", "--timeout=8000", f"--screenshot={path}"]
+    shown = ["--window-size=1400,1800", "--virtual-time-budget=6000", f"--screenshot={path}"]
     done = subprocess.run(
-        [browser, *options, *shown, url], capture_output=True, check=False, timeout=60
+        [browser, *options, *shown, f"{url}/?still"], capture_output=True, check=False, timeout=60
     )
     return done.returncode == 0 and path.exists()
 

@@ -157,6 +157,16 @@ def test_a_pinned_service_runs_on_its_home_alone() -> None:
     assert hamlet.having("echo") == []
 
 
+def test_others_go_on_to_see_pinned_services() -> None:
+    hamlet = Hamlet(4)
+    hamlet.world.elapse(5)
+    pinned = Pinned("data", hamlet.workers[2].identity.peer_id)
+    for name in ("one", "two", "three", "four"):
+        hamlet.publish(replace(ECHO, name=name, replicas=ONE, pinned=pinned))
+    hamlet.world.elapse(200)
+    assert [each.claim.state for each in read(hamlet).claims] == [ClaimState.READY] * 4
+
+
 def test_a_pinned_service_is_updated_in_its_place() -> None:
     hamlet = Hamlet(2)
     hamlet.world.elapse(5)

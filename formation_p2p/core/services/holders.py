@@ -50,7 +50,9 @@ class Holders:
 
     def answered(self, name: bytes, answers: Iterable[Answer], now: Moment) -> None:
         """Take in who answered, who did not, and whom they named as nearer ones."""
-        known = self._known.setdefault(name, {})
+        if name not in self._known:  # who answered first is not all of them
+            self._known[name] = self._of_table(name)
+        known = self._known[name]
         for answer in answers:
             peer_id = answer.to.peer_id
             if answer.reply is None:
@@ -68,8 +70,7 @@ class Holders:
         never asked for, those that the routing table has."""
         known = self._known.get(name)
         if known is None:
-            table = self._dht.table.closest(key_of(name), self._parameters.holders)
-            known = {contact.peer_id: contact for contact in table}
+            known = self._of_table(name)
         alive = {each: contact for each, contact in known.items() if not self._is_lost(each, now)}
         if not self._dht.is_client:
             alive[self._own] = Contact(self._own)
@@ -92,6 +93,10 @@ class Holders:
         holders = self._parameters.holders
         most = min(max(self._peaks), holders)
         return holders // 2 + 1 if most == holders else (most + 1) // 2
+
+    def _of_table(self, name: bytes) -> dict[PeerId, Contact]:
+        table = self._dht.table.closest(key_of(name), self._parameters.holders)
+        return {contact.peer_id: contact for contact in table}
 
     def _fail(self, name: bytes, peer_id: PeerId, now: Moment) -> None:
         if peer_id == self._own:

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -79,6 +78,7 @@ class Replicas:
         self._means = Means(drivers, scratch_root, root, Floor(), self._report, router)
         self._runs: dict[str, ReplicaRun] = {}  # the newest of each service
         self._over: dict[ReplicaRun, trio.Event] = {}
+        self._untold: deque[ReplicaReported] = deque()  # a few of each replica at most
         # As many as the network has services.
         self.history: dict[str, deque[ReplicaNote]] = {}
 
@@ -182,9 +182,12 @@ class Replicas:
         last = notes[-1] if notes else None
         if last is None or (last.state, last.why) != (report.state, report.why):
             notes.append(ReplicaNote(time.time(), report.slot, report.state, report.why))
-        # Not at once: the peer may be deciding what led to this.
-        self._do(partial(_call, partial(self._feed, report)))
+        # Not at once: the peer may be deciding what led to this. And in order, as tasks are not.
+        self._untold.append(report)
+        if len(self._untold) == 1:
+            self._do(self._tell)
 
-
-async def _call(function: Callable[[], None]) -> None:
-    function()
+    async def _tell(self) -> None:
+        while self._untold:
+            self._feed(self._untold[0])
+            self._untold.popleft()
