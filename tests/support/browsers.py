@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.server import GatewayServer
 from tests.support.gateways import MemorySource
 
@@ -39,20 +40,24 @@ def chromium() -> Iterator[Browser]:
 
 
 class ServedGateway:
-    """A gateway of loopback with its source in memory, on a loop in a thread of its own."""
+    """A gateway with its source in memory, on a loop in a thread of its own. Without a network it
+    is one of loopback."""
 
-    def __init__(self, source: MemorySource) -> None:
+    def __init__(self, source: MemorySource, network: Network | None) -> None:
         self.source = source
+        self._network = network
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.server = self._opened("127.0.0.1:0")
-        self.url = self.server.url
-        self._listen = f"127.0.0.1:{self.server.address[1]}"
+        host = "127.0.0.1" if network is None else "0.0.0.0"
+        self.server = self._opened(f"{host}:0")
+        self.url = f"http://127.0.0.1:{self.server.address[1]}"
+        self._listen = f"{host}:{self.server.address[1]}"
 
     def _opened(self, listen: str) -> GatewayServer:
         async def opened() -> GatewayServer:
-            return await GatewayServer(self.source, None, listen, refresh_s=0.3).__aenter__()
+            server = GatewayServer(self.source, self._network, listen, refresh_s=0.3)
+            return await server.__aenter__()
 
         return self.run(opened())
 
@@ -77,8 +82,8 @@ class ServedGateway:
 
 
 @contextmanager
-def served(source: MemorySource) -> Iterator[ServedGateway]:
-    gateway = ServedGateway(source)
+def served(source: MemorySource, network: Network | None = None) -> Iterator[ServedGateway]:
+    gateway = ServedGateway(source, network)
     try:
         yield gateway
     finally:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from formation_p2p import Home, Right
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.gateway.sources import ServicesView, WorkerView
+from formation_p2p.gateway.token import make_token
 from tests.support.browsers import ServedGateway, chromium, served
 from tests.support.gateways import CATALOG, MemorySource, replica
 
@@ -298,3 +302,31 @@ def test_a_still_picture_is_whole(browser: Browser, gateway: ServedGateway) -> N
     expect(page.locator("#ring circle.dot")).to_have_count(60)
     expect(page.locator("#services-list details")).to_have_count(len(CATALOG))
     assert gateway.server.gateway.observed.watching == 0
+
+
+def test_elsewhere_the_page_asks_for_a_token_once(browser: Browser, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.create_network()
+    network, identity = home.network(), home.identity()
+    assert network is not None
+    token = make_token(identity, network, frozenset({Right.SUBMIT}), int(time.time()) + 600)
+    with served(MemorySource(MISSING, workers(3)), network) as gateway:
+        context = browser.new_context(**DESKTOP)
+        page = context.new_page()
+        page.goto(gateway.url)
+        field = page.get_by_label("Token")
+        expect(field).to_be_focused()
+        field.fill(token[:-8])
+        page.keyboard.press("Enter")
+        expect(page.locator("#token-problem")).to_contain_text("altered")
+        field.fill(token)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("We need 2 more GPU workers")
+        expect(page.locator("#live")).to_contain_text("Live at edge")
+        page.reload()
+        expect(page.locator("#live")).to_contain_text("Live at edge")
+        assert token not in page.content() + page.evaluate("document.cookie")
+        other = browser.new_context(**DESKTOP).new_page()
+        other.goto(f"{gateway.url}/#token={token}")
+        expect(other.locator("#live")).to_contain_text("Live at edge")
+        assert other.url == gateway.url + "/"
