@@ -310,3 +310,43 @@ def test_a_spec_outlives_its_publisher_and_its_first_holders() -> None:
     hamlet.world.elapse(120)
     found = read(hamlet)
     assert [each.spec.name for each in found.catalog] == ["echo"]
+
+
+# -- a bad day -------------------------------------------------------------------------------------
+
+
+def test_services_run_as_often_as_they_want_though_messages_are_lost() -> None:
+    hamlet = Hamlet(10)
+    hamlet.world.elapse(5)
+    names = ("one", "two", "three")
+    for name in names:
+        hamlet.publish(wanting(2, name=name))
+    hamlet.world.loss = 0.15
+    hamlet.world.elapse(200)
+    hamlet.world.kill(hamlet.having("one")[0])
+    hamlet.world.elapse(100)
+    hamlet.world.loss = 0.0
+    hamlet.world.elapse(300)
+    assert [len(hamlet.having(name)) for name in names] == [2, 2, 2]
+
+
+def test_a_worker_that_restarts_has_no_replica_and_may_get_one() -> None:
+    hamlet = started(4, 2)
+    node = hamlet.having("echo")[0]
+    hamlet.world.kill(node)
+    hamlet.world.elapse(1)
+    serve = hamlet.world.machine(cpu=8)
+    hamlet.world.restart(node, serve, ServeServices(CPU))
+    hamlet.world.elapse(90)
+    assert len(hamlet.having("echo")) == 2
+
+
+def test_a_few_workers_share_many_services() -> None:
+    hamlet = Hamlet(3)
+    hamlet.world.elapse(5)
+    names = [f"service-{number}" for number in range(9)]
+    for name in names:
+        hamlet.publish(wanting(1, name=name))
+    hamlet.world.elapse(200)
+    assert [len(hamlet.having(name)) for name in names] == [1] * 9
+    assert max(len(node.replicas.running) for node in hamlet.workers) <= 4

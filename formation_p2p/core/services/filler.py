@@ -24,7 +24,7 @@ from formation_p2p.core.services.claim import (
 )
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.holding import Holding
-from formation_p2p.core.services.means import Means, Reading
+from formation_p2p.core.services.means import Means, Reading, has_own
 from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import WorkerType
@@ -42,18 +42,20 @@ class Stage(StrEnum):
     OVER = "over"
 
 
-# What each event leads to. `taken`: another has the slot, or nothing is known of it.
-STAGES: Final[dict[str, dict[Stage, Stage]]] = {
-    "due": {Stage.WAITING: Stage.READING, Stage.SETTLING: Stage.CHECKING},
-    "probe": {Stage.READING: Stage.PROBING},
-    "later": {Stage.READING: Stage.WAITING, Stage.PROBING: Stage.WAITING},
-    "free": {
-        Stage.READING: Stage.CLAIMING,
-        Stage.PROBING: Stage.CLAIMING,
-        Stage.CHECKING: Stage.OVER,
+# `taken`: another has the slot, or nothing is known of it.
+TRANSITIONS: Final[Mapping[Stage, Mapping[str, Stage]]] = {
+    Stage.WAITING: {"due": Stage.READING, "taken": Stage.OVER},
+    Stage.READING: {
+        "probe": Stage.PROBING,
+        "free": Stage.CLAIMING,
+        "later": Stage.WAITING,
+        "taken": Stage.OVER,
     },
-    "voted": {Stage.CLAIMING: Stage.SETTLING},
-    "taken": {stage: Stage.OVER for stage in Stage if stage is not Stage.OVER},
+    Stage.PROBING: {"free": Stage.CLAIMING, "later": Stage.WAITING, "taken": Stage.OVER},
+    Stage.CLAIMING: {"voted": Stage.SETTLING, "taken": Stage.OVER},
+    Stage.SETTLING: {"due": Stage.CHECKING, "taken": Stage.OVER},
+    Stage.CHECKING: {"free": Stage.OVER, "taken": Stage.OVER},
+    Stage.OVER: {},
 }
 # Probes of one that does not answer: a packet may be lost.
 PROBES: Final = 2
@@ -82,7 +84,8 @@ class Attempt:
         return self.signed.spec.name
 
     def move(self, event: str) -> bool:
-        stage = STAGES[event].get(self.stage)
+        """Whether the event means anything at this stage."""
+        stage = TRANSITIONS[self.stage].get(event)
         if stage is not None:
             self.stage = stage
         return stage is not None
@@ -236,9 +239,13 @@ class Filler:
         return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
 
     def _probe(self, attempt: Attempt, now: Moment) -> None:
-        """Ask those whose claims of the slot have expired, or claim it."""
+        """Ask those whose claims of the slot have expired, and those in doubt once more: while no
+        read was answered they were not either. Then claim it."""
         sight = self._means.sight(attempt.service)
         silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
+        if not attempt.probes:
+            claims = [sight.claims[each].claim for each in attempt.doubted if each in sight.claims]
+            silent += [claim for claim in claims if claim.slot == attempt.slot]
         if not silent or attempt.probes >= PROBES:
             self._claim(attempt, now)
             return
@@ -252,9 +259,11 @@ class Filler:
 
     def _probed(self, attempt: Attempt, ended: Asked, now: Moment) -> None:
         self._means.take(attempt.service, ended.answers, now)
-        for answer in ended.good:  # it is there, and if it runs the service it has said so
+        for answer in ended.good:
             known = self._means.sight(attempt.service).claims.get(answer.to.peer_id)
-            if known is not None and not known.claim.is_fresh(now.unix_s):
+            if known is not None and has_own(answer) and known.claim.is_fresh(now.unix_s):
+                attempt.doubted.pop(answer.to.peer_id, None)
+            elif known is not None:  # it answers, and runs the service no more
                 attempt.doubted[answer.to.peer_id] = known.claim.sequence
         if self._still_free(attempt, now):
             self._probe(attempt, now)

@@ -12,7 +12,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import Claim
 from formation_p2p.core.services.events import ServiceStep
-from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.means import Means, has_own
 from formation_p2p.core.services.names import asking
 
 # A worker is among the three nearest to a few slots; more are names that were made up.
@@ -91,7 +91,7 @@ class Guards:
             self._means.take(service, ended.answers, now)
         claim = sight.claims[holder].claim
         # One that has begun anew answers, and has no claim any more.
-        is_there = bool(ended.good) and claim.is_fresh(now.unix_s)
+        is_there = any(map(has_own, ended.good)) and claim.is_fresh(now.unix_s)
         if claim is not before:
             self.noticed(claim, now)
         guard.misses = 0 if is_there else guard.misses + 1

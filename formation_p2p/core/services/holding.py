@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -44,12 +44,11 @@ class Own(StrEnum):
     DRAINING = "draining"
 
 
-# What each event leads to; in a state that it does not name it changes nothing.
-OWN_STATES: Final[dict[str, dict[Own, Own]]] = {
-    "start": {Own.CLAIMED: Own.STARTING},
-    "ready": {Own.STARTING: Own.READY},
-    "unready": {Own.READY: Own.STARTING},
-    "drain": {Own.STARTING: Own.DRAINING, Own.READY: Own.DRAINING},
+TRANSITIONS: Final[Mapping[Own, Mapping[str, Own]]] = {
+    Own.CLAIMED: {"start": Own.STARTING},
+    Own.STARTING: {"ready": Own.READY, "drain": Own.DRAINING},
+    Own.READY: {"unready": Own.STARTING, "drain": Own.DRAINING},
+    Own.DRAINING: {},
 }
 _CLAIM_STATES: Final = {
     Own.CLAIMED: ClaimState.JOINING,
@@ -83,7 +82,8 @@ class Replica:
         return self.signed.spec.name
 
     def move(self, event: str) -> bool:
-        state = OWN_STATES[event].get(self.state)
+        """Whether the event means anything in this state."""
+        state = TRANSITIONS[self.state].get(event)
         if state is not None:
             self.state = state
         return state is not None

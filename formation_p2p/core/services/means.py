@@ -217,6 +217,14 @@ def density(count: int, reach: int) -> int:
     return max(count, (count << KEY_BITS) // max(reach, 1))
 
 
+def has_own(answer: Answer) -> bool:
+    """Whether a peer gave a claim of its own: one that has begun anew does not."""
+    reply, peer_id = answer.reply, answer.to.peer_id
+    return isinstance(reply, kad.Providers) and any(
+        provider.contact.peer_id == peer_id for provider in reply.providers
+    )
+
+
 def _is_old(answer: Answer) -> bool:
     """Whether the peer has kept claims for longer than one lives."""
     reply = answer.reply

@@ -24,12 +24,12 @@ class ServiceParameters:
     # a partition, or are too many, find that out then.
     look_s: float = 15.0
     # The first guardian asks a holder so often, the second, the third: with 42 replicas these are
-    # 0.14 requests a second for each of 200 workers.
-    guard_s: tuple[float, ...] = (3.0, 5.0, 7.0)
+    # 0.13 requests a second for each of 200 workers.
+    guard_s: tuple[float, ...] = (3.5, 5.5, 7.5)
     # After an answer that did not come: a packet may be lost, and a machine that is gone stays so.
     again_s: float = 0.2
-    # Unanswered in a row, with which a holder is suspected.
-    misses: int = 2
+    # Unanswered in a row, with which a holder is suspected: it is asked once more after the read.
+    misses: int = 1
     # Guardians are chosen anew so often: nearer workers may have come.
     guardians_s: float = 300.0
 
