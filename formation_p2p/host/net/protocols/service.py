@@ -33,6 +33,7 @@ from formation_p2p.core.services.messages import (
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.gang.local_stream import LocalStream
 from formation_p2p.host.gang.seat import TunnelStream
+from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
@@ -51,6 +52,8 @@ PROTOCOL: Final = "/formation/service/1.0.0"
 MAX_PEER_STREAMS: Final = 1024
 # Of all peers.
 MAX_NODE_STREAMS: Final = 2048
+# From so many on the process needs more descriptors than the 1,024 that it begins with.
+MANY_STREAMS: Final = 256
 # To say what for, and to be answered.
 ANSWER_S: Final = 10.0
 # A program on this machine accepts within this, or has stopped to.
@@ -123,6 +126,8 @@ class ServiceServer:
         here.count(+1)
         try:
             with counted(self._streams, peer):
+                if self._streams.total() == MANY_STREAMS:
+                    raise_descriptor_limit()
                 try:
                     with trio.fail_after(CONNECT_S):
                         end = await here.connect()
