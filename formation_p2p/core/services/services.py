@@ -47,7 +47,7 @@ class Services:
         self._serve: events.ServeServices | None = None
         self._leaving = False
         self.holding = Holding(means, self._gone)
-        self._keeping = Keeping(means, self.holding, self._wanted)
+        self._keeping = Keeping(means, self.holding, _target)
         self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
         self._guards = Guards(means, self._filler.suspect)
@@ -250,6 +250,7 @@ class Services:
         if signed is None or self._serve is None:
             return
         if service in self.holding:
+            self._crowded_since.pop(service, None)
             self._keeping.judge(service, now)
             return
         self._see_crowded(signed, now)
@@ -316,6 +317,10 @@ class Services:
         few = far[:COUNTED]
         count = len(far) if found.complete else density(len(few), few[-1])
         self._means.counts[kind] = count
+
+
+def _target(signed: SignedSpec, now: Moment) -> int:
+    return signed.spec.replicas.target
 
 
 def _ignored(ended: Asked, now: Moment) -> None:
