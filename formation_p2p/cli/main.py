@@ -59,7 +59,7 @@ class _Command:
 _COMMANDS: Final = {
     "worker": _Command("serve", "Lend this machine to the network until Ctrl-C."),
     "gate": _Command("gate", "Be the peer through which others join, until Ctrl-C."),
-    "agent": _Command("agent", "Stay in the network until Ctrl-C, so that commands start at once."),
+    "agent": _Command("agent", "Stay in the network, so that commands start at once."),
     "gateway": _Command("gateway", "Serve the network over HTTP, with a page, until Ctrl-C."),
     "run": _Command("run", "Run one command on a worker, and wait for it.", takes_program=True),
     "submit": _Command("submit", "Run the tasks of a TOML file, and wait for them."),
