@@ -164,7 +164,7 @@ class Announcer:
     def pause(self, now: Moment) -> None:
         """Publish nothing until `start`: peers store no profile of a worker without a grant."""
         self._due_s = self._changed_s = self._flush_s = float("inf")
-        self._announced = None
+        self._announced, self._ready = None, {}
         self._locating.clear()
         for operation in sorted(self._publishing):
             self._note_written(self._dht.operations.abandon(operation), now)
