@@ -41,6 +41,7 @@ from formation_p2p.core.keyspace import KEY_BITS, MAX_DEPTH, Key, Span, key_of
 from formation_p2p.core.records.profile import Profile, SignedProfile, open_profile, seal_profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
+from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.units import GIB
 
 EPOCH_UNIX_S: Final = 1_700_000_000.0
@@ -120,9 +121,15 @@ def names_in_network(profile: Profile) -> Mapping[bytes, tuple[int, Span]]:
 class Alone:
     """Alice's node, whose peers are played by the test."""
 
-    def __init__(self, *, knows: tuple[Contact, ...] = (), parameters: DhtParameters = DHT) -> None:
+    def __init__(
+        self,
+        *,
+        knows: tuple[Contact, ...] = (),
+        parameters: DhtParameters = DHT,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.own = contact("alice")
-        self.records = RecordStore(admit_all, names_in_network, suits)
+        self.records = RecordStore(admit_all, names_in_network, suits, shelf=shelf)
         self.dht = Kademlia(self.own.peer_id, self.records, random.Random(1), parameters=parameters)
         for known in knows:
             self.dht.table.saw(known, NOW.mono_s)

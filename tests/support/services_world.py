@@ -77,11 +77,13 @@ class Hamlet:
         self.world.deliver(node, ServeServices(CPU, self.max_services))
         return node
 
-    def publish(self, spec: ServiceSpec, publisher: SimNode | None = None) -> SignedSpec:
+    def publish(
+        self, spec: ServiceSpec, publisher: SimNode | None = None, life_s: int = 10**6
+    ) -> SignedSpec:
         node = publisher or self.gate
         issued = int(EPOCH_UNIX_S + self.world.now_s)
         grant = node.network().grant
-        signed = seal_spec(node.identity, spec, grant, issued, issued + 10**6)
+        signed = seal_spec(node.identity, spec, grant, issued, issued + life_s)
         self.world.deliver(node, PublishSpec(signed))
         return signed
 

@@ -20,7 +20,7 @@ from formation_p2p.core.errors import (
     OversizedRecord,
 )
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.core.records.codec import decode, encode
+from formation_p2p.core.records.codec import Malformed, decode, encode
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_GRANT_BYTES
 from formation_p2p.core.resources.requirements import Requirements
@@ -28,6 +28,8 @@ from formation_p2p.core.services.signed_spec import (
     MAX_SPEC_BYTES,
     MAX_SPEC_TTL_S,
     SPEC_PAYLOAD_TYPE,
+    decode_spec,
+    encode_spec,
     open_spec,
     seal_spec,
 )
@@ -100,6 +102,13 @@ def test_what_alice_seals_opens_as_she_wrote_it(spec: ServiceSpec) -> None:
         NOW + 60,
     )
     assert len(sealed.raw) < 600
+
+
+@pytest.mark.parametrize("spec", [MODEL, NOTES, REDIS, CALLED])
+def test_a_spec_passes_unsigned_between_programs_of_a_user(spec: ServiceSpec) -> None:
+    assert decode_spec(encode_spec(spec)) == spec
+    with pytest.raises(Malformed, match="has other fields"):
+        decode_spec(encode([spec.name]))
 
 
 def test_a_spec_lives_as_long_as_it_says() -> None:

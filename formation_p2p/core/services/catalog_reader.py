@@ -19,18 +19,21 @@ from formation_p2p.core.services.signed_spec import SignedSpec
 
 
 class CatalogReader:
-    """Of a worker it reads again and again, once `start` was called."""
+    """Of a worker it reads again and again, from `start` to `stop`."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self._name = catalog_name(means.network_id)
         self._due_s = float("inf")
         self._located = False
+        self._goes_on = False
 
     def start(self, now: Moment) -> None:
+        self._goes_on = True
         self._due_s = min(self._due_s, now.mono_s + self._means.rng.random())
 
     def stop(self) -> None:
+        self._goes_on = False
         self._due_s = float("inf")
 
     def tick(self, now: Moment) -> None:
@@ -83,6 +86,8 @@ class CatalogReader:
         self._means.effects.append(told)
 
     def _again(self, answered: bool, now: Moment) -> None:
+        if not self._goes_on:
+            return
         ours = self._means.parameters
         every_s = ours.catalog_s + ours.catalog_node_s * self._means.dht_size()
         if not answered:

@@ -73,10 +73,8 @@ class Inquiries:
     def ended(self, ended: Searched[SignedProfile] | Asked, now: Moment) -> bool:
         """Whether it was one of these."""
         if isinstance(ended, Asked):
-            then = self._asked.pop(ended.operation, None)
-            if then is not None:
-                then(ended, now)
-            return then is not None
+            self._asked.pop(ended.operation)(ended, now)  # no other part of a peer asks
+            return True
         then_searched = self._searched.pop(ended.operation, None)
         if then_searched is not None:
             then_searched(ended, now)

@@ -41,6 +41,7 @@ class Queries:
     def read(self, event: ReadServices, now: Moment) -> None:
         query = _Query(event.query, event.named)
         if self._running >= self._means.parameters.max_queries:
+            query.names = self._names(query)
             self._tell(query, now)  # as it is remembered
             return
         self._running += 1
@@ -48,10 +49,14 @@ class Queries:
 
     def _catalogued(self, query: _Query, heard: bool, now: Moment) -> None:
         query.heard = heard
-        there = [signed.spec.name for signed in self._means.specs()]
-        query.names = tuple(name for name in there if not query.named or name in query.named)
+        query.names = self._names(query)
         query.left.extend(query.names)
         self._go_on(query, now)
+
+    def _names(self, query: _Query) -> tuple[str, ...]:
+        """The services that it asks about, of those that are known by now."""
+        there = (signed.spec.name for signed in self._means.specs())
+        return tuple(name for name in there if not query.named or name in query.named)
 
     def _go_on(self, query: _Query, now: Moment) -> None:
         while query.left and query.running < AT_ONCE:

@@ -132,6 +132,7 @@ class Services:
     def stop(self, now: Moment) -> None:
         """Run services no more."""
         self._serve = None
+        self._catalog.stop()
         self._guards.clear()
         for signed in self._means.specs():
             self._watcher.forget(signed.spec.name)
@@ -247,14 +248,14 @@ class Services:
         """The claims of a service were read at one of their holders."""
         self._expire(now)
         signed = self._means.spec(service)
-        if signed is None or self._serve is None:
+        if self._serve is None:
             return
-        if service in self.holding:
+        if service in self.holding:  # also one whose spec has expired: it ends
             self._crowded_since.pop(service, None)
             self._keeping.judge(service, now)
-            return
-        self._see_crowded(signed, now)
-        self._filler.consider(service, now)
+        elif signed is not None:
+            self._see_crowded(signed, now)
+            self._filler.consider(service, now)
 
     def _look_soon(self, service: str, now: Moment) -> None:
         self._watcher.soon(service, now, self._means.parameters.retry_s)

@@ -1,0 +1,96 @@
+"""What a person's question is told, also where peers do not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.discovery.finder import Found
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.services.catalog_reader import CatalogReader
+from formation_p2p.core.services.events import ReadServices, ServeServices, ServicesRead
+from formation_p2p.core.services.names import catalog_name
+from formation_p2p.core.services.queries import Queries
+from tests.support.dht_world import NETWORK, contact
+from tests.support.services_played import PARAMETERS, Played
+from tests.support.services_world import NOW, Hamlet, person, sealed, wanting
+
+BOB, CAROL = contact("bob"), contact("carol")
+
+
+def test_a_question_beyond_the_most_is_told_what_is_remembered() -> None:
+    hamlet = Hamlet(3)
+    hamlet.world.elapse(5)
+    for name in ("one", "two"):
+        hamlet.publish(wanting(1, name=name))
+    hamlet.world.elapse(60)
+    hamlet.world.deliver(hamlet.gate, ReadServices(0))
+    hamlet.world.elapse(5)
+    hamlet.gate.services_read.clear()
+    for query in range(PARAMETERS.max_queries):
+        hamlet.world.deliver(hamlet.gate, ReadServices(query))
+    assert hamlet.gate.services_read == []
+    hamlet.world.deliver(hamlet.gate, ReadServices(100, ("two",)))
+    [told] = hamlet.gate.services_read
+    assert isinstance(told, ServicesRead)
+    assert (told.query, told.heard) == (100, False)
+    assert [each.spec.name for each in told.catalog] == ["two"]
+    assert [each.claim.service for each in told.claims] == ["two"]
+    hamlet.world.elapse(10)
+    assert len(hamlet.gate.services_read) == 1 + PARAMETERS.max_queries
+    hamlet.world.deliver(hamlet.gate, ReadServices(101))
+    hamlet.world.elapse(10)
+    last = hamlet.gate.services_read[-1]
+    assert isinstance(last, ServicesRead)
+    assert (last.query, last.heard) == (101, True)
+
+
+def test_a_service_whose_holders_do_not_answer_is_unknown() -> None:
+    played = Played(BOB, CAROL, is_client=True)
+    signed = sealed(person("alice"))
+    Queries(played.means, CatalogReader(played.means)).read(ReadServices(1), NOW)
+
+    def plays(to: Contact, request: kad.Request) -> kad.Reply | None:
+        if isinstance(request, kad.GetProviders) and request.name == catalog_name(NETWORK):
+            spec = kad.Provider(Contact(signed.publisher), signed.raw)
+            return kad.Providers((spec,), (), kad.ShardCount(1))
+        return None
+
+    played.answer(plays)
+    [told] = played.told()
+    assert told == ServicesRead(1, (signed,), (), ("echo",), heard=True, cause="asked for")
+
+
+def test_searches_for_workers_are_so_many_at_once_and_each_is_told_what_it_found() -> None:
+    played = Played(BOB, discovery=DiscoveryParameters(max_finds=1))
+    inquiries, finder = played.means.inquiries, played.finder
+    told: list[Found] = []
+
+    def find() -> bool:
+        return inquiries.find(
+            Requirements(), Key(1), NOW, "test", lambda found, now: told.append(found)
+        )
+
+    def found() -> list[Found]:
+        """Once bob has said that he knows no worker."""
+        played.answer(lambda to, request: kad.Providers(()))
+        return finder.take()
+
+    assert find()
+    assert not find()
+    [own] = found()
+    assert inquiries.found(own, NOW)
+    assert told == [own]
+    finder.find(Requirements(), Key(1), NOW, "a task", fresh=True)
+    [other] = found()
+    assert not inquiries.found(other, NOW)
+    assert told == [own]
+
+
+def test_a_worker_serves_some_type() -> None:
+    with pytest.raises(InvalidInput, match="serve: names no type; name some of gpu"):
+        ServeServices(frozenset())
