@@ -22,7 +22,7 @@ from formation_p2p.core.resources.capability import Capability, Capacity, GpuFre
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB
 from tests.support import dht_world as world
-from tests.support.dht_world import Completed, DhtNode, DhtWorld
+from tests.support.dht_world import LATENCY_S, Completed, DhtNode, DhtWorld
 
 DISCOVERY = DiscoveryParameters()
 
@@ -671,6 +671,29 @@ def test_a_gate_that_answers_again_is_written_to_at_once_with_what_is_known() ->
     ]
     assert len(alice.issued) == before
     assert sorted(names) == sorted(alice.announcer.publications)
+
+
+def test_a_gate_that_fails_and_is_back_before_it_is_written_to_gets_each_name_once() -> None:
+    town, alice = settled("alice", "bob", "carol")
+    gate = town.nodes["bob"]
+    alice.start()
+    alice.rest()
+    gate.alive = False
+    town.elapse(alice.announcer.next_timeout() - town.now_s + 1.5 * LATENCY_S)
+    gate.alive = True
+    carried = len(town.carried)
+    for _ in range(2):  # before it is known that the write failed, and after
+        alice.announcer.met(gate.contact, town.now)
+        town.perform(alice.node)
+        town.elapse(LATENCY_S)
+    town.elapse(DISCOVERY.gather_s + 1)
+    written = [
+        each.message.names
+        for each in town.carried[carried:]
+        if each.receiver == "bob" and isinstance(each.message, AddProvider)
+    ]
+    assert written
+    assert all(len(names) == len(set(names)) for names in written)
 
 
 def test_before_it_is_announced_a_broken_connection_does_not_matter() -> None:

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.services.events import ServeServices
+from formation_p2p.core.services.names import claims_name
+from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.spec import ONE, Pinned
-from tests.support.services_world import ECHO, Hamlet, wanting
+from tests.support.dht_world import NETWORK, contact
+from tests.support.services_played import Played
+from tests.support.services_world import CPU, ECHO, NOW, Hamlet, person, sealed, wanting
+
+
+def after(seconds: float) -> Moment:
+    return Moment(NOW.mono_s + seconds, NOW.unix_s + seconds)
 
 
 def test_a_service_whose_spec_has_expired_ends_and_is_read_no_more() -> None:
@@ -33,3 +46,23 @@ def test_a_pinned_service_runs_on_while_no_holder_answers() -> None:
         other.side = 1
     hamlet.world.elapse(120)
     assert hamlet.having("echo") == [home]
+
+
+@pytest.mark.parametrize("ends", ["the worker stops", "the spec expires"])
+def test_an_answer_that_comes_too_late_has_nothing_filled(ends: str) -> None:
+    played = Played(contact("bob"))
+    services, signed = Services(played.means), sealed(person("alice"))
+    served, due, expired = NOW, after(60), after(10**6)
+    services.handle(ServeServices(CPU), served)
+    played.means.shelf.catalog.take(signed)
+    services.settle(served)
+    services.tick(due)
+    if ends == "the worker stops":
+        services.stop(due)
+    else:
+        played.means.shelf.expire(expired)
+    asked = played.answer(lambda to, request: kad.Providers((), (), kad.ShardCount(0)), due)
+    reads = {each.name for each in asked if isinstance(each, kad.GetProviders)}
+    assert claims_name(NETWORK, "echo") in reads
+    services.tick(after(70))
+    assert played.told() == []

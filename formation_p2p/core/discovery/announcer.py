@@ -135,8 +135,7 @@ class Announcer:
             return
         self._failed.discard(gate.peer_id)
         for publication in self.publications.values():
-            ready = self._ready.get(publication.name, ())
-            if any(each.peer_id == gate.peer_id for each in ready):
+            if any(each.peer_id == gate.peer_id for each in self._ready.get(publication.name, ())):
                 continue  # it is about to be written to
             others = (each for each in publication.replicas if each.peer_id != gate.peer_id)
             publication.replicas = tuple(others)
@@ -289,7 +288,8 @@ class Announcer:
         )
         new = tuple(replica for replica in publication.replicas if replica.peer_id not in before)
         if new:
-            self._ready[name] = (*self._ready.get(name, ()), *new)
+            ready = (*self._ready.get(name, ()), *new)  # maybe again: it failed meanwhile
+            self._ready[name] = tuple({each.peer_id: each for each in ready}.values())
             if self._flush_s == float("inf"):
                 self._flush_s = now.mono_s + self._parameters.gather_s
 
