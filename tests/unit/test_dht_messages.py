@@ -17,6 +17,7 @@ from formation_p2p.core.dht.messages import (
     MAX_NAME_BYTES,
     MAX_NAMES,
     MAX_PROVIDERS,
+    MAX_RECORDS,
     MAX_REQUIREMENTS_BYTES,
     MAX_VALUE_BYTES,
     Added,
@@ -332,7 +333,9 @@ def test_a_plain_add_provider_has_no_reply_whatever_comes() -> None:
     assert parse_reply(b"\xff", AddProvider(b"name", Provider(ALICE))) is None
 
 
-@pytest.mark.parametrize(("wanted", "given_"), [(0, 0), (5, 5), (33, MAX_PROVIDERS), (1 << 31, 32)])
+@pytest.mark.parametrize(
+    ("wanted", "given_"), [(0, 0), (5, 5), (MAX_RECORDS, MAX_RECORDS), (1 << 31, MAX_RECORDS)]
+)
 def test_a_query_gets_at_most_so_many_and_none_where_it_wants_only_the_count(
     wanted: int, given_: int
 ) -> None:

@@ -21,7 +21,8 @@ MAX_CLOSER: Final = 20
 # Profiles are at most 4 KiB and addresses 2 KiB, so that an answer full of them, and of closer
 # peers, stays below the 256 KiB of a frame.
 MAX_PROVIDERS: Final = 32
-# Records of services that an answer may hold: they are smaller, and a peer cuts them to a frame.
+# Records of services that an answer may hold: as many as a catalog has specs. They are smaller, and
+# who answers gives no more of them than have room in a frame.
 MAX_RECORDS: Final = 256
 # A worker's names that one peer is among the nearest to: in a small network, all of them.
 MAX_NAMES: Final = 64

@@ -1,0 +1,99 @@
+"""An answer fits into a frame, however much the asker wants and the answering peer keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formation_p2p.core.capability.buckets import bucket_key
+from formation_p2p.core.dht.codec import encode, parse_reply
+from formation_p2p.core.dht.messages import (
+    MAX_CLOSER,
+    MAX_PROVIDERS,
+    MAX_RECORDS,
+    GetProviders,
+    ProviderQuery,
+    Providers,
+)
+from formation_p2p.core.dht.store import RecordStore
+from formation_p2p.core.discovery.finder import suits
+from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import Key
+from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.services.claim import seal_claim
+from formation_p2p.core.services.names import asking, catalog_name, claims_name
+from formation_p2p.core.services.shelf import MAX_CLAIMS, MAX_REPLY_BYTES, Shelf
+from formation_p2p.core.services.spec import MAX_SERVICES, Program
+from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
+from tests.support import dht_world
+from tests.support.services_world import ECHO, NOW, claim_of, person, sealed
+
+NETWORK = b"n" * 32
+CLAIMS, CATALOG = claims_name(NETWORK, "echo"), catalog_name(NETWORK)
+ALICE = person("alice")
+HOST = ".".join(["a" * 61] * 4)  # as long as a host's name may be
+LARGEST = Contact(ALICE.peer_id, tuple(f"/dns4/{HOST}/tcp/{port}" for port in range(MAX_ADDRESSES)))
+
+
+def open_shelf() -> Shelf:
+    """It admits anyone."""
+
+    def admit(grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        return None
+
+    return Shelf(NETWORK, admit, admit)
+
+
+def read_back(request: GetProviders, reply: Providers) -> Providers:
+    """As the asker reads it, with as many closer peers beside it as there may be."""
+    raw = encode(Providers(reply.providers, (LARGEST,) * MAX_CLOSER, reply.count))
+    assert len(raw) <= MAX_KAD_FRAME_BYTES
+    parsed = parse_reply(raw, request)
+    assert isinstance(parsed, Providers)
+    return parsed
+
+
+def test_the_largest_claims_are_cut_to_what_a_frame_has_room_for() -> None:
+    kept, request = open_shelf(), asking(CLAIMS, MAX_RECORDS)
+    for number in range(MAX_CLAIMS):
+        author = person(f"p{number}")
+        claim = claim_of(author, grant=bytes(MAX_GRANT_BYTES), addresses=LARGEST.addresses[:5])
+        assert kept.keep(CLAIMS, seal_claim(author, claim).raw, NOW)
+    reply = read_back(request, kept.providers(request, NOW))
+    assert 0 < len(reply.providers) < MAX_CLAIMS
+    assert sum(len(each.profile) for each in reply.providers) <= MAX_REPLY_BYTES
+    assert reply.count is not None
+    assert reply.count.members == MAX_CLAIMS
+
+
+def test_all_claims_of_the_usual_size_fit_though_profiles_would_not() -> None:
+    kept, request = open_shelf(), asking(CLAIMS, MAX_RECORDS)
+    for number in range(MAX_CLAIMS):
+        author = person(f"p{number}")
+        assert kept.keep(CLAIMS, seal_claim(author, claim_of(author)).raw, NOW)
+    assert len(read_back(request, kept.providers(request, NOW)).providers) == MAX_CLAIMS
+
+
+def test_the_largest_catalog_is_cut_and_one_of_small_specs_is_whole() -> None:
+    small, large, request = open_shelf(), open_shelf(), asking(CATALOG, MAX_RECORDS)
+    program = Program(argv=("serve", "x" * 2000))
+    for number in range(MAX_SERVICES):
+        few = replace(ECHO, name=f"s{number}")
+        assert small.keep(CATALOG, sealed(ALICE, few, b"").raw, NOW)
+        many = replace(few, program=program)
+        assert large.keep(CATALOG, sealed(ALICE, many, b"").raw, NOW)
+    assert len(read_back(request, small.providers(request, NOW)).providers) == MAX_SERVICES
+    assert 0 < len(read_back(request, large.providers(request, NOW)).providers) < MAX_SERVICES
+
+
+def test_who_wants_more_profiles_than_fit_gets_as_many_as_fit() -> None:
+    store = RecordStore(dht_world.admit_all, dht_world.names_in_network, suits)
+    anyone = bucket_key(dht_world.NETWORK, "any")
+    now = Moment(1000.0, dht_world.EPOCH_UNIX_S)
+    for number in range(MAX_PROVIDERS + 8):
+        write = dht_world.added(dht_world.signed(f"p{number}", now), anyone)
+        assert store.keep(dht_world.contact("mallory"), write, now)
+    request = GetProviders(anyone, ProviderQuery(Key(0), b"", MAX_RECORDS))
+    assert len(read_back(request, store.providers(request, now)).providers) == MAX_PROVIDERS
