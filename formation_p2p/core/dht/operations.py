@@ -207,7 +207,7 @@ class Operations(Generic[R]):
 
     def ask(
         self,
-        requests: Iterable[tuple[Contact, kad.Query | kad.PutValue]],
+        requests: Iterable[tuple[Contact, kad.GetProviders | kad.PutValue]],
         now: Moment,
         cause: str,
         enough: int,
@@ -225,17 +225,13 @@ class Operations(Generic[R]):
             self._finish(inquiry)
         return inquiry.operation
 
-    def _own_reply(self, request: kad.Query | kad.PutValue, now: Moment) -> kad.Reply:
+    def _own_reply(self, request: kad.GetProviders | kad.PutValue, now: Moment) -> kad.Reply:
         match request:
             case kad.GetProviders():
                 return self._records.providers(request, now)
-            case kad.GetValue(name):
-                return kad.Value(self._records.value(name, now), (), name)
             case kad.PutValue(name, value):
                 kept = self._records.keep(self._own, request, now)
                 return kad.Stored(name, value if kept else b"")
-            case kad.FindNode():
-                return kad.Nodes(())
             case _:
                 assert_never(request)
 

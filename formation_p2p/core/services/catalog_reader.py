@@ -113,7 +113,7 @@ class CatalogReader:
         target = Key(means.rng.getrandbits(KEY_BITS))
         request = asking(self._name, kad.MAX_RECORDS, target, means.shelf.catalog.hash)
         answered = partial(self._answered, then)
-        asked: list[tuple[Contact, kad.Query | kad.PutValue]]
+        asked: list[tuple[Contact, kad.GetProviders | kad.PutValue]]
         asked = [(contact, request) for contact in chosen]
         means.inquiries.ask(asked, now, "catalog", answered, width)
 

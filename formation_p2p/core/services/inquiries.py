@@ -30,7 +30,7 @@ class Inquiries:
 
     def ask(
         self,
-        requests: Iterable[tuple[Contact, kad.Query | kad.PutValue]],
+        requests: Iterable[tuple[Contact, kad.GetProviders | kad.PutValue]],
         now: Moment,
         cause: str,
         then: Then,
