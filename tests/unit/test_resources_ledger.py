@@ -231,3 +231,14 @@ def test_it_says_what_would_be_free_without_giving_anything_back() -> None:
     assert ledger.lacks(needs, more) is None
     assert ledger.with_taken(more, "alice") == free == ledger.free
     assert ledger.with_back(free, "nobody") == ledger.with_taken(free, "nobody") == free
+
+
+def test_what_is_set_aside_is_there_until_its_release_and_what_has_no_room_is_not() -> None:
+    ledger = Ledger(machine(cpu_milli=1000))
+    assert ledger.set_aside("a service", parse_requirements("cpu=0.8"))
+    assert not ledger.set_aside("another", parse_requirements("cpu=0.8"))
+    ledger.validate(())
+    assert ledger.free.cpu_milli == 200
+    assert ledger.release("a service")
+    ledger.validate(())
+    assert ledger.free.cpu_milli == 1000

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.dht.operations import Asked
 from formation_p2p.core.discovery.finder import Found
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import InvariantBroken
+from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.services.claim import (
@@ -30,7 +30,7 @@ from formation_p2p.core.services.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.means import Machine, Means
 from formation_p2p.core.services.serving import needs_of
 from formation_p2p.core.services.signed_spec import SignedSpec
 
@@ -61,8 +61,9 @@ _CLAIM_STATES: Final = {
 @dataclass(slots=True)
 class Replica:
     """`guardians` watch it. Its claim is published again at `due_s`, and what others claim of its
-    service looked at at `look_s`."""
+    service looked at at `look_s`. `machine` runs it, also once the grant lets it work no more."""
 
+    machine: Machine = field(repr=False)
     signed: SignedSpec
     slot: int
     epoch: int
@@ -125,7 +126,7 @@ class Holding:
         machine, name = self._means.machine(), signed.spec.name
         if machine is None or not machine.set_aside(name, signed.spec.needs, now):
             return False
-        replica = self._replicas[name] = Replica(signed, slot, epoch)
+        replica = self._replicas[name] = Replica(machine, signed, slot, epoch)
         self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
         return True
 
@@ -141,14 +142,16 @@ class Holding:
 
     def withdraw(self, service: str, now: Moment, why: str, *, failed: bool = False) -> None:
         """It does not run: others are told, and what it needed is given back."""
-        replica = self._replicas.pop(service, None)
-        if replica is None:
-            return
+        replica = self._replicas.pop(service)
         self._write(replica, ClaimState.GONE, now, "withdraw", _ignored, 1)
-        machine = self._means.machine()
-        if machine is not None:
-            machine.give_back(service, now)
+        replica.machine.give_back(service, now)
         self._gone(service, failed, now)
+
+    def unclaim(self, service: str, now: Moment, why: str) -> None:
+        """Give back a slot that is claimed, and has nothing started in it yet."""
+        replica = self._replicas.get(service)
+        if replica is not None and replica.state is Own.CLAIMED:
+            self.withdraw(service, now, why)
 
     def drain(self, service: str, now: Moment, why: str, *, at_once: bool = False) -> None:
         """Announce that it stops, have it serve what it has, and stop it."""
@@ -189,6 +192,8 @@ class Holding:
             case ReplicaState.FAILED:
                 self._emit(replica, ServiceStep.FAILED, event.why, now)
                 self.withdraw(event.service, now, event.why, failed=True)
+            case _:
+                assert_never(event.state)
 
     def moved(self, now: Moment) -> None:
         """This machine is reached elsewhere."""
@@ -221,8 +226,7 @@ class Holding:
     def validate(self) -> None:
         """Raises InvariantBroken."""
         for name, replica in self._replicas.items():
-            if replica.service != name:
-                raise InvariantBroken(f"{replica.service} is kept as {name}")
+            ensure(replica.service == name, f"{replica.service} is kept as {name}")
 
     # -- the claim ------------------------------------------------------------------------------
 

@@ -84,10 +84,10 @@ class Keeping:
         if not ended.good or self._holding.get(replica.service) is not replica:
             return
         claim = self._means.sight(replica.service).claims[other.peer_id].claim
-        ours = replica.claim
-        if ours is None or claim.slot != replica.slot or claim.state is not ClaimState.READY:
+        assert replica.claim is not None, "it was claimed"
+        if claim.slot != replica.slot or claim.state is not ClaimState.READY:
             return
-        if wins(claim, ours.claim):
+        if wins(claim, replica.claim.claim):
             at_once = replica.state is Own.STARTING
             why = f"{other.peer_id} has the slot as well"
             self._holding.drain(replica.service, now, why, at_once=at_once)

@@ -208,6 +208,7 @@ class Services:
             if spec.withdrawn or spec.worker_type not in self._serve.types:
                 self._watcher.forget(spec.name)
                 self._filler.drop(spec.name)
+                self.holding.unclaim(spec.name, now, "it is not to run here any more")
             elif spec.pinned is not None:
                 if spec.pinned.home == self._means.peer_id:
                     self._start_pinned(signed, now)
@@ -273,6 +274,7 @@ class Services:
             self._crowded_since.pop(name, None)
 
     def _gone(self, service: str, failed: bool, now: Moment) -> None:
+        self._filler.drop(service)
         if failed:
             self._avoid(service, now)
         signed = self._means.spec(service)

@@ -1,0 +1,57 @@
+"""A worker is found as one that runs services also where it says so after its machine was lent."""
+
+from __future__ import annotations
+
+from formation_p2p.core.peer.events import Renewed
+from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.services.events import ServeServices
+from formation_p2p.core.services.holding import Replica
+from formation_p2p.core.trust.grants import Right, Rights, issue
+from formation_p2p.core.trust.network import Network
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from tests.support.services_world import CPU, Hamlet, wanting
+
+
+def hamlet_and_lender() -> tuple[Hamlet, SimNode, Replica]:
+    """A worker that runs echo, and a machine that is lent to tasks alone."""
+    hamlet = Hamlet(1)
+    lender = hamlet.world.add("lender", serve=hamlet.world.machine(cpu=8))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    [node] = hamlet.having("echo")
+    assert isinstance(node.peer, Peer)
+    replica = node.peer.services.holding.get("echo")
+    assert replica is not None
+    return hamlet, lender, replica
+
+
+def guards(replica: Replica, node: SimNode) -> bool:
+    return node.identity.peer_id in {contact.peer_id for contact in replica.guardians}
+
+
+def grant_to(hamlet: Hamlet, node: SimNode, *may: Right) -> None:
+    rights = Rights(int(EPOCH_UNIX_S) + 10**6, frozenset(may))
+    grant = issue(hamlet.world.root, rights, node.identity.peer_id)
+    hamlet.world.deliver(node, Renewed(Network(hamlet.world.root.public_key, (), grant)))
+
+
+def test_a_lent_machine_that_begins_to_serve_is_found_as_a_guardian() -> None:
+    hamlet, lender, replica = hamlet_and_lender()
+    hamlet.world.elapse(400)
+    assert not guards(replica, lender)
+    hamlet.world.deliver(lender, ServeServices(CPU))
+    hamlet.world.elapse(400)
+    assert guards(replica, lender)
+
+
+def test_one_that_may_not_work_begins_to_be_found_once_it_may() -> None:
+    hamlet, lender, replica = hamlet_and_lender()
+    grant_to(hamlet, lender, Right.SUBMIT)
+    hamlet.world.deliver(lender, ServeServices(CPU))
+    hamlet.world.elapse(400)
+    assert not guards(replica, lender)
+    grant_to(hamlet, lender, Right.SUBMIT, Right.WORK)
+    hamlet.world.elapse(400)
+    assert guards(replica, lender)
