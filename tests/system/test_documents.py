@@ -36,6 +36,7 @@ from formation_p2p.cli.job_file import parse_job_file
 from formation_p2p.cli.main import app
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.peer.events import Tick
+from formation_p2p.core.services.toml_spec import services_of
 from formation_p2p.sim.world import World
 from tests.support.commands import LOOPBACK, started
 from tests.support.documents import Block, blocks, inline_commands
@@ -519,12 +520,14 @@ def test_every_program_around_a_fragment_is_still_there() -> None:
 # -- files and everything else -------------------------------------------------------------------
 
 
-def test_every_toml_file_is_a_job_file_or_names_an_extension(tmp_path: Path) -> None:
+def test_every_toml_file_is_a_catalog_or_a_job_file_or_names_an_extension(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("1")
     for shown in blocks("toml"):
         project = tomllib.loads(shown.text).get("project")
-        if project is None:
+        if shown.document == "docs/services.md":
+            assert services_of(shown.text).specs
+        elif project is None:
             assert parse_job_file(shown.text, tmp_path).plan().tasks
         else:
             assert set(project["entry-points"]) <= {
@@ -535,12 +538,12 @@ def test_every_toml_file_is_a_job_file_or_names_an_extension(tmp_path: Path) -> 
 
 def test_every_block_says_what_it_is() -> None:
     """`text` is a picture, a formula or what a program prints; `sh` is for people who set a machine
-    up, as its administrators, or what a task runs; there is one YAML file, for Prometheus, which
-    nothing here reads."""
+    up, as its administrators, or run services, or what a task runs; there is one YAML file, for
+    Prometheus, which nothing here reads."""
     for shown in blocks():
         assert shown.language in ("console", "python", "toml", "yaml", "text", "sh"), shown
-        scripts = ("docs/deploy.md", "docs/checkpoints.md", "docs/clusters.md")
-        assert shown.language != "sh" or shown.document in scripts
+        scripts = ("deploy", "checkpoints", "clusters", "gateway", "services")
+        assert shown.language != "sh" or shown.document in {f"docs/{name}.md" for name in scripts}
         if shown.language == "yaml":
             assert shown.document == "docs/metrics.md"
             assert 'targets: ["127.0.0.1:9464"]' in shown.text
