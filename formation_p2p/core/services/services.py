@@ -249,8 +249,6 @@ class Services:
         """The claims of a service were read at one of their holders."""
         self._expire(now)
         signed = self._means.spec(service)
-        if self._serve is None:
-            return
         if service in self.holding:  # also one whose spec has expired: it ends
             self._crowded_since.pop(service, None)
             self._keeping.judge(service, now)
