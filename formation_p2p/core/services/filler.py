@@ -83,12 +83,8 @@ class Attempt:
     def service(self) -> str:
         return self.signed.spec.name
 
-    def move(self, event: str) -> bool:
-        """Whether the event means anything at this stage."""
-        stage = TRANSITIONS[self.stage].get(event)
-        if stage is not None:
-            self.stage = stage
-        return stage is not None
+    def move(self, event: str) -> None:
+        self.stage = TRANSITIONS[self.stage][event]
 
 
 class Filler:
@@ -109,9 +105,6 @@ class Filler:
         self._may_run = may_run
         self._wanted = wanted
         self._attempts: dict[str, Attempt] = {}  # at most one for each service
-
-    def __contains__(self, service: str) -> bool:
-        return service in self._attempts
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -169,8 +162,7 @@ class Filler:
                 continue
             stage = attempt.stage
             attempt.due_s = float("inf")
-            if not attempt.move("due"):
-                continue
+            attempt.move("due")
             if stage is Stage.WAITING:
                 then = partial(self._read, attempt)
                 # A guardian hears with each answer who is nearest to the service's name.
@@ -254,17 +246,21 @@ class Filler:
         attempt.probes += 1
         request = asking(self._means.name(attempt.service), self._means.parameters.max_claims)
         asked = [(Contact(claim.peer_id, claim.addresses), request) for claim in silent]
-        then = partial(self._probed, attempt)
+        then = partial(self._probed, attempt, {claim.peer_id: claim for claim in silent})
         self._means.inquiries.ask(asked, now, "probe", then, len(asked))
 
-    def _probed(self, attempt: Attempt, ended: Asked, now: Moment) -> None:
+    def _probed(
+        self, attempt: Attempt, asked: Mapping[PeerId, Claim], ended: Asked, now: Moment
+    ) -> None:
         self._means.take(attempt.service, ended.answers, now)
+        claims = self._means.sight(attempt.service).claims
         for answer in ended.good:
-            known = self._means.sight(attempt.service).claims.get(answer.to.peer_id)
-            if known is not None and has_own(answer) and known.claim.is_fresh(now.unix_s):
-                attempt.doubted.pop(answer.to.peer_id, None)
-            elif known is not None:  # it answers, and runs the service no more
-                attempt.doubted[answer.to.peer_id] = known.claim.sequence
+            peer_id = answer.to.peer_id
+            claim = claims[peer_id].claim if peer_id in claims else asked[peer_id]
+            if has_own(answer) and claim.is_fresh(now.unix_s):
+                attempt.doubted.pop(peer_id, None)
+            else:  # it answers, and runs the service no more
+                attempt.doubted[peer_id] = claim.sequence
         if self._still_free(attempt, now):
             self._probe(attempt, now)
 
@@ -282,7 +278,7 @@ class Filler:
         quorum = means.holders.quorum(now)
         then = partial(self._claimed, attempt, quorum)
         if not self._holding.claim(signed, attempt.slot, epoch, now, then, quorum):
-            self._end(attempt)
+            self._end(attempt)  # the machine has room, and its ledger none
 
     def _claimed(self, attempt: Attempt, quorum: int, ended: Asked, now: Moment) -> None:
         if self._attempts.get(attempt.service) is not attempt:
@@ -332,5 +328,4 @@ class Filler:
 
     def _end(self, attempt: Attempt) -> None:
         attempt.move("taken")
-        if self._attempts.get(attempt.service) is attempt:
-            del self._attempts[attempt.service]
+        del self._attempts[attempt.service]

@@ -37,9 +37,6 @@ class Guards:
         self._suspect = suspect
         self._guards: dict[tuple[str, PeerId], _Guard] = {}
 
-    def __len__(self) -> int:
-        return len(self._guards)
-
     def noticed(self, claim: Claim, now: Moment) -> None:
         """A claim has come in: it may name this worker as a guardian, or no longer."""
         key, own = (claim.service, claim.peer_id), self._means.peer_id

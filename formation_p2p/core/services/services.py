@@ -212,6 +212,9 @@ class Services:
             elif spec.pinned is not None:
                 if spec.pinned.home == self._means.peer_id:
                     self._start_pinned(signed, now)
+                else:
+                    self._filler.drop(spec.name)
+                    self.holding.unclaim(spec.name, now, "it is pinned to another worker")
             else:
                 self._watcher.watch(spec, now)
 

@@ -1,0 +1,73 @@
+"""What the parts of the services part share: guesses of how many there are, claims, guards."""
+
+from __future__ import annotations
+
+import random
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.operations import Answer
+from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.services.claim import Claim, ClaimState, seal_claim
+from formation_p2p.core.services.guards import MAX_GUARDS, Guards
+from formation_p2p.core.services.holders import Holders
+from formation_p2p.core.services.inquiries import Inquiries
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.parameters import ServiceParameters
+from formation_p2p.core.services.shelf import Shelf
+from tests.support.dht_world import NETWORK, DhtNode, DhtWorld
+from tests.support.services_world import NOW, claim_of, person
+
+ALICE, BOB = person("alice"), person("bob")
+
+
+def means_of(node: DhtNode) -> Means:
+    ours = ServiceParameters()
+    return Means(
+        identity=node.identity,
+        dht=node.dht,
+        inquiries=Inquiries(node.dht, Finder(node.dht, NETWORK)),
+        holders=Holders(node.peer_id, node.dht, ours),
+        shelf=Shelf(NETWORK, lambda *asked: None, lambda *asked: None),
+        rng=random.Random(1),
+        parameters=ours,
+        own=lambda: node.contact,
+        grant=lambda: b"",
+        machine=lambda: None,
+    )
+
+
+def test_how_many_nodes_there_are_is_known_of_a_few_and_estimated_of_many() -> None:
+    world = DhtWorld(seed=1)
+    few = world.join(*(f"node{number}" for number in range(6)))
+    world.elapse(10)
+    assert means_of(few[0]).dht_size() == 6
+    world.join(*(f"node{number}" for number in range(6, 100)))
+    world.elapse(30)
+    assert 60 <= means_of(world.nodes["node99"]).dht_size() <= 160
+
+
+def test_a_claim_that_does_not_parse_spoils_no_other_of_the_answer() -> None:
+    [node] = DhtWorld(seed=1).join("gate")
+    means, good = means_of(node), seal_claim(BOB, claim_of(BOB))
+    records = [(ALICE, b"no claim"), (BOB, good.raw)]
+    given = tuple(kad.Provider(Contact(author.peer_id), raw) for author, raw in records)
+    means.take("echo", [Answer(Contact(ALICE.peer_id), kad.Providers(given))], NOW)
+    assert means.sight("echo").claims == {BOB.peer_id: good}
+
+
+def test_a_worker_guards_so_many_replicas_and_no_more() -> None:
+    [node] = DhtWorld(seed=1).join("gate")
+    guards = Guards(means_of(node), lambda claim, rank, now: None)
+
+    def guarded(number: int, state: ClaimState = ClaimState.READY) -> Claim:
+        name, guardians = f"service-{number}", (node.peer_id,)
+        return claim_of(ALICE, service=name, guardians=guardians, state=state)
+
+    for number in range(MAX_GUARDS + 1):
+        guards.noticed(guarded(number), NOW)
+    for number in range(MAX_GUARDS):
+        guards.noticed(guarded(number, ClaimState.GONE), NOW)
+    assert guards.next_timeout() == float("inf")  # the last was one too many
+    guards.noticed(guarded(MAX_GUARDS), NOW)
+    assert guards.next_timeout() < NOW.mono_s + 10
