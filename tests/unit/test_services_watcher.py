@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from formation_p2p.core.dht import messages as kad
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.events import ServeServices
 from formation_p2p.core.services.names import claims_name
 from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.spec import ONE, Pinned
-from tests.support.dht_world import NETWORK, contact
+from formation_p2p.core.services.watcher import Watcher
+from tests.support.dht_world import NETWORK, contact, nearest_first
 from tests.support.services_played import Played
 from tests.support.services_world import CPU, ECHO, NOW, Hamlet, person, sealed, wanting
 
@@ -60,3 +61,19 @@ def test_an_answer_that_comes_after_the_spec_has_expired_has_nothing_filled() ->
     assert claims_name(NETWORK, "echo") in reads
     services.tick(after(70))
     assert played.told() == []
+
+
+def test_a_reader_goes_on_to_nearer_peers_until_it_has_asked_a_holder() -> None:
+    name = claims_name(NETWORK, "echo")
+    crowd = nearest_first(name, *(contact(f"node {number}") for number in range(30)))
+    played, seen = Played(*crowd[-8:], is_client=True), list[str]()
+    asked: list[Contact] = []
+
+    def plays(to: Contact, request: kad.Request) -> kad.Reply:
+        asked.append(to)
+        return kad.Providers((), tuple(crowd[:8]), kad.ShardCount(0))
+
+    Watcher(played.means, lambda service, now: seen.append(service)).look("echo", NOW, "a test")
+    played.answer(plays)
+    assert asked == [crowd[-8], crowd[0]]
+    assert seen == ["echo"]
