@@ -13,7 +13,15 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.client import Head
-from formation_p2p.gateway.token import GRANT_START, PREFIX, Bearer, Token, grant_in, read_token
+from formation_p2p.gateway.token import (
+    GRANT_START,
+    PREFIX,
+    Bearer,
+    Token,
+    exceeds,
+    grant_in,
+    read_token,
+)
 
 COOKIE: Final = "formation_token"
 # Beside Authorization, which a service may want for itself.
@@ -42,7 +50,7 @@ class Access:
         """`is_public` is what needs no token: the page's own files, which hold no data."""
         text, is_explicit = shown_token(head)
         if text:
-            why = self._denied(text, right_for(head.method, head.path), now_unix_s)
+            why = self._denied(text, head, now_unix_s)
             if why is None and is_explicit:
                 return None  # no page of another site can send it
             if why is not None and not self.is_local and not is_public:
@@ -58,7 +66,7 @@ class Access:
         how = "make one on a member: formation gateway --new-token 30d"
         return Refused(401, f"show a token as `Authorization: Bearer {PREFIX}…`; {how}")
 
-    def _denied(self, text: str, right: Right | None, now_unix_s: float) -> str | None:
+    def _denied(self, text: str, head: Head, now_unix_s: float) -> str | None:
         if self._network is None:
             return "this gateway has no network"
         if (token := self._known.get(text)) is None:
@@ -69,7 +77,11 @@ class Access:
             self._known[text] = token
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
-        return token.denied(self._network, right, now_unix_s)
+        right = right_for(head.method, head.path)
+        why = token.denied(self._network, right, now_unix_s)
+        if why is None and right is Right.SUBMIT and head.path.startswith("/api/"):
+            why = exceeds(token, self._network)
+        return why
 
 
 def shown_token(head: Head) -> tuple[str, bool]:

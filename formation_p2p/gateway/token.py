@@ -20,7 +20,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.trust.grants import Right, check, read_grant
+from formation_p2p.core.trust.grants import Right, Rights, check, read_grant
 from formation_p2p.core.trust.network import Network
 
 PREFIX: Final = "fgt1_"
@@ -77,6 +77,23 @@ class Bearer:
         if right is not None and right not in terms.rights.may:
             return f"the token gives no right to {right.value}"
         return None
+
+
+def exceeds(token: Token | Bearer, network: Network) -> str | None:
+    """Why a job may not be sent by it to this gateway, which submits with a grant of its own:
+    workers would hold that job to the limits of the gateway's grant, and not to the token's. None
+    where the token's grant has no limits, or the same."""
+    theirs = _limits_of(read_grant(token.grant, network.root_public_key).rights)
+    if theirs in (_limits_of(Rights(0)), _limits_of(network.rights)):
+        return None
+    return (
+        "the token's grant limits what may be submitted, and a gateway cannot hold its jobs to "
+        "that; submit as a member: formation run"
+    )
+
+
+def _limits_of(rights: Rights) -> tuple[object, ...]:
+    return rights.drivers, rights.max_priority, rights.quota, rights.hours, rights.labels
 
 
 def make_token(

@@ -382,6 +382,12 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         invited = parse_invite(home.invite(Rights(soon)))
         bearer = _text_of(invited.grant)
         assert await status("GET", "/api/admin/gaps", bearer) == 200
+        job = {"argv": ["true"]}
+        assert await status("POST", "/api/jobs", bearer, job) == 202
+        limited = parse_invite(home.invite(Rights(soon, drivers=frozenset({"wasm"}))))
+        narrow = _text_of(limited.grant)
+        assert await status("GET", "/service/llm-inference/", narrow) == 503
+        assert await status("POST", "/api/jobs", narrow, job) == 403, "or it would run programs"
         bound = _text_of(bind(invited.grant, own.root_public_key, identity.peer_id))
         assert await status("GET", "/api/admin/gaps", bound) == 403, "others can see it"
 
