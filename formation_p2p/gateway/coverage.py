@@ -73,7 +73,7 @@ def by_service(replicas: Sequence[ReplicaView]) -> dict[str, list[ReplicaView]]:
 
 
 def needs_of(standings: Sequence[Standing]) -> tuple[Need, ...]:
-    """Of services that nobody serves, nor is about to."""
+    """Of services that no worker serves, or is about to."""
     open_gaps = [each.gap for each in standings if each.status != UNKNOWN and not each.joining]
     lacking = catalog.wanted(open_gaps)
     return tuple(

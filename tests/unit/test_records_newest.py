@@ -4,8 +4,8 @@ import pytest
 
 from formation_p2p.core.errors import ReplayedRecord
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.profile import (
-    MAX_CLOCK_SKEW_S,
     MAX_TTL_S,
     Newest,
     Profile,

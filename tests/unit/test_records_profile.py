@@ -22,8 +22,8 @@ from formation_p2p.core.records import envelope
 from formation_p2p.core.records import profile as profile_module
 from formation_p2p.core.records.codec import decode, encode
 from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.profile import (
-    MAX_CLOCK_SKEW_S,
     MAX_PROFILE_BYTES,
     MAX_SPANS,
     MAX_TTL_S,

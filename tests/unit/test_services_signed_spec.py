@@ -22,7 +22,8 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
 from formation_p2p.core.records.codec import Malformed, decode, encode
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_GRANT_BYTES
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.signed_spec import (
     MAX_SPEC_BYTES,

@@ -19,7 +19,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.records.envelope import seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.trust.attestation import (
     LIFE_S,
     MAX_ATTESTATION_BYTES,

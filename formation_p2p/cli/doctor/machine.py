@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.units import GIB, MIB, format_bytes
 from formation_p2p.host.drivers.groups import CONTROLLERS

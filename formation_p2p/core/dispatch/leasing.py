@@ -23,7 +23,7 @@ from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.refusals import Refusal
 
 # Workers named of one search, of each kind: what a person reads, where a search names hundreds.

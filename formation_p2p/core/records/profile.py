@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from formation_p2p.core.errors import (
-    ExpiredRecord,
     ForgedRecord,
     InvalidInput,
     MalformedRecord,
@@ -26,6 +25,7 @@ from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list
 from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S, check_life
 from formation_p2p.core.resources.bounds import (
     HOST,
     MAX_DRIVERS,
@@ -47,9 +47,6 @@ MAX_PROFILE_BYTES: Final = 4096
 # No worker needs longer: it republishes at half its TTL (120 s), and a record that outlives its
 # author misleads.
 MAX_TTL_S: Final = 600
-# Clocks of machines without NTP are off by seconds. What is issued further in the future comes
-# from a clock, ours or theirs, that makes every expiry meaningless.
-MAX_CLOCK_SKEW_S: Final = 60
 # Each service is a bucket that the worker announces itself under.
 MAX_SERVICES: Final = 8
 # One for each bucket that a worker may be in (core/capability/buckets.py), and then some.
@@ -158,15 +155,8 @@ def open_profile(raw: bytes, now_unix_s: float) -> SignedProfile:
     its signer), or ExpiredRecord (also for a life too long, or from the future).
     """
     signed = _open(raw)
-    issued_unix_s, expires_unix_s = signed.profile.issued_unix_s, signed.profile.expires_unix_s
-    if expires_unix_s <= now_unix_s:
-        late_s = int(now_unix_s - expires_unix_s)
-        raise ExpiredRecord(f"the profile expired {late_s} s ago; see that the clocks agree")
-    if expires_unix_s - issued_unix_s > MAX_TTL_S:
-        raise ExpiredRecord(f"the profile would live longer than {MAX_TTL_S} s")
-    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
-        early_s = int(issued_unix_s - now_unix_s)
-        raise ExpiredRecord(f"the profile is from {early_s} s ahead; see that the clocks agree")
+    profile = signed.profile
+    check_life("profile", profile.issued_unix_s, profile.expires_unix_s, MAX_TTL_S, now_unix_s)
     return signed
 
 

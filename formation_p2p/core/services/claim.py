@@ -12,14 +12,15 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from formation_p2p.core.errors import ExpiredRecord, ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.errors import ForgedRecord, InvalidInput, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list, take_text
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_GRANT_BYTES
+from formation_p2p.core.records.lifetime import check_life
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.services.signed_spec import DIGEST_BYTES
 from formation_p2p.core.services.spec import (
@@ -156,14 +157,8 @@ def open_claim(raw: bytes, now_unix_s: float, *, late_s: float = 0.0) -> SignedC
     """
     signed = _open(raw)
     claim = signed.claim
-    if claim.expires_unix_s + late_s <= now_unix_s:
-        ago_s = int(now_unix_s - claim.expires_unix_s)
-        raise ExpiredRecord(f"the claim expired {ago_s} s ago; see that the clocks agree")
-    if claim.expires_unix_s - claim.issued_unix_s > CLAIM_TTL_S:
-        raise ExpiredRecord(f"the claim would live longer than {CLAIM_TTL_S} s")
-    if claim.issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
-        early_s = int(claim.issued_unix_s - now_unix_s)
-        raise ExpiredRecord(f"the claim is from {early_s} s ahead; see that the clocks agree")
+    life = claim.issued_unix_s, claim.expires_unix_s
+    check_life("claim", *life, CLAIM_TTL_S, now_unix_s, late_s=late_s)
     return signed
 
 

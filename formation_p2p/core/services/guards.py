@@ -108,5 +108,5 @@ class Guards:
             self._suspect(claim, guard.rank, now)
 
 
-# Whoever has not been heard of for so long after its claim ended is watched no more.
+# A holder that was not heard of for so long after its claim ended is watched no more.
 _LONG_GONE_S: Final = 300

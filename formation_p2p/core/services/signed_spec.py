@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from formation_p2p.core.errors import ExpiredRecord, ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.errors import ForgedRecord, InvalidInput, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec, resources
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list, take_text
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S, MAX_GRANT_BYTES
+from formation_p2p.core.records.lifetime import check_life
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.services.spec import (
     MAX_ARGUMENTS,
     MAX_FILES,
@@ -100,15 +101,8 @@ def open_spec(raw: bytes, now_unix_s: float) -> SignedSpec:
     from the future).
     """
     signed = _open(raw)
-    issued_unix_s, expires_unix_s = signed.issued_unix_s, signed.expires_unix_s
-    if expires_unix_s <= now_unix_s:
-        late_s = int(now_unix_s - expires_unix_s)
-        raise ExpiredRecord(f"the spec expired {late_s} s ago; publish it again")
-    if expires_unix_s - issued_unix_s > MAX_SPEC_TTL_S:
-        raise ExpiredRecord(f"the spec would live longer than {MAX_SPEC_TTL_S} s")
-    if issued_unix_s > now_unix_s + MAX_CLOCK_SKEW_S:
-        early_s = int(issued_unix_s - now_unix_s)
-        raise ExpiredRecord(f"the spec is from {early_s} s ahead; see that the clocks agree")
+    life = signed.issued_unix_s, signed.expires_unix_s
+    check_life("spec", *life, MAX_SPEC_TTL_S, now_unix_s, cure="publish it again")
     return signed
 
 

@@ -14,7 +14,7 @@ from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.envelope import open_envelope, seal
-from formation_p2p.core.records.profile import MAX_CLOCK_SKEW_S
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.resources import take_peer_id, take_row
 from formation_p2p.core.trust.experience import MEMORY
 
