@@ -34,6 +34,7 @@ from formation_p2p.core.services.routes import Freshness, Route
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.host.gang.local_stream import LocalStream
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.protocols.openings import Openings
 from formation_p2p.host.net.protocols.service import ANSWER_S, PROTOCOL, ServiceServer
 from formation_p2p.host.net.transport.byte_stream import ByteStream
 from formation_p2p.host.net.transport.errors import IOException
@@ -54,9 +55,6 @@ WAIT_S: Final = 30.0
 TRY_S: Final = 1.0
 # Likewise, where it is the only one: it may be dialled by a circuit.
 ONLY_S: Final = 20.0
-# To be opened with one peer at a time: until it has read what for, each takes one of the places
-# that it has for streams of all protocols (MAX_INBOUND_STREAMS of transport/yamux.py).
-MAX_OPENING: Final = 16
 # Between two looks whether there is a replica, where there was none.
 FIRST_LOOK_S: Final = 0.05
 LAST_LOOK_S: Final = 1.0
@@ -96,7 +94,7 @@ class Router:
         self._spawn = spawn
         self._rng = rng
         self._known: dict[str, _Known] = {}  # the one asked for last at the end
-        self._limiters: dict[PeerId, trio.CapacityLimiter] = {}
+        self._openings = Openings()
 
     async def open(
         self, service: str, *, within_s: float = WAIT_S, sticky: PeerId | None = None
@@ -243,7 +241,7 @@ class Router:
         return stream
 
     async def _remotely(self, asked: OpenService, to: Contact, within_s: float) -> ServiceStream:
-        async with self._one_of_few(to.peer_id):
+        async with self._openings.of(to.peer_id):
             first = encode_frame(pack(asked))
             stream = await self._stack.open(to, PROTOCOL, timeout_s=within_s, first=first)
         try:
@@ -278,15 +276,6 @@ class Router:
             here.abort("it was not opened")
             raise
         return ServiceStream(here, asked.service, self._me)
-
-    def _one_of_few(self, peer: PeerId) -> trio.CapacityLimiter:
-        limiter = self._limiters.get(peer)
-        if limiter is None:
-            for each, one in list(self._limiters.items()):
-                if not one.borrowed_tokens:  # so that there are no more than are in use
-                    del self._limiters[each]
-            limiter = self._limiters[peer] = trio.CapacityLimiter(MAX_OPENING)
-        return limiter
 
     def _measure(self, balancer: Balancer, replica: PeerId) -> None:
         connection = self._stack.swarm.connection_to(replica)

@@ -49,6 +49,7 @@ from formation_p2p.host.gang.seat import (
 )
 from formation_p2p.host.gang.turns import Turns
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.protocols.openings import Openings
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
@@ -68,9 +69,6 @@ BUSY: Final = (
     f"this member has {MAX_SEAT_TUNNELS} streams with all others; end some",
     "this node has as many streams as it can; try again later",
 )
-# To be opened on one connection at a time: until the peer has read what for, each takes one of the
-# places that it has for streams of all protocols (MAX_INBOUND_STREAMS of transport/yamux.py).
-MAX_OPENING: Final = 16
 # For the member to be there, and for a program of it to listen, unless the caller says otherwise.
 WAIT_S: Final = 30.0
 # To dial, also by a circuit, and to agree on the protocol.
@@ -105,7 +103,7 @@ class Tunnels:
         self._spawn = spawn
         self._seats: dict[tuple[str, int], Seat] = {}
         self._served: dict[str, Serve] = {}
-        self._limiters: dict[PeerId, trio.CapacityLimiter] = {}
+        self._openings = Openings()
         self._turns = trio.Semaphore(MAX_NODE_TUNNELS)
         stack.served.by_protocol[PROTOCOL] = self.accept
 
@@ -207,7 +205,7 @@ class Tunnels:
             pause_s = min(2 * pause_s, LAST_TRY_S)
 
     async def _remotely(self, seat: Seat, asked: OpenTunnel, there: Party, turns: Turns) -> Tunnel:
-        async with self._one_of_few(there.peer_id):
+        async with self._openings.of(there.peer_id):
             stream = await self._stack.open(there.contact, PROTOCOL, timeout_s=OPEN_S)
             try:
                 with trio.fail_after(ANSWER_S):
@@ -229,15 +227,6 @@ class Tunnels:
         except BaseException:
             stream.abort("it was not opened")
             raise
-
-    def _one_of_few(self, peer: PeerId) -> trio.CapacityLimiter:
-        limiter = self._limiters.get(peer)
-        if limiter is None:
-            for each, one in list(self._limiters.items()):
-                if not one.borrowed_tokens:  # so that there are no more than are in use
-                    del self._limiters[each]
-            limiter = self._limiters[peer] = trio.CapacityLimiter(MAX_OPENING)
-        return limiter
 
     async def _locally(self, seat: Seat, asked: OpenTunnel, there: Party, turns: Turns) -> Tunnel:
         """To another member on this node."""
