@@ -33,6 +33,7 @@ OBSERVERS: Final = 3
 DIRECT_S: Final = 100.0
 ROUND_S: Final = 30.0
 ROUNDS: Final = 3
+COUNTED_S: Final = 10.0
 LOOK_S: Final = 0.05
 # Until a gate has given a place, and a daemon believes that it is behind a router.
 START_S: Final = 60.0
@@ -131,6 +132,13 @@ def is_direct(node: peers.Program, daemon: p2pd.Daemon) -> bool:
 
 def becomes_direct(node: peers.Program, address: str, daemon: p2pd.Daemon) -> None:
     wait_until(partial(is_direct, node, daemon), DIRECT_S, LOOK_S, otherwise=lambda: node.log)
+    # A round is counted at its end, when the connection has been there for a second.
+    wait_until(
+        lambda: reached(node, daemon)["counts"].get("punched"),
+        within_s=COUNTED_S,
+        every_s=LOOK_S,
+        otherwise=lambda: node.log,
+    )
     now = reached(node, daemon)
     assert (now["path"], now["counts"]["punched"]) == ("punched", 1), node.log
     assert node.do("echo", peer=daemon.peer_id)
