@@ -119,5 +119,5 @@ def _print_token(place: Home, lives: str, name: str, *, looks: bool, as_json: bo
     if as_json:
         put({"token": text, "expires_unix_s": ends, "may": sorted(may)})
     else:
-        say("whoever has it may use it; show it as: curl -H 'Authorization: Bearer …'")
+        say("who has it may use it; show it as: curl -H 'Authorization: Bearer …'")
         print(text)

@@ -164,7 +164,7 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/api/services/discover/{service_type}", tags=["services"])
     async def discover(service_type: str) -> dict[str, Any]:
-        """Who serves it, the least loaded first. 503 where nobody does."""
+        """Who serves it, the least loaded first. 503 where no worker does."""
         seen = await gateway.observed.seen()
         members = {f"http:{each.worker_id}": each for each in gateway.members.alive()}
         found: list[dict[str, Any]] = []

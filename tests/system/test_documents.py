@@ -411,6 +411,9 @@ PROGRAMS: Final = {
     'node.service("llm-inference")': Around(
         needs_node=True, after=NO_SERVICE.format(call="ask(node)")
     ),
+    'node.service("ner-extraction")': Around(
+        needs_node=True, after=NO_SERVICE.format(call="ask(node)")
+    ),
     'node.service("redis")': Around(needs_node=True, after=NO_SERVICE.format(call="speak(node)")),
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),

@@ -10,7 +10,7 @@
     readiness = { http = "/health", every = "2s" }
 
 A key that is not known is refused, with its line. `files` and `call` name files beside the catalog:
-whoever reads it has their content first.
+who reads it has their content first.
 """
 
 from __future__ import annotations
