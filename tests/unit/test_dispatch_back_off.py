@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
+from formation_p2p.core.negotiation.messages import PlacementRequest
 from formation_p2p.core.placement.decision import Ranked
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Faulty, Leaving, Silent
 from formation_p2p.core.resources.capability import Capability, idle
-from tests.support.stories import ALICE, CAROL, NEEDS, at, job, known
+from formation_p2p.core.workload.outcome import Succeeded
+from tests.support.stories import ALICE, CAROL, NEEDS, at, job, known, only, passed, town
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")
@@ -124,3 +127,12 @@ def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
         for each in group.candidates.ask_order(head, group.queues.lengths(), at(1), known)
     ]
     assert order == [CAROL.peer_id, ALICE.peer_id]
+
+
+def test_a_worker_without_room_is_asked_once_a_second_however_many_tasks_it_ends() -> None:
+    world = town(7, lambda _: (0.01, Succeeded(b"")), alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(400))
+    world.elapse(6)
+    assert len(only(bob.reported, TaskSucceeded)) == 400
+    assert len(only(passed(world, "bob", "alice"), PlacementRequest)) <= 6

@@ -154,6 +154,16 @@ def test_a_lease_makes_good_for_refusals_and_silence_but_not_for_failures(
     assert back_off.reasons() == {}
 
 
+def test_a_success_does_not_say_that_there_is_room_and_keeps_the_waits_short(
+    back_off: BackOff,
+) -> None:
+    assert noted(back_off, NO_ROOM, NO_ROOM) == 2.0
+    back_off.succeeded(ALICE_ID)
+    assert back_off.until_s(ALICE_ID) == 2.0
+    assert back_off.reasons() == {ALICE_ID: NO_ROOM}
+    assert noted(back_off, NO_ROOM, now_s=2) == 3.0
+
+
 def test_who_leaves_is_back_when_it_announces_itself_anew(back_off: BackOff) -> None:
     """One that was started again says so too, until it works."""
     noted(back_off, Leaving())

@@ -140,8 +140,13 @@ class Candidates:
         return all(map(_is_absent, self.reasons()))
 
     def reasons(self) -> Refusals:
-        """Why each worker that was considered does not run these tasks."""
-        return tuple((self._rejected | self.back_off.reasons()).items())
+        """Why each worker that was considered does not run these tasks. That it had no room once
+        counts less than why it is no candidate now."""
+        reasons = dict(self._rejected)
+        for worker, refusal in self.back_off.reasons().items():
+            if worker not in reasons or self.back_off.fault(worker) is not Fault.REFUSED:
+                reasons[worker] = refusal
+        return tuple(reasons.items())
 
     def ask_order(
         self, head: TaskRun, queued: Mapping[PeerId, int], now: Moment, known: Known

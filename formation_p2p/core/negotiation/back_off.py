@@ -103,8 +103,13 @@ class BackOff:
             self._records.pop(worker, None)
 
     def succeeded(self, worker: PeerId) -> None:
-        """It ran a task to a good end."""
-        self._records.pop(worker, None)
+        """It ran a task to a good end. Whether it has room for more, that does not say: one without
+        room is asked again when its wait is over, and then not ever more rarely."""
+        record = self._records.get(worker)
+        if record is not None and record.fault is Fault.REFUSED:
+            record.wait_s = 0.0
+        else:
+            self._records.pop(worker, None)
 
     def heard(self, worker: PeerId) -> bool:
         """A message of any kind came from it: it lives. Whether that was what was waited for."""
