@@ -1,0 +1,181 @@
+"""The charter of a network: the rules that its members have made, in one document.
+
+It names the organisations and their shares, quotas, regions, who may renew grants, and who is
+banned; until when it holds; and the keys that make the next version, m of n. `signed_charter.py`
+has how it is signed and read. What is banned stays so where the charter has expired; what it
+grants, such as a region, ends with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id
+from formation_p2p.core.records.codec import MAX_INT
+from formation_p2p.core.resources.bounds import LABEL, check_amount, shown
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.workload.scope import Scope
+
+# Organisations of a cooperative, and places with laws of their own.
+MAX_MEMBERS: Final = 128
+MAX_REGIONS: Final = 32
+# Organisations, invitations and peers that are in one region.
+MAX_IN_REGION: Final = 128
+# Peers, and invitations: whose grants have ended may leave the list again.
+MAX_BANNED: Final = 512
+MAX_INVITERS: Final = 16
+# What shares are counted with: 100 and 200 are as 1 and 2.
+MAX_SHARE: Final = 1_000_000
+# Of an organisation that no charter names, and of each where there is no charter.
+EVEN_SHARE: Final = 1
+# Identities that one invitation may have at once.
+MAX_MACHINES: Final = 100_000
+
+_INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An organisation, and its share of what the members contend for. Raises InvalidInput."""
+
+    org: str
+    share: int = EVEN_SHARE
+
+    def __post_init__(self) -> None:
+        _check_label("member", self.org)
+        check_amount("share", self.share, 0, MAX_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What is in a region: organisations, invitations, and peers by their ids. Of what is said of
+    a peer, of its invitation and of its organisation, the first counts. Raises InvalidInput."""
+
+    name: str
+    holders: frozenset[str]
+
+    def __post_init__(self) -> None:
+        _check_label("region", self.name)
+        check_amount("region", len(self.holders), 1, MAX_IN_REGION)
+        for each in self.holders:
+            if not is_invitation(each) and not _is_peer(each):
+                _check_label("region", each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charter:
+    """`network` is the network's id. `keys` are the signers, and their threshold; `inviters` may
+    renew grants. `quotas` are for grants that have none of their own, `machines` bounds the
+    identities of an invitation that says nothing, and `scope` is who may read data that says
+    nothing. Raises InvalidInput."""
+
+    version: int
+    network: bytes
+    keys: KeySet
+    issued_unix_s: int
+    expires_unix_s: int
+    members: tuple[Member, ...] = ()
+    quotas: Quota = UNLIMITED
+    regions: tuple[Region, ...] = ()
+    banned_keys: frozenset[PeerId] = frozenset()
+    banned_invitations: frozenset[str] = frozenset()
+    inviters: frozenset[PeerId] = frozenset()
+    machines: int | None = None
+    scope: Scope = Scope.COMMONS
+
+    def __post_init__(self) -> None:
+        check_amount("version", self.version, 1, MAX_INT)
+        check_amount("issued", self.issued_unix_s, 0, MAX_EXPIRY_UNIX_S)
+        check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
+        if self.expires_unix_s <= self.issued_unix_s:
+            raise InvalidInput("expires", "it ends before it begins; give it a later end")
+        _check_count("member", self.members, MAX_MEMBERS)
+        _check_count("region", self.regions, MAX_REGIONS)
+        _check_count("ban", self.banned_keys, MAX_BANNED)
+        _check_count("ban", self.banned_invitations, MAX_BANNED)
+        _check_count("inviter", self.inviters, MAX_INVITERS)
+        _check_once("member", (each.org for each in self.members))
+        _check_once("region", (each.name for each in self.regions))
+        _check_once("region", (holder for each in self.regions for holder in each.holders))
+        if self.machines is not None:
+            check_amount("machines", self.machines, 1, MAX_MACHINES)
+        for peer_id in (*self.banned_keys, *self.inviters):
+            if not _is_peer(peer_id):
+                raise InvalidInput("peer", f"{shown(peer_id)} is no peer id")
+        for name in self.banned_invitations:
+            if not is_invitation(name):
+                problem = f"{shown(name)} is no invitation; write its {GRANT_DIGITS} digits"
+                raise InvalidInput("ban", problem)
+
+    @property
+    def threshold(self) -> int:
+        return self.keys.threshold
+
+    @property
+    def signers(self) -> tuple[PeerId, ...]:
+        return self.keys.signers()
+
+    def share_of(self, org: str) -> int:
+        """What an organisation is due, in proportion to others; the empty name is of peers without
+        one. Of one that is not named the least."""
+        return next((each.share for each in self.members if each.org == org), EVEN_SHARE)
+
+    def is_over(self, now_unix_s: float) -> bool:
+        """Whether it has expired: it grants nothing any more, and its bans go on."""
+        return self.expires_unix_s <= now_unix_s
+
+    def bans(self, peer_id: str, invitation: str) -> str | None:
+        """Why a peer, with a grant of this invitation, is refused everywhere."""
+        if peer_id in self.banned_keys:
+            return f"the charter (version {self.version}) bans this peer"
+        if invitation in self.banned_invitations:
+            return f"the charter (version {self.version}) bans the invitation of the grant"
+        return None
+
+    def region_of(self, peer_id: str, invitation: str, org: str, now_unix_s: float) -> str:
+        """Where a peer is, as the charter has it; empty where it does not say. A holder can leave
+        his organisation out of his grant, and is in the region of his invitation then, or none."""
+        if self.is_over(now_unix_s):
+            return ""
+        for holder in (peer_id, invitation, org):
+            for region in self.regions:
+                if holder in region.holders:
+                    return region.name
+        return ""
+
+
+def is_invitation(text: object) -> bool:
+    """Whether it is written as the id of an invitation is."""
+    return isinstance(text, str) and _INVITATION.fullmatch(text) is not None
+
+
+def _is_peer(text: object) -> bool:
+    try:
+        return isinstance(text, str) and parse_peer_id(text) == text
+    except ValueError:
+        return False
+
+
+def _check_label(field: str, name: object) -> None:
+    if not isinstance(name, str) or LABEL.fullmatch(name) is None:
+        problem = "is not a name; use up to 63 letters, digits, dots, _ and -"
+        raise InvalidInput(field, f"{shown(name)} {problem}")
+
+
+def _check_count(field: str, given: tuple[object, ...] | frozenset[object], most: int) -> None:
+    if len(given) > most:
+        raise InvalidInput(field, f"there are {len(given)}, more than {most}; leave some out")
+
+
+def _check_once(field: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInput(field, f"{name} is named twice; name it once")
+        seen.add(name)
