@@ -63,7 +63,7 @@ from simulations.residents import Residents
 
 WORKERS: Final = 200
 SERVICES: Final = 14
-REPLICAS: Final = Replicas(1, 3, 4)
+REPLICAS: Final = Replicas(3, 3, 4)
 SHARES: Final = (0.01, 0.05, 0.20)
 KIND: Final = WorkerType.CPU
 # A network in which most workers are too far from any slot to be of use.

@@ -51,6 +51,9 @@ class Program:
     def count(self, change: int) -> None:
         self.outstanding += change
 
+    def refused(self) -> None:
+        pass
+
 
 def _serve(program: Program, shell: Shell) -> None:
     shell.services.server.replicas = program

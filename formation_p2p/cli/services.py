@@ -15,9 +15,9 @@ from formation_p2p.cli.words import Json, ago, printable, put, say
 
 if TYPE_CHECKING:
     from formation_p2p.core.services.catalog import Gap
-    from formation_p2p.core.services.claim import Claim
     from formation_p2p.core.services.events import ServicesRead
     from formation_p2p.core.services.spec import WorkerType
+    from formation_p2p.core.services.view import ServicesView
 
 SERVICES_EPILOG: Final = """
 \b
@@ -49,7 +49,7 @@ def services(
         view = view_of(read)
         here = _here(place)
         if as_json:
-            put(_in_json(read, view.gaps, here))
+            put(_in_json(read, view, here))
             return DONE
         if not read.heard:
             say("formation: no peer answers; this is what was known before")
@@ -57,7 +57,7 @@ def services(
             say("formation: no service is published; run `formation service apply FILE`")
             return DONE if read.heard else UNPLACEABLE
         shown = [gap for gap in view.gaps if gap.status != "ok" or not gaps]
-        _show(shown, view.replicas, {spec.name: spec.replicas.target for spec in view.catalog})
+        _show(shown, view)
         for service in view.unknown:
             print(f"{service}: no peer that keeps its claims answers")
         _advise(view.gaps)
@@ -68,16 +68,12 @@ def services(
     end_with(show)
 
 
-def _show(gaps: Sequence[Gap], replicas: Iterable[Claim], targets: Mapping[str, int]) -> None:
+def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
     from formation_p2p.cli import tables
     from formation_p2p.host.names import named
 
-    claims: dict[str, list[Claim]] = {}
-    for claim in replicas:
-        claims.setdefault(claim.service, []).append(claim)
-
     def where(gap: Gap) -> str:
-        found = sorted(claims.get(gap.service, ()), key=lambda claim: claim.slot)
+        found = sorted(view.of(gap.service), key=lambda claim: claim.slot)
         return ", ".join(
             named(x.peer_id) + ("" if x.state == "ready" else f" ({x.state})") for x in found
         )
@@ -87,7 +83,7 @@ def _show(gaps: Sequence[Gap], replicas: Iterable[Claim], targets: Mapping[str, 
         "type": lambda gap: gap.required_type,
         "priority": lambda gap: str(gap.priority),
         "port": lambda gap: str(gap.port),
-        "ready": lambda gap: f"{gap.current_workers} of {targets[gap.service]}",
+        "ready": lambda gap: f"{gap.current_workers} of {view.wanted(gap.service)}",
         "status": lambda gap: gap.status,
         "where": lambda gap: where(gap) or "-",
     }
@@ -144,7 +140,7 @@ def _show_here(here: Sequence[Json]) -> None:
     tables.console().print(tables.table_of(columns, here))
 
 
-def _in_json(read: ServicesRead, gaps: Sequence[Gap], here: Sequence[Json]) -> Json:
+def _in_json(read: ServicesRead, view: ServicesView, here: Sequence[Json]) -> Json:
     states = Counter((each.claim.service, each.claim.state.value) for each in read.claims)
     return {
         "heard": read.heard,
@@ -158,6 +154,7 @@ def _in_json(read: ServicesRead, gaps: Sequence[Gap], here: Sequence[Json]) -> J
                 "port": each.spec.port,
                 "withdrawn": each.spec.withdrawn,
                 "target": each.spec.replicas.target,
+                "wanted": view.wanted(each.spec.name),
                 "publisher": each.publisher,
                 "ready": states[each.spec.name, "ready"],
                 "joining": states[each.spec.name, "joining"],
@@ -186,7 +183,7 @@ def _in_json(read: ServicesRead, gaps: Sequence[Gap], here: Sequence[Json]) -> J
                 "status": gap.status.value,
                 "port": gap.port,
             }
-            for gap in gaps
+            for gap in view.gaps
         ],
         "here": list(here),
     }

@@ -36,6 +36,7 @@ class Running:
     scope: Scope = Scope.COMMONS
     max_requests: int = 16
     outstanding: int = 0
+    refusals: int = 0
     is_stopping: bool = False
 
     async def connect(self) -> socket.socket:
@@ -47,6 +48,9 @@ class Running:
             end.close()
             raise
         return end
+
+    def refused(self) -> None:
+        self.refusals += 1
 
     def count(self, change: int) -> None:
         self.outstanding += change

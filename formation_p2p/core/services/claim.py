@@ -36,6 +36,8 @@ MAX_CLAIM_BYTES: Final = 4096
 CLAIM_TTL_S: Final = 60
 # A slot beyond the replicas is for one that replaces another while both run.
 MAX_SLOT: Final = 2 * MAX_REPLICAS - 1
+# Twice what it takes: what waits beyond that would not be seen from fewer replicas either.
+MAX_BUSY_PERCENT: Final = 200
 # Who watches a claim. All three die with the holder in one of 8,000 cases where 5 % die at once.
 MAX_GUARDIANS: Final = 3
 
@@ -63,8 +65,10 @@ class Claim:
     holder. Of two claims of one author for one service the one with the higher `sequence` counts.
 
     `guardians` watch the holder, nearest to the slot's key first. `outstanding` requests are served
-    now, of `capacity`. The worker has `services_held` replicas, this one included. `grant` shows
-    that it may work in this network. Raises InvalidInput.
+    now, of `capacity`; of late `busy_percent` of it was used, more than 100 where requests waited.
+    By the load of all replicas there are to be `wanted`; 0 leaves that to the spec. The worker has
+    `services_held` replicas, this one included. `grant` shows that it may work in this network.
+    Raises InvalidInput.
     """
 
     service: str
@@ -83,6 +87,8 @@ class Claim:
     outstanding: int = 0
     capacity: int = 0
     services_held: int = 1
+    busy_percent: int = 0
+    wanted: int = 0
     grant: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +101,8 @@ class Claim:
         check_amount("outstanding", self.outstanding, 0, MAX_INT)
         check_amount("capacity", self.capacity, 0, MAX_REQUESTS)
         check_amount("services_held", self.services_held, 0, MAX_INT)
+        check_amount("busy_percent", self.busy_percent, 0, MAX_BUSY_PERCENT)
+        check_amount("wanted", self.wanted, 0, MAX_REPLICAS)
         if len(self.addresses) > MAX_ADDRESSES:
             raise InvalidInput("address", f"there are more than {MAX_ADDRESSES}; leave some out")
         if len(self.guardians) > MAX_GUARDIANS:
@@ -192,14 +200,17 @@ def _pack(claim: Claim) -> list[object]:
         claim.outstanding,
         claim.capacity,
         claim.services_held,
+        claim.busy_percent,
+        claim.wanted,
         claim.grant,
     ]
 
 
 def _unpack(value: object, signer: PeerId) -> Claim:
-    row = resources.take_row(value, 17, "claim", "is not a list of seventeen fields")
+    row = resources.take_row(value, 19, "claim", "is not a list of nineteen fields")
     author, service, digest, version, slot, epoch, state, sequence, issued, *others = row
-    expires, worker_type, reached_at, guardians, outstanding, capacity, held, grant = others
+    expires, worker_type, reached_at, guardians, outstanding, capacity, *more = others
+    held, busy, wanted, grant = more
     if resources.take_peer_id(author, "author") != signer:
         raise ForgedRecord(f"a claim of another peer, signed by {signer}")
     return resources.checked(
@@ -226,6 +237,8 @@ def _unpack(value: object, signer: PeerId) -> Claim:
         outstanding=outstanding,
         capacity=capacity,
         services_held=held,
+        busy_percent=busy,
+        wanted=wanted,
         grant=codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
     )
 

@@ -52,7 +52,8 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReported(ServiceRequest):
-    """Of the replica that a StartReplica of this slot and epoch began. `why` is for people."""
+    """Of the replica that a StartReplica of this slot and epoch began. `why` is for people. On the
+    average since the last report `busy` requests were under way, or refused and waiting."""
 
     service: str
     slot: int
@@ -60,6 +61,7 @@ class ReplicaReported(ServiceRequest):
     state: ReplicaState
     outstanding: int = 0
     why: str = ""
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class ServiceStep(StrEnum):
     STARTED = "started"
     READY = "ready"
     UNREADY = "unready"
+    SCALED = "scaled"
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"

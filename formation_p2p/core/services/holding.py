@@ -31,6 +31,7 @@ from formation_p2p.core.services.events import (
     StopReplica,
 )
 from formation_p2p.core.services.means import Machine, Means
+from formation_p2p.core.services.scaling import Load, is_elastic, own_word
 from formation_p2p.core.services.serving import needs_of
 from formation_p2p.core.services.signed_spec import SignedSpec
 
@@ -70,6 +71,8 @@ class Replica:
     state: Own = Own.CLAIMED
     sequence: int = 0
     outstanding: int = 0
+    load: Load = field(default_factory=Load)
+    wanted: int = 0
     guardians: tuple[Contact, ...] = ()
     due_s: float = float("inf")
     look_s: float = float("inf")
@@ -127,6 +130,7 @@ class Holding:
         if machine is None or not machine.set_aside(name, signed.spec.needs, now):
             return False
         replica = self._replicas[name] = Replica(machine, signed, slot, epoch)
+        replica.wanted = own_word(signed.spec, self._means.wanted(signed, now))
         self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
         return True
 
@@ -175,6 +179,8 @@ class Holding:
         if replica is None or (replica.slot, replica.epoch) != (event.slot, event.epoch):
             return  # of one before
         replica.outstanding = event.outstanding
+        replica.load.told(event.busy, event.outstanding, now.mono_s)
+        self._weigh(replica, now)
         match event.state:
             case ReplicaState.STARTING:
                 pass
@@ -205,6 +211,23 @@ class Holding:
         replica = self._replicas.get(claim.service)
         if replica is not None and replica.slot == claim.slot and replica.state is Own.READY:
             replica.due_s = now.mono_s
+
+    def wants(self, replica: Replica, count: int, why: str, now: Moment) -> None:
+        """By the load so many replicas of its service are to be there: tell the others."""
+        replica.wanted = own_word(replica.signed.spec, count)
+        self._emit(replica, ServiceStep.SCALED, why, now)
+        self._publish(replica, now)
+
+    def _weigh(self, replica: Replica, now: Moment) -> None:
+        """Where its load differs much from what its claim says, the others hear of it soon."""
+        spec, claim = replica.signed.spec, replica.claim
+        if claim is None or not is_elastic(spec):
+            return
+        ours = self._means.parameters
+        differs = abs(replica.load.busy_percent(spec, now.mono_s) - claim.claim.busy_percent)
+        if differs >= ours.load_step_percent:
+            said_s = replica.due_s - ours.republish_s
+            replica.due_s = min(replica.due_s, max(said_s + ours.load_s, now.mono_s))
 
     def tick(self, now: Moment) -> list[Replica]:
         """Returns the replicas whose service is to be looked at."""
@@ -280,6 +303,8 @@ class Holding:
             outstanding=replica.outstanding,
             capacity=spec.max_requests,
             services_held=len(self._replicas),
+            busy_percent=replica.load.busy_percent(spec, now.mono_s),
+            wanted=replica.wanted,
             grant=means.grant(),
         )
         return seal_claim(means.identity, claim)

@@ -5,7 +5,6 @@ Nothing that runs is stopped before another serves, but for what runs twice in o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from formation_p2p.core.dht.operations import Asked
@@ -18,17 +17,11 @@ from formation_p2p.core.services.signed_spec import SignedSpec
 
 
 class Keeping:
-    """`wanted` says how many replicas a service is to have."""
+    """Call `judge` after each look."""
 
-    def __init__(
-        self,
-        means: Means,
-        holding: Holding,
-        wanted: Callable[[SignedSpec, Moment], int],
-    ) -> None:
+    def __init__(self, means: Means, holding: Holding) -> None:
         self._means = means
         self._holding = holding
-        self._wanted = wanted
 
     def judge(self, service: str, now: Moment) -> None:
         """After a look at what others claim of a service of ours."""
@@ -98,7 +91,7 @@ class Keeping:
         """Of more than are wanted, for a while, the oldest version goes, then who has the most."""
         live = self._means.sight(replica.service).live(now.unix_s)
         ready = [claim for claim in live.values() if claim.state is ClaimState.READY]
-        if len(ready) <= self._wanted(signed, now) or replica.state is not Own.READY:
+        if len(ready) <= self._means.wanted(signed, now) or replica.state is not Own.READY:
             replica.surplus_since_s = None
             return
         if replica.surplus_since_s is None:

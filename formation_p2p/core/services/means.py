@@ -27,6 +27,7 @@ from formation_p2p.core.services.holders import Holders
 from formation_p2p.core.services.inquiries import Inquiries
 from formation_p2p.core.services.names import asking, claims_name
 from formation_p2p.core.services.parameters import ServiceParameters
+from formation_p2p.core.services.scaling import wanted
 from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.signed_spec import SignedSpec
@@ -94,6 +95,11 @@ class Means:
 
     def sight(self, service: str) -> Sight:
         return self.sights.setdefault(service, Sight())
+
+    def wanted(self, signed: SignedSpec, now: Moment) -> int:
+        """How many replicas there are to be, by what their holders say of the load."""
+        live = self.sight(signed.spec.name).live(now.unix_s)
+        return wanted(signed.spec, live.values())
 
     def name(self, service: str) -> bytes:
         return claims_name(self.network_id, service)

@@ -61,6 +61,11 @@ class ServiceParameters:
     # A service whose replica failed here is left to others for so long.
     avoid_s: float = 300.0
 
+    # A claim says how busy its replica is. Where that has changed by so much, it is published again
+    # before its time, but not within so long.
+    load_step_percent: int = 20
+    load_s: float = 10.0
+
     # More replicas than wanted, or a worker with several while another has none, must last so long
     # before anything is moved.
     surplus_s: float = 60.0

@@ -15,6 +15,7 @@ from formation_p2p.core.identity import Identity, key_of_peer
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services import events
+from formation_p2p.core.services.autoscaling import Autoscaling
 from formation_p2p.core.services.catalog_reader import CatalogReader
 from formation_p2p.core.services.claim import Claim, SignedClaim
 from formation_p2p.core.services.filler import Filler
@@ -47,7 +48,8 @@ class Services:
         self._serve: events.ServeServices | None = None
         self._leaving = False
         self.holding = Holding(means, self._gone)
-        self._keeping = Keeping(means, self.holding, _target)
+        self._keeping = Keeping(means, self.holding)
+        self._autoscaling = Autoscaling(means, self.holding)
         self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
         self._guards = Guards(means, self._filler.suspect)
@@ -191,11 +193,11 @@ class Services:
     def _wanted(self, signed: SignedSpec, now: Moment) -> int:
         """How many replicas are to run. One more where a worker without any would take it from one
         that has several, for a while."""
-        target = signed.spec.replicas.target
+        wanted = self._means.wanted(signed, now)
         since_s = self._crowded_since.get(signed.spec.name)
         if since_s is None or now.mono_s - since_s < self._means.parameters.surplus_s:
-            return target
-        return target + 1 if signed.spec.pinned is None else target
+            return wanted
+        return wanted + 1 if signed.spec.pinned is None else wanted
 
     def _learnt(self, now: Moment) -> None:
         """The catalog has changed, or what this worker runs."""
@@ -244,6 +246,15 @@ class Services:
             self._guards.noticed(claim, now)
             if claim.is_live:
                 self.holding.disputed(claim, now)
+                self._lacks(claim, now)
+
+    def _lacks(self, claim: Claim, now: Moment) -> None:
+        """A holder wants more replicas than there are: do not wait for the next look."""
+        signed = self._means.spec(claim.service)
+        if signed is not None and claim.wanted and self._may_run(signed):
+            live = self._means.sight(claim.service).live(now.unix_s)
+            if len(live) < self._means.wanted(signed, now):
+                self._watcher.soon(claim.service, now, self._means.rng.random())
 
     def _look(self, replica: Replica, now: Moment) -> None:
         self._watcher.look(replica.service, now, "look")
@@ -255,6 +266,7 @@ class Services:
         if service in self.holding:  # also one whose spec has expired: it ends
             self._crowded_since.pop(service, None)
             self._keeping.judge(service, now)
+            self._autoscaling.judge(service, now)
         elif signed is not None:
             self._see_crowded(signed, now)
             self._filler.consider(service, now)
@@ -269,7 +281,7 @@ class Services:
         idle = not len(self.holding) and not len(self._filler) and self._may_run(signed)
         share = self._means.share(signed.spec.worker_type)
         crowded = any(claim.services_held > share for claim in live.values())
-        if idle and crowded and len(live) <= signed.spec.replicas.target:
+        if idle and crowded and len(live) <= self._means.wanted(signed, now):
             self._crowded_since.setdefault(name, now.mono_s)
         else:
             self._crowded_since.pop(name, None)
@@ -321,10 +333,6 @@ class Services:
         few = far[:COUNTED]
         count = len(far) if found.complete else density(len(few), few[-1])
         self._means.counts[kind] = count
-
-
-def _target(signed: SignedSpec, now: Moment) -> int:
-    return signed.spec.replicas.target
 
 
 def _ignored(ended: Asked, now: Moment) -> None:

@@ -77,7 +77,7 @@ class Replicas:
     """How many there are to be: `target` at first, and by load from `minimum` to `maximum`.
     Raises InvalidInput."""
 
-    minimum: int = 1
+    minimum: int = 2
     target: int = 2
     maximum: int = 3
 

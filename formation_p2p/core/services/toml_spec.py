@@ -209,7 +209,8 @@ def _check(value: object) -> Check:
 def _replicas(value: object) -> Replicas:
     given = _table("replicas", value)
     _refuse_unknown(given, ("min", "target", "max"))
-    least = given.get("min", SOME.minimum)
+    few = [each for each in given.values() if type(each) is int]
+    least = given.get("min", min((SOME.minimum, *few)))
     target = given.get("target", max(least, SOME.target) if type(least) is int else least)
     most = given.get("max", max(target, SOME.maximum) if type(target) is int else target)
     return Replicas(least, target, most)

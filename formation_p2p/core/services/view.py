@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from formation_p2p.core.services.catalog import Gap, gaps
 from formation_p2p.core.services.claim import Claim, ClaimState
 from formation_p2p.core.services.events import ServicesRead
+from formation_p2p.core.services.scaling import wanted
 from formation_p2p.core.services.spec import ServiceSpec
 
 
@@ -27,6 +28,11 @@ class ServicesView:
     def of(self, service: str) -> tuple[Claim, ...]:
         """The replicas of one."""
         return tuple(each for each in self.replicas if each.service == service)
+
+    def wanted(self, service: str) -> int:
+        """How many of it there are to be, by their load."""
+        live = [each for each in self.of(service) if each.is_live]
+        return sum(wanted(each, live) for each in self.catalog if each.name == service)
 
 
 def view_of(read: ServicesRead) -> ServicesView:

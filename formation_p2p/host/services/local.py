@@ -28,6 +28,9 @@ class Here(Protocol):
     def count(self, change: int, /) -> None:
         """So many streams more lead there."""
 
+    def refused(self) -> None:
+        """A stream was one more than it takes."""
+
 
 class LocalReplicas(Protocol):
     """Those of this node. For its thread."""

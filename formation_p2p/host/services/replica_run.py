@@ -7,7 +7,6 @@ log of its service.
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -97,6 +96,8 @@ class ReplicaRun:
         self.spec: ServiceSpec = start.signed.spec
         self.digest = start.signed.digest
         self.outstanding = 0
+        self._busy_s = 0.0  # of all requests together, since the last report
+        self._counted_s = trio.current_time()
         self.supervision = Supervision(self.spec, means.floor, trio.current_time())
         self._means = means
         self._log: LogFile = log_of(means.root, self.spec.name)
@@ -105,7 +106,7 @@ class ReplicaRun:
         self._news = trio.Event()
         self._told_outstanding = 0
         self._last_state = ReplicaState.STARTING
-        self._told_s = -math.inf
+        self._told_s = trio.current_time()
         self._nursery: trio.Nursery | None = None
 
     # -- as those who call it are led to it -------------------------------------------------------
@@ -130,9 +131,20 @@ class ReplicaRun:
 
     def count(self, change: int) -> None:
         """So many more requests are under way."""
+        self._count_busy()
         self.outstanding += change
         self._perform(self.supervision.has_outstanding(self.outstanding, trio.current_time()))
         self._news.set()
+
+    def refused(self) -> None:
+        """One came that is more than it takes. Its caller waits, and asks again about once a
+        second."""
+        self._busy_s += 1.0
+
+    def _count_busy(self) -> None:
+        now_s = trio.current_time()
+        self._busy_s += self.outstanding * (now_s - self._counted_s)
+        self._counted_s = now_s
 
     def stop(self, drain_s: float) -> None:
         self._perform(self.supervision.stop(drain_s, trio.current_time()))
@@ -167,7 +179,7 @@ class ReplicaRun:
 
     def _next_s(self) -> float:
         due_s = self.supervision.next_timeout_s
-        if self.outstanding != self._told_outstanding:
+        if self._has_news:
             due_s = min(due_s, self._told_s + REPORT_S)
         return due_s
 
@@ -194,17 +206,23 @@ class ReplicaRun:
             self._nursery.start_soon(function)  # type: ignore[arg-type]  # they are coroutines
 
     def _report(self, state: ReplicaState) -> None:
-        self._last_state, self._told_s = state, trio.current_time()
+        self._count_busy()
+        now_s = trio.current_time()
+        busy = self._busy_s / max(now_s - self._told_s, REPORT_S)
+        self._last_state, self._told_s, self._busy_s = state, now_s, 0.0
         self._told_outstanding = self.outstanding
         name, start, why = self.spec.name, self.start, self.supervision.why
         self._means.report(
-            ReplicaReported(name, start.slot, start.epoch, state, self.outstanding, why)
+            ReplicaReported(name, start.slot, start.epoch, state, self.outstanding, why, busy)
         )
 
     def _tell_outstanding(self) -> None:
-        is_due = trio.current_time() >= self._told_s + REPORT_S
-        if is_due and self.outstanding != self._told_outstanding:
+        if self._has_news and trio.current_time() >= self._told_s + REPORT_S:
             self._report(self._last_state)
+
+    @property
+    def _has_news(self) -> bool:
+        return self.outstanding != self._told_outstanding or self._busy_s > 0
 
     # -- its program ------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class ServiceServer:
         if here.is_stopping:
             return ServiceRefused(ServiceRefusal.DRAINING, "it is about to stop")
         if here.outstanding >= here.max_requests:
+            here.refused()
             why = f"it has {here.max_requests} streams, as many as it takes"
             return ServiceRefused(ServiceRefusal.BUSY, why)
         if self._streams[peer.peer_id] >= MAX_PEER_STREAMS:
