@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.services.claim import Claim
-from formation_p2p.core.services.events import ReplicaReported, ReplicaState, ServiceStep
+from formation_p2p.core.services.events import (
+    ReadServices,
+    ReplicaReported,
+    ReplicaState,
+    ServicesRead,
+    ServiceStep,
+)
 from formation_p2p.core.services.scaling import DOWN_S, UP_S, Load, Scaler, wanted
 from formation_p2p.core.services.spec import Replicas, ServiceSpec
+from formation_p2p.core.services.view import view_of
 from formation_p2p.sim.node import SimNode
 from tests.support.services_world import ECHO, Hamlet, claim_of, person
 
@@ -120,11 +127,12 @@ def busy(hamlet: Hamlet, node: SimNode, requests: int, before: int = 0) -> None:
 
 
 def wanted_at(hamlet: Hamlet, node: SimNode) -> int:
-    assert isinstance(node.peer, Peer)
-    services = node.peer.services
-    signed = services._means.spec("echo")
-    assert signed is not None
-    return services._means.wanted(signed, hamlet.world.moment(node))
+    node.services_read.clear()
+    hamlet.world.deliver(node, ReadServices(1))
+    hamlet.world.elapse(5)
+    [told] = node.services_read
+    assert isinstance(told, ServicesRead)
+    return view_of(told).wanted("echo")
 
 
 def test_a_service_grows_with_its_load_and_shrinks_slowly() -> None:
@@ -192,12 +200,12 @@ def test_a_replica_that_goes_while_the_others_are_asked_wants_nothing() -> None:
     hamlet.world.vanish(one)
     busy(hamlet, other, 16)
     assert isinstance(other.peer, Peer)
-    scaling = other.peer.services._autoscaling
+    scaling = other.peer.services.autoscaling
     for _ in range(600):
         hamlet.world.elapse(0.1)
-        if scaling._asking:
+        if scaling.asking:
             break
-    assert scaling._asking
+    assert scaling.asking
     epoch, slot = other.replicas.running["echo"]
     unready = ReplicaReported("echo", slot, epoch, ReplicaState.UNREADY, 16)
     hamlet.world.deliver(other, unready)

@@ -28,14 +28,14 @@ class Autoscaling:
         self._holding = holding
         # Of each replica, with what it was made for: as many as there are replicas here.
         self._scalers: dict[str, tuple[Replica, SignedSpec, Scaler]] = {}
-        self._asking: set[str] = set()
+        self.asking: set[str] = set()
 
     def judge(self, service: str, now: Moment) -> None:
         replica, signed = self._holding.get(service), self._means.spec(service)
         if replica is None or signed is None or replica.state is not Own.READY:
             self._scalers.pop(service, None)
             return
-        if service in self._asking or not is_elastic(signed.spec):
+        if service in self.asking or not is_elastic(signed.spec):
             return
         ready = self._ready(service, now)
         size, decided = self._decided(replica, signed, ready, now)
@@ -75,13 +75,13 @@ class Autoscaling:
         means, service = self._means, replica.service
         request = asking(means.name(service), means.parameters.max_claims)
         asked = [(Contact(claim.peer_id, claim.addresses), request) for claim in others]
-        self._asking.add(service)
+        self.asking.add(service)
         then = partial(self._confirmed, replica, signed)
         means.inquiries.ask(asked, now, "scale", then, len(asked))
 
     def _confirmed(self, replica: Replica, signed: SignedSpec, ended: Asked, now: Moment) -> None:
         service = replica.service
-        self._asking.discard(service)
+        self.asking.discard(service)
         self._means.take(service, ended.answers, now)
         if self._holding.get(service) is not replica or replica.state is not Own.READY:
             return

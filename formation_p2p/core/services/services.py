@@ -49,7 +49,7 @@ class Services:
         self._leaving = False
         self.holding = Holding(means, self._gone)
         self._keeping = Keeping(means, self.holding)
-        self._autoscaling = Autoscaling(means, self.holding)
+        self.autoscaling = Autoscaling(means, self.holding)
         self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
         self._guards = Guards(means, self._filler.suspect)
@@ -266,7 +266,7 @@ class Services:
         if service in self.holding:  # also one whose spec has expired: it ends
             self._crowded_since.pop(service, None)
             self._keeping.judge(service, now)
-            self._autoscaling.judge(service, now)
+            self.autoscaling.judge(service, now)
         elif signed is not None:
             self._see_crowded(signed, now)
             self._filler.consider(service, now)
