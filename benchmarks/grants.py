@@ -25,7 +25,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.statements import Block
 from formation_p2p.core.workload.scope import Place

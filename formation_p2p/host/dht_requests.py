@@ -36,7 +36,7 @@ class DhtRequests:
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         """See Handlers."""
         try:
-            message = codec.parse_request(frame, sender.peer_id)
+            message, charter = codec.parse_asked(frame, sender.peer_id)
         except ProtocolViolation as violation:
             answer(violation)
             self._stack.offended(sender.peer_id, str(violation))
@@ -46,15 +46,15 @@ class DhtRequests:
             return
         request_id = next(self._ids)
         self._answers[request_id] = answer
-        self._feed(rpc.RequestReceived(request_id, sender, message))
+        self._feed(rpc.RequestReceived(request_id, sender, message, charter))
 
     def perform(self, effect: rpc.SendRequest | rpc.SendResponse | rpc.ProbeReachability) -> None:
         match effect:
             case rpc.SendRequest():
                 self._do(self._ask, effect)
-            case rpc.SendResponse(request_id, message):
+            case rpc.SendResponse(request_id, message, charter):
                 answer = self._answers.pop(request_id)
-                answer(None if message is None else codec.encode(message))
+                answer(None if message is None else codec.encode(message, charter))
             case rpc.ProbeReachability():
                 self._do(self._dial_back, effect)
             case _:
@@ -66,12 +66,12 @@ class DhtRequests:
         try:
             raw = await self._stack.ask(
                 ask.to,
-                codec.encode(message),
+                codec.encode(message, ask.charter),
                 timeout_s=ask.timeout_s,
                 expects_answer=expects_answer,
                 dials_back=isinstance(message, kad.FindNode) and message.dial_back,
             )
-            reply = None if raw is None else codec.parse_reply(raw, message)
+            reply, charter = (None, 0) if raw is None else codec.parse_answer(raw, message)
         except ProtocolViolation as violation:
             self._stack.offended(ask.to.peer_id, str(violation))
             self._feed(rpc.RequestFailed(ask.request_id, str(violation)))
@@ -79,7 +79,8 @@ class DhtRequests:
             self._stack.swarm.doubt(ask.to.peer_id)
             self._feed(rpc.RequestFailed(ask.request_id, str(error)))
         else:
-            self._feed(rpc.ResponseReceived(ask.request_id, self._stack.contact(ask.to), reply))
+            contact = self._stack.contact(ask.to)
+            self._feed(rpc.ResponseReceived(ask.request_id, contact, reply, charter))
 
     async def _dial_back(self, effect: rpc.ProbeReachability) -> None:
         reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)

@@ -17,7 +17,7 @@ import trio
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.nat.reached import Reached, Way
 from formation_p2p.core.peer.effects import UserEffect
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.net.circuit_settings import CircuitSettings
 from formation_p2p.host.runtime_config import RuntimeConfig
@@ -145,7 +145,7 @@ class Runtime:
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
-        membership = Membership(config.network.root_public_key)
+        membership = Membership(config.network.root_public_key, config.charter)
         # After a crash, at the port that others know.
         stack = Stack(
             config.identity,
@@ -168,8 +168,10 @@ class Runtime:
         private = PrivateExchange(
             config.private, config.identity, remote, config.arrivals, local=config.shares_memory
         )
-        exchange = Exchange(config.blobs, stack, own, config.network, private=private)
-        shell = Shell(config, stack, exchange, self._notify)
+        exchange = Exchange(
+            config.blobs, stack, own, config.network, private=private, membership=membership
+        )
+        shell = Shell(config, stack, exchange, self._notify, membership)
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             shell.do(keep_outputs, stack, exchange, shell.peer.scheduler.jobs)

@@ -13,6 +13,7 @@ from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.core.trust.signed_charter import SignedCharter
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
@@ -51,6 +52,9 @@ class RuntimeConfig:
     members: SeenMembers | None = None
     # Puts a renewed grant where it is found after a restart too.
     keep_grant: Callable[[Network], Awaitable[None]] | None = None
+    # The charter that the home has, and what keeps a newer one there.
+    charter: SignedCharter | None = None
+    keep_charter: Callable[[bytes], Awaitable[None]] | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     # Importing takes half a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

@@ -32,6 +32,7 @@ from formation_p2p.core.negotiation.session import (
     Send,
 )
 from formation_p2p.core.peer import events
+from formation_p2p.core.peer.charter_news import CharterAdopted, CharterSpread
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
@@ -52,6 +53,7 @@ from formation_p2p.core.services.events import (
     StopReplica,
 )
 from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
@@ -111,6 +113,7 @@ class Shell:
         stack: Stack,
         exchange: Exchange,
         notify: Callable[[Sequence[UserEffect]], None],
+        membership: Membership | None = None,
     ) -> None:
         self.peer = Peer(
             config.identity,
@@ -119,6 +122,7 @@ class Shell:
             config.reputation,
             config.parameters,
             config.name,
+            membership,
         )
         self._config = config
         self._stack = stack
@@ -144,6 +148,7 @@ class Shell:
         own = config.identity.peer_id, config.network, self.service_reads
         self.services = ServiceRouting(stack, exchange, *own, self.do)
         self.replicas: Replicas | None = None
+        self.charter_told: Callable[[CharterSpread], None] = lambda spread: None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -402,6 +407,12 @@ class Shell:
             case KeepGrant(network):
                 if self._config.keep_grant is not None:
                     self.do(self._config.keep_grant, network)
+            case CharterAdopted(charter, raw):
+                log.info("the charter of this network is version %d now", charter.version)
+                if self._config.keep_charter is not None:
+                    self.do(self._config.keep_charter, raw)
+            case CharterSpread():
+                self.charter_told(effect)
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
             case Left():

@@ -15,6 +15,7 @@ from formation_p2p.core.execution.effects import JoinGang
 from formation_p2p.core.gang.events import EndGang, FormGang, GangEvent
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.peer.charter_news import CharterEffect
 from formation_p2p.core.peer.effects import Explained, MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.events import CancelJob, Explain, Leave, PeerEvent, Submit
 from formation_p2p.core.placement.task_options import SchedulingKey
@@ -113,7 +114,7 @@ class SimNode:
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
-    told: list[GrantEffect | RenewalFailed] = field(default_factory=list)
+    told: list[GrantEffect | RenewalFailed | CharterEffect] = field(default_factory=list)
     gangs: dict[str, JoinGang] = field(default_factory=dict)
     services_read: list[ServiceAnswer] = field(default_factory=list)
     service_events: list[tuple[float, ServiceEvent]] = field(default_factory=list)

@@ -38,6 +38,7 @@ from formation_p2p.core.execution.effects import (
 from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
+from formation_p2p.core.peer.charter_news import CharterAdopted, CharterSpread
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
@@ -101,8 +102,8 @@ class Performer:
         match effect:
             case rpc.SendRequest():
                 self.requests.send(node, effect)
-            case rpc.SendResponse(request_id, message):
-                self.requests.respond(node, request_id, message)
+            case rpc.SendResponse(request_id, message, charter):
+                self.requests.respond(node, request_id, message, charter)
             case rpc.ProbeReachability():
                 self._dial_back(node, effect)
             case rpc.Advertise(reach):
@@ -157,7 +158,7 @@ class Performer:
                 node.told.append(effect)
             case KeepGrant(network):
                 world.deliver(node, Renewed(network))
-            case RenewalFailed():
+            case RenewalFailed() | CharterAdopted() | CharterSpread():
                 node.told.append(effect)
             case Explained():
                 node.explained.append(effect)
@@ -301,7 +302,7 @@ class Requests:
                 world.wake(other)  # its connections as of now count
             request = ask.message
             if not world.lean:
-                request = codec.parse_request(codec.encode(request))
+                request = codec.parse_request(codec.encode(request, ask.charter))
             if world.connections is None:
                 node.asked.add(other.name)
             world.note(node, other, request)
@@ -319,9 +320,13 @@ class Requests:
         self._count += 1
         asked_id = self._count
         self._open[asked_id] = asking
-        world.deliver(other, rpc.RequestReceived(asked_id, asking.node.seen, request))
+        world.deliver(
+            other, rpc.RequestReceived(asked_id, asking.node.seen, request, asking.ask.charter)
+        )
 
-    def respond(self, node: SimNode, asked_id: int, message: kad.Message | None) -> None:
+    def respond(
+        self, node: SimNode, asked_id: int, message: kad.Message | None, charter: int
+    ) -> None:
         world = self._world
         asking = self._open.pop(asked_id)
         asker, request = asking.node, asking.ask.message
@@ -331,7 +336,7 @@ class Requests:
                 self._fail(asking, asking.deadline_s, "no answer in time")
                 return
             if not world.lean:
-                reply = codec.parse_reply(codec.encode(message), request)
+                reply, charter = codec.parse_answer(codec.encode(message, charter), request)
         at_s = world.now_s + world.one_way_s(node, asker)  # on the connection that it came over
         if at_s > asking.deadline_s:
             self._fail(asking, asking.deadline_s, "no answer in time")
@@ -340,7 +345,7 @@ class Requests:
             world.messages[asking.ask.cause] += 1
             asker.messages[asking.ask.cause] += 1
             world.note(node, asker, reply)
-        answered = rpc.ResponseReceived(asking.ask.request_id, node.contact, reply)
+        answered = rpc.ResponseReceived(asking.ask.request_id, node.contact, reply, charter)
         world.at(at_s, world.deliver_to, asking.incarnation, asker, answered)
 
     def _is_over(self, node: SimNode, asker: SimNode) -> bool:

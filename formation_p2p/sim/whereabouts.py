@@ -19,7 +19,7 @@ from formation_p2p.core.nat.reservations import (
     ReserveAt,
 )
 from formation_p2p.core.peer.events import AddressesChanged
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

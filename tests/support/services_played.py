@@ -23,7 +23,7 @@ from formation_p2p.core.services.inquiries import Inquiries
 from formation_p2p.core.services.means import Means
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.shelf import Shelf
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from tests.support.dht_world import NETWORK, Alone, person
 from tests.support.services_world import NOW, ROOT, granted
 

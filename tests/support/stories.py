@@ -38,7 +38,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.sim.executor import Run, Running

@@ -9,7 +9,7 @@ from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import TooDear
 from formation_p2p.core.trust.admission import AdmissionController, Tolerated
 from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import Quota, Used, month_of
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import BOB, NEEDS, at, identity

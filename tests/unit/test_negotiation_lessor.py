@@ -43,7 +43,7 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, Used, month_of
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.outcome import Succeeded

@@ -28,7 +28,7 @@ from formation_p2p.core.resources.gpu import Gpu
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.grants import Rights, bind, issue
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import UNLIMITED, Quota
 from formation_p2p.core.units import GIB
 from tests.support.stories import BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, sent

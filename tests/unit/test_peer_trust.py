@@ -29,7 +29,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.attestation import open_attestation
 from formation_p2p.core.trust.experience import MEMORY, Experience
 from formation_p2p.core.trust.grants import Rights, bind, issue
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode

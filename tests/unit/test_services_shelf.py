@@ -24,7 +24,7 @@ from formation_p2p.core.services.shelf import HISTORY_S, MAX_CLAIMS, MAX_REPLY_B
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from tests.support import dht_world
 from tests.support.services_world import ECHO, NOW, ROOT, claim_of, granted, person, sealed
 

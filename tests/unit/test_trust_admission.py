@@ -22,7 +22,7 @@ from formation_p2p.core.trust.admission import (
 )
 from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue, read_grant
 from formation_p2p.core.trust.hours import Hours, parse_hours
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used, in_hours, month_of
 from formation_p2p.core.trust.statements import Block

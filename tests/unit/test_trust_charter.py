@@ -306,7 +306,7 @@ def test_too_large_a_charter_is_neither_made_nor_read() -> None:
     regions = tuple(
         Region(f"r{n}", frozenset(next(holders) for _ in range(noun.MAX_IN_REGION))) for n in (1, 2)
     )
-    with pytest.raises(InvalidInput, match=r"banned keys: the charter takes .* the most of them"):
+    with pytest.raises(InvalidInput, match=r"region: the charter takes .* the most of them"):
         draft(rules(banned_keys=frozenset(ids), regions=regions), ROOT_KEYS)
     with pytest.raises(OversizedRecord):
         read_charter(bytes(MAX_CHARTER_BYTES + 1))

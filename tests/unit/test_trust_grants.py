@@ -42,7 +42,7 @@ from formation_p2p.core.trust.grants import (
 )
 from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.quota import (
     MAX_LEASES,
     MAX_MILLI_HOURS,

@@ -13,7 +13,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.trust import grants
 from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from tests.support.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
 
 ROOT = identity("root")

@@ -23,6 +23,7 @@ from formation_p2p.core.records.addresses import (
     read_addresses,
     short_addresses,
 )
+from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.records.protobuf import read_protobuf
 
 _Type = kad_pb2.Message
@@ -37,9 +38,10 @@ _TYPES: Final[Mapping[type, kad_pb2.Message.MessageType]] = {
 }
 
 
-def encode(message: kad.Message) -> bytes:
-    """The protobuf of a message that this side made; nothing in it is checked."""
-    wire = kad_pb2.Message()
+def encode(message: kad.Message, charter: int = 0) -> bytes:
+    """The protobuf of a message that this side made; nothing in it is checked. It
+    carries the version of the sender's charter."""
+    wire = kad_pb2.Message(charter=charter)
     wire.type = _TYPES[type(message)]
     match message:
         case kad.Ping() | kad.Pong():
@@ -87,9 +89,19 @@ def encode(message: kad.Message) -> bytes:
 
 
 def parse_request(raw: bytes, sender: PeerId | None = None) -> kad.Request:
-    """Of several providers that ADD_PROVIDER names, the one that is its sender counts. Raises
-    ProtocolViolation for all but a request within the bounds."""
+    """As `parse_asked`, without the version."""
+    return parse_asked(raw, sender)[0]
+
+
+def parse_asked(raw: bytes, sender: PeerId | None = None) -> tuple[kad.Request, int]:
+    """A request, and the version of the sender's charter. Of several providers that ADD_PROVIDER
+    names, the one that is its sender counts. Raises ProtocolViolation for all but a request within
+    the bounds."""
     wire = read_protobuf(kad_pb2.Message, raw, "a DHT message")
+    return _read_request(wire, sender), min(wire.charter, MAX_INT)
+
+
+def _read_request(wire: kad_pb2.Message, sender: PeerId | None) -> kad.Request:
     if wire.type == _Type.PING:
         return kad.Ping()
     if not 0 < len(wire.key) <= kad.MAX_NAME_BYTES:
@@ -115,7 +127,7 @@ def parse_request(raw: bytes, sender: PeerId | None = None) -> kad.Request:
     if wire.type == _Type.GET_VALUE:
         return kad.GetValue(wire.key)
     if wire.type == _Type.PUT_VALUE:
-        value = _read_value(wire)
+        value = _read_value(wire, wire.key)
         if wire.record.key != wire.key:
             raise ProtocolViolation("PUT_VALUE has a record with another key than its own")
         return kad.PutValue(wire.key, value)
@@ -123,11 +135,20 @@ def parse_request(raw: bytes, sender: PeerId | None = None) -> kad.Request:
 
 
 def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
-    """The reply to `request`; None for a plain ADD_PROVIDER, which has none. Raises
-    ProtocolViolation for all else."""
+    """As `parse_answer`, without the version."""
+    return parse_answer(raw, request)[0]
+
+
+def parse_answer(raw: bytes, request: kad.Request) -> tuple[kad.Reply | None, int]:
+    """The reply to `request`, None for a plain ADD_PROVIDER, which has none; and the version of the
+    sender's charter. Raises ProtocolViolation for all else."""
     if isinstance(request, kad.AddProvider) and not request.acknowledged:
-        return None
+        return None, 0
     wire = read_protobuf(kad_pb2.Message, raw, "a DHT message")
+    return _read_reply(wire, request), min(wire.charter, MAX_INT)
+
+
+def _read_reply(wire: kad_pb2.Message, request: kad.Request) -> kad.Reply:
     expected = _TYPES[type(request)]
     if wire.type != expected:
         raise ProtocolViolation(f"a reply of type {wire.type} to a request of type {expected}")
@@ -146,10 +167,10 @@ def parse_reply(raw: bytes, request: kad.Request) -> kad.Reply | None:
                 raise ProtocolViolation(f"{len(wire.shards)} counts for {len(names)} names")
             return kad.Added(tuple(map(_read_count, wire.shards)), _read_closer(wire))
         case kad.GetValue():
-            value = _read_value(wire) if wire.HasField("record") else None
+            value = _read_value(wire, request.name) if wire.HasField("record") else None
             return kad.Value(value, _read_closer(wire), wire.record.key)
         case kad.PutValue():
-            return kad.Stored(request.name, _read_value(wire))
+            return kad.Stored(request.name, _read_value(wire, request.name))
         case _:
             assert_never(request)
 
@@ -177,8 +198,9 @@ def _read_query(wire: kad_pb2.Message) -> kad.ProviderQuery:
     return kad.ProviderQuery(target, query.requirements, limit)
 
 
-def _read_value(wire: kad_pb2.Message) -> bytes:
-    if len(wire.record.value) > kad.MAX_VALUE_BYTES:
+def _read_value(wire: kad_pb2.Message, name: bytes) -> bytes:
+    is_charter = name.startswith(kad.CHARTER_PREFIX)
+    if len(wire.record.value) > (kad.MAX_CHARTER_BYTES if is_charter else kad.MAX_VALUE_BYTES):
         raise ProtocolViolation(f"a value of {len(wire.record.value)} bytes")
     return wire.record.value
 

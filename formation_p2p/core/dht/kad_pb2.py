@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n formation_p2p/core/dht/kad.proto\x12\rformation.kad\":\n\x06Record\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x14\n\x0ctimeReceived\x18\x05 \x01(\t\"\xd5\x05\n\x07Message\x12\x30\n\x04type\x18\x01 \x01(\x0e\x32\".formation.kad.Message.MessageType\x12\x17\n\x0f\x63lusterLevelRaw\x18\n \x01(\x05\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12%\n\x06record\x18\x03 \x01(\x0b\x32\x15.formation.kad.Record\x12\x30\n\x0b\x63loserPeers\x18\x08 \x03(\x0b\x32\x1b.formation.kad.Message.Peer\x12\x32\n\rproviderPeers\x18\t \x03(\x0b\x32\x1b.formation.kad.Message.Peer\x12+\n\x05query\x18\x64 \x01(\x0b\x32\x1c.formation.kad.ProviderQuery\x12\x10\n\x08moreKeys\x18\x65 \x03(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x66 \x01(\x08\x12)\n\x06shards\x18g \x03(\x0b\x32\x19.formation.kad.ShardCount\x12\x10\n\x08\x64ialBack\x18h \x01(\x08\x12\x14\n\x07reached\x18i \x01(\x08H\x00\x88\x01\x01\x1am\n\x04Peer\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x61\x64\x64rs\x18\x02 \x03(\x0c\x12\x39\n\nconnection\x18\x03 \x01(\x0e\x32%.formation.kad.Message.ConnectionType\x12\x0f\n\x07profile\x18\x64 \x01(\x0c\"i\n\x0bMessageType\x12\r\n\tPUT_VALUE\x10\x00\x12\r\n\tGET_VALUE\x10\x01\x12\x10\n\x0c\x41\x44\x44_PROVIDER\x10\x02\x12\x11\n\rGET_PROVIDERS\x10\x03\x12\r\n\tFIND_NODE\x10\x04\x12\x08\n\x04PING\x10\x05\"W\n\x0e\x43onnectionType\x12\x11\n\rNOT_CONNECTED\x10\x00\x12\r\n\tCONNECTED\x10\x01\x12\x0f\n\x0b\x43\x41N_CONNECT\x10\x02\x12\x12\n\x0e\x43\x41NNOT_CONNECT\x10\x03\x42\n\n\x08_reached\"D\n\rProviderQuery\x12\x0e\n\x06target\x18\x01 \x01(\x0c\x12\x14\n\x0crequirements\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\r\"p\n\nShardCount\x12\x0f\n\x07members\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65\x65per\x18\x02 \x01(\r\x12\x11\n\tshallower\x18\x03 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07settled\x18\x05 \x01(\r\x12\x0e\n\x06\x62\x65yond\x18\x06 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n formation_p2p/core/dht/kad.proto\x12\rformation.kad\":\n\x06Record\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x14\n\x0ctimeReceived\x18\x05 \x01(\t\"\xe6\x05\n\x07Message\x12\x30\n\x04type\x18\x01 \x01(\x0e\x32\".formation.kad.Message.MessageType\x12\x17\n\x0f\x63lusterLevelRaw\x18\n \x01(\x05\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12%\n\x06record\x18\x03 \x01(\x0b\x32\x15.formation.kad.Record\x12\x30\n\x0b\x63loserPeers\x18\x08 \x03(\x0b\x32\x1b.formation.kad.Message.Peer\x12\x32\n\rproviderPeers\x18\t \x03(\x0b\x32\x1b.formation.kad.Message.Peer\x12+\n\x05query\x18\x64 \x01(\x0b\x32\x1c.formation.kad.ProviderQuery\x12\x10\n\x08moreKeys\x18\x65 \x03(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x66 \x01(\x08\x12)\n\x06shards\x18g \x03(\x0b\x32\x19.formation.kad.ShardCount\x12\x10\n\x08\x64ialBack\x18h \x01(\x08\x12\x14\n\x07reached\x18i \x01(\x08H\x00\x88\x01\x01\x12\x0f\n\x07\x63harter\x18j \x01(\x04\x1am\n\x04Peer\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\r\n\x05\x61\x64\x64rs\x18\x02 \x03(\x0c\x12\x39\n\nconnection\x18\x03 \x01(\x0e\x32%.formation.kad.Message.ConnectionType\x12\x0f\n\x07profile\x18\x64 \x01(\x0c\"i\n\x0bMessageType\x12\r\n\tPUT_VALUE\x10\x00\x12\r\n\tGET_VALUE\x10\x01\x12\x10\n\x0c\x41\x44\x44_PROVIDER\x10\x02\x12\x11\n\rGET_PROVIDERS\x10\x03\x12\r\n\tFIND_NODE\x10\x04\x12\x08\n\x04PING\x10\x05\"W\n\x0e\x43onnectionType\x12\x11\n\rNOT_CONNECTED\x10\x00\x12\r\n\tCONNECTED\x10\x01\x12\x0f\n\x0b\x43\x41N_CONNECT\x10\x02\x12\x12\n\x0e\x43\x41NNOT_CONNECT\x10\x03\x42\n\n\x08_reached\"D\n\rProviderQuery\x12\x0e\n\x06target\x18\x01 \x01(\x0c\x12\x14\n\x0crequirements\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\r\"p\n\nShardCount\x12\x0f\n\x07members\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65\x65per\x18\x02 \x01(\r\x12\x11\n\tshallower\x18\x03 \x01(\r\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07settled\x18\x05 \x01(\r\x12\x0e\n\x06\x62\x65yond\x18\x06 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORD']._serialized_start=51
   _globals['_RECORD']._serialized_end=109
   _globals['_MESSAGE']._serialized_start=112
-  _globals['_MESSAGE']._serialized_end=837
-  _globals['_MESSAGE_PEER']._serialized_start=520
-  _globals['_MESSAGE_PEER']._serialized_end=629
-  _globals['_MESSAGE_MESSAGETYPE']._serialized_start=631
-  _globals['_MESSAGE_MESSAGETYPE']._serialized_end=736
-  _globals['_MESSAGE_CONNECTIONTYPE']._serialized_start=738
-  _globals['_MESSAGE_CONNECTIONTYPE']._serialized_end=825
-  _globals['_PROVIDERQUERY']._serialized_start=839
-  _globals['_PROVIDERQUERY']._serialized_end=907
-  _globals['_SHARDCOUNT']._serialized_start=909
-  _globals['_SHARDCOUNT']._serialized_end=1021
+  _globals['_MESSAGE']._serialized_end=854
+  _globals['_MESSAGE_PEER']._serialized_start=537
+  _globals['_MESSAGE_PEER']._serialized_end=646
+  _globals['_MESSAGE_MESSAGETYPE']._serialized_start=648
+  _globals['_MESSAGE_MESSAGETYPE']._serialized_end=753
+  _globals['_MESSAGE_CONNECTIONTYPE']._serialized_start=755
+  _globals['_MESSAGE_CONNECTIONTYPE']._serialized_end=842
+  _globals['_PROVIDERQUERY']._serialized_start=856
+  _globals['_PROVIDERQUERY']._serialized_end=924
+  _globals['_SHARDCOUNT']._serialized_start=926
+  _globals['_SHARDCOUNT']._serialized_end=1038
 # @@protoc_insertion_point(module_scope)

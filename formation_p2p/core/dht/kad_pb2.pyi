@@ -17,7 +17,7 @@ class Record(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., timeReceived: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("type", "clusterLevelRaw", "key", "record", "closerPeers", "providerPeers", "query", "moreKeys", "acknowledged", "shards", "dialBack", "reached")
+    __slots__ = ("type", "clusterLevelRaw", "key", "record", "closerPeers", "providerPeers", "query", "moreKeys", "acknowledged", "shards", "dialBack", "reached", "charter")
     class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PUT_VALUE: _ClassVar[Message.MessageType]
@@ -65,6 +65,7 @@ class Message(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     DIALBACK_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
+    CHARTER_FIELD_NUMBER: _ClassVar[int]
     type: Message.MessageType
     clusterLevelRaw: int
     key: bytes
@@ -77,7 +78,8 @@ class Message(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ShardCount]
     dialBack: bool
     reached: bool
-    def __init__(self, type: _Optional[_Union[Message.MessageType, str]] = ..., clusterLevelRaw: _Optional[int] = ..., key: _Optional[bytes] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., closerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., providerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., query: _Optional[_Union[ProviderQuery, _Mapping]] = ..., moreKeys: _Optional[_Iterable[bytes]] = ..., acknowledged: bool = ..., shards: _Optional[_Iterable[_Union[ShardCount, _Mapping]]] = ..., dialBack: bool = ..., reached: bool = ...) -> None: ...
+    charter: int
+    def __init__(self, type: _Optional[_Union[Message.MessageType, str]] = ..., clusterLevelRaw: _Optional[int] = ..., key: _Optional[bytes] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., closerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., providerPeers: _Optional[_Iterable[_Union[Message.Peer, _Mapping]]] = ..., query: _Optional[_Union[ProviderQuery, _Mapping]] = ..., moreKeys: _Optional[_Iterable[bytes]] = ..., acknowledged: bool = ..., shards: _Optional[_Iterable[_Union[ShardCount, _Mapping]]] = ..., dialBack: bool = ..., reached: bool = ..., charter: _Optional[int] = ...) -> None: ...
 
 class ProviderQuery(_message.Message):
     __slots__ = ("target", "requirements", "limit")

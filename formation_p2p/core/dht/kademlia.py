@@ -7,7 +7,7 @@ Sources are named where each part is: `routing.py`, `lookup.py`, `store.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Generic, assert_never
 
 from formation_p2p.core.dht import messages as kad
@@ -63,6 +63,8 @@ class Kademlia(Generic[R]):
         self._request_count = 0
         self._sweep_at = float("inf")
         self._effects: list[rpc.DhtEffect] = []
+        # The version of the charter that this node goes by, which all that it says carries.
+        self.charter: Callable[[], int] = lambda: 0
 
     def moved(self, addresses: tuple[str, ...], now: Moment) -> None:
         """The addresses at which others dial us: to call before joining, and when they change. A
@@ -181,13 +183,14 @@ class Kademlia(Generic[R]):
                 self._meet(sender)
             case rpc.RequestReceived(request_id, sender, message):
                 reply = self._reply(sender, message, now)
-                emit(rpc.SendResponse(request_id, reply, cause=f"asked by {sender.peer_id}"))
+                cause = f"asked by {sender.peer_id}"
+                emit(rpc.SendResponse(request_id, reply, self.charter(), cause=cause))
                 self._meet(sender)
             case rpc.ReachabilityProbed(request_id, reached):
                 self._probe_limits.ended()
                 sender, asked = self._dialling_back.pop(request_id)
                 nodes = kad.Nodes(self._named(asked, sender), reached)
-                emit(rpc.SendResponse(request_id, nodes, cause="dialled back"))
+                emit(rpc.SendResponse(request_id, nodes, self.charter(), cause="dialled back"))
             case rpc.InboundConnection(peer_id, host):
                 self._reachability.dialled_by(peer_id, host)
             case rpc.PeerIdentified(peer):
@@ -280,7 +283,8 @@ class Kademlia(Generic[R]):
         number, timeout_s = self._request_count, self.parameters.request_timeout_s + extra_s
         dials_back = isinstance(request, kad.FindNode) and request.dial_back
         self._in_flight[number] = (to, operation, dials_back)
-        self._effects.append(rpc.SendRequest(number, to, request, timeout_s, cause=cause))
+        charter = self.charter()
+        self._effects.append(rpc.SendRequest(number, to, request, timeout_s, charter, cause=cause))
         return number
 
     def _settle(self, number: int, answered: bool, reply: kad.Reply | None, now: Moment) -> None:

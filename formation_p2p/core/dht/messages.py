@@ -28,6 +28,10 @@ MAX_RECORDS: Final = 256
 MAX_NAMES: Final = 64
 # A peer id is a multihash; those in use have 34 and 38 bytes.
 MAX_ID_BYTES: Final = 64
+# A network's charter (core/trust/signed_charter.py): the one value that may be longer. A request is
+# a frame of up to 16 KiB.
+MAX_CHARTER_BYTES: Final = 15 * 1024
+CHARTER_PREFIX: Final = b"/formation/charter/"
 # A signed profile's bound (core/records/profile.py); and that of requirements in CBOR, with a mark
 # before them (core/discovery/finder.py).
 MAX_VALUE_BYTES: Final = 4096

@@ -207,7 +207,7 @@ class Operations(Generic[R]):
 
     def ask(
         self,
-        requests: Iterable[tuple[Contact, kad.GetProviders | kad.PutValue]],
+        requests: Iterable[tuple[Contact, kad.GetProviders | kad.GetValue | kad.PutValue]],
         now: Moment,
         cause: str,
         enough: int,
@@ -225,8 +225,12 @@ class Operations(Generic[R]):
             self._finish(inquiry)
         return inquiry.operation
 
-    def _own_reply(self, request: kad.GetProviders | kad.PutValue, now: Moment) -> kad.Reply:
+    def _own_reply(
+        self, request: kad.GetProviders | kad.GetValue | kad.PutValue, now: Moment
+    ) -> kad.Reply:
         match request:
+            case kad.GetValue(name):
+                return kad.Value(self._records.value(name, now), (), name)
             case kad.GetProviders():
                 return self._records.providers(request, now)
             case kad.PutValue(name, value):

@@ -16,7 +16,8 @@ from formation_p2p.core.identity import PeerId
 
 @dataclass(frozen=True, slots=True)
 class SendRequest(Effect):
-    """Send a request to a peer, dialling it if need be. `request_id` is the DHT's own count.
+    """Send a request to a peer, dialling it if need be. `request_id` is the DHT's own count,
+    `charter` the version that this node goes by.
 
     A request that the specification leaves without a reply (ADD_PROVIDER) ends as
     ResponseReceived, without a message, once it is written out.
@@ -26,34 +27,41 @@ class SendRequest(Effect):
     to: Contact
     message: Request
     timeout_s: float
+    charter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SendResponse(Effect):
-    """The reply to `RequestReceived(request_id)`; None where the protocol has none."""
+    """The reply to `RequestReceived(request_id)`; None where the protocol has none. `charter` is
+    the version that this node goes by."""
 
     request_id: int
     message: Reply | None
+    charter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
     """A peer's request. `request_id` is the shell's count and goes back with the `SendResponse`.
-    The sender has addresses only if it says that it is a server."""
+    The sender has addresses only if it says that it is a server. `charter` is the version that it
+    goes by, as it says."""
 
     request_id: int
     sender: Contact
     message: Request
+    charter: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
     """`sender` is who was asked, with the addresses that identify told of since; without any
-    where it dialled us, and does not say that it can be dialled."""
+    where it dialled us, and does not say that it can be dialled. `charter` is the version that it
+    goes by, as it says."""
 
     request_id: int
     sender: Contact
     message: Reply | None
+    charter: int = 0
 
 
 @dataclass(frozen=True, slots=True)

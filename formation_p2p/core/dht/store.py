@@ -47,6 +47,8 @@ class Shelf(Protocol):
 
     def value(self, name: bytes, now: Moment) -> bytes | None: ...
 
+    def heard(self, name: bytes, raw: bytes, now: Moment) -> None: ...
+
     def expire(self, now: Moment) -> None: ...
 
 
@@ -73,7 +75,7 @@ class _Entry:
 
 class RecordStore:
     """`admit` returns why a profile's author is not admitted, or None; `met` is told of each
-    profile that was not seen before. What is no profile is on the `shelf`."""
+    profile that was not seen before. What is no profile is on one of the `shelves`."""
 
     def __init__(
         self,
@@ -83,8 +85,9 @@ class RecordStore:
         parameters: DhtParameters = DhtParameters(),
         met: Callable[[Profile], None] = lambda profile: None,
         shelf: Shelf | None = None,
+        charter: Shelf | None = None,
     ) -> None:
-        self._shelf = shelf
+        self._shelves = tuple(each for each in (shelf, charter) if each is not None)
         self._parameters = parameters
         self._admit = admit
         self._met = met
@@ -234,6 +237,10 @@ class RecordStore:
             raws = [provider.profile for provider in reply.providers]
         else:
             raws = [] if reply.value is None else [reply.value]
+            if (shelf := self._shelf_of(name)) is not None:
+                for raw in raws:
+                    shelf.heard(name, raw, now)
+                return []
         verified = []
         for raw in raws:
             with suppress(BadRecord):
@@ -249,8 +256,8 @@ class RecordStore:
 
     def expire(self, now: Moment) -> None:
         """Drop what has expired. Tombstones stay until their own expiry: they bar replays."""
-        if self._shelf is not None:
-            self._shelf.expire(now)
+        for shelf in self._shelves:
+            shelf.expire(now)
         for author, entry in list(self._entries.items()):
             if not _is_fresh(entry.signed, now):
                 self.drop(author)
@@ -263,6 +270,12 @@ class RecordStore:
         """Entries: how many names of how many authors are kept here."""
         return sum(len(entry.names) for entry in self._entries.values())
 
+    def judge_again(self, now: Moment) -> None:
+        """Drop the profiles of authors that are admitted no more."""
+        for author, entry in list(self._entries.items()):
+            if self._admit(entry.signed.profile, now) is not None:
+                self.drop(author)
+
     def drop(self, author: PeerId) -> None:
         """Forget an author whose profile is kept."""
         for name in list(self._entries[author].names):
@@ -270,7 +283,7 @@ class RecordStore:
         del self._entries[author]
 
     def _shelf_of(self, name: bytes) -> Shelf | None:
-        return self._shelf if self._shelf is not None and self._shelf.holds(name) else None
+        return next((shelf for shelf in self._shelves if shelf.holds(name)), None)
 
     def _unname(self, author: PeerId, name: bytes) -> None:
         self._entries[author].names.discard(name)

@@ -21,7 +21,7 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParam
 from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.refusals import Gone, Refusal, Silent
+from formation_p2p.core.refusals import Denied, Gone, Refusal, Silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +235,12 @@ class Lessee:
             del self.held[lease.key]
             self._send(lease.lessor, work.Release(lease.lease_id), cause)
 
+    def forsake(self, banned: Callable[[PeerId], Denied | None]) -> None:
+        """Leases at workers that are banned by now are lost."""
+        for lease in list(self.held.values()):
+            if (denied := banned(lease.lessor.peer_id)) is not None:
+                self._lose(lease, "ended", denied)
+
     def leave(self, cause: str) -> None:
         """Give everything back, offers too. An answer still to come is given back as it comes."""
         for lease in list(self.held.values()):
@@ -372,10 +378,9 @@ class Lessee:
         return asks
 
     def _knows(self, sender: Contact, lease_id: str) -> bool:
+        key = (sender.peer_id, lease_id)
         offered = (each for asked in self.rounds.values() for each in asked.leases())
-        return self._has((sender.peer_id, lease_id)) or any(
-            (contact.peer_id, known) == (sender.peer_id, lease_id) for contact, known in offered
-        )
+        return self._has(key) or any((to.peer_id, known) == key for to, known in offered)
 
     def _has(self, key: LeaseKey) -> bool:
         return key in self.held or key in self.offers

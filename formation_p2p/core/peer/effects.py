@@ -25,6 +25,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lessor import LessorEffect
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.charter_news import CharterEffect
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.services.events import EmitServiceEvent, ReplicaEffect, ServiceAnswer
 from formation_p2p.core.trust.admission import AdmissionEffect
@@ -74,6 +75,7 @@ PeerEffect = (
     | WorkerEffect
     | GrantEffect
     | RenewalEffect
+    | CharterEffect
     | UserEffect
     | OwnRoster
     | ReplicaEffect

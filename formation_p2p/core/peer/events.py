@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from formation_p2p.core.dht.rpc import DhtEvent
 from formation_p2p.core.dispatch.fetch import CheckpointEvent, FetchEvent
@@ -84,6 +84,13 @@ class Issue:
 
     root: Identity
     withdrawn: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferCharter:
+    """A person put a charter in here: go by it, if it counts, and hand it to others."""
+
+    raw: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +184,7 @@ PeerEvent = (
     | Serve
     | Renewed
     | Issue
+    | OfferCharter
     | AskRenewal
     | Submit
     | Resume

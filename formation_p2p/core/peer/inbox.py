@@ -20,7 +20,7 @@ from formation_p2p.core.peer.renewal import answer as answer_renewal
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.refusals import Denied, Leaving
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.reputation import Reputation
 
 

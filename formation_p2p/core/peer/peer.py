@@ -36,6 +36,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer import events
+from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
 from formation_p2p.core.peer.effects import Left, MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.explanations import Explanations
 from formation_p2p.core.peer.inbox import Inbox
@@ -52,14 +53,17 @@ from formation_p2p.core.records.profile import Profile, SignedProfile
 from formation_p2p.core.services.events import ServiceRequest
 from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.shelf import Shelf
-from formation_p2p.core.trust.network import Circles, Membership, Network
+from formation_p2p.core.trust.charter_shelf import CharterShelf
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
 
 
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
-    an earlier incarnation learnt of others, `name` what this node goes by. Parts are read-only."""
+    an earlier incarnation learnt of others, `name` what this node goes by, `membership` what other
+    parts of the node judge peers by, too. Parts are read-only."""
 
     def __init__(
         self,
@@ -69,26 +73,32 @@ class Peer:
         reputation: Reputation | None = None,
         parameters: PeerParameters = DEFAULT_PARAMETERS,
         name: str = "",
+        membership: Membership | None = None,
     ) -> None:
         self._identity = identity
         self.network = network
         self._met: list[MemberMet] = []
         self._rng = rng
-        self._membership = Membership(network.root_public_key)
+        self.membership = membership or Membership(network.root_public_key)
         self.grant = OwnGrant(network)
         shelf = Shelf(
-            network.network_id, self._membership.denies_claim, self._membership.denies_publish
+            network.network_id, self.membership.denies_claim, self.membership.denies_publish
         )
+        charters = CharterShelf(self.membership)
         store = RecordStore(
-            self._membership.denies_work,
+            self.membership.denies_work,
             lambda profile: names_of(profile, network.network_id, parameters.discovery.shards),
             suits,
             parameters.dht,
             self._met_worker,
             shelf,
+            charters,
         )
+        self._store = store
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
+        self.dht.charter = lambda: self.membership.version
+        self.charters = CharterNews(self.membership, charters, self.dht, identity.peer_id)
         self.renewal = Renewal(
             identity.peer_id, network, rng, lambda: self.dht.table, parameters.renews
         )
@@ -97,9 +107,9 @@ class Peer:
         self._blobs = BlobIndex()
         self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease, name)
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
-        self._gossip = ReputationGossip(identity, network.grant, self._membership, self.reputation)
+        self._gossip = ReputationGossip(identity, network.grant, self.membership, self.reputation)
         self._context = PlacementContext(
-            network, self._membership, self.reputation, self._circles, self._round_trips
+            network, self.membership, self.reputation, self._circles, self._round_trips
         )
         self._story = Story(parameters.story)
         self._finder = Finder(
@@ -135,7 +145,7 @@ class Peer:
             self.gangs,
             self.renewal,
             self._gossip,
-            self._membership,
+            self.membership,
             self.reputation,
             parameters.trust.submit_milli,
         )
@@ -173,6 +183,7 @@ class Peer:
             self.grant.next_timeout(),
             self.renewal.next_timeout(),
             self.services.next_timeout(),
+            self.charters.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
         )
         self._story.emitted(effects, now)
@@ -208,6 +219,7 @@ class Peer:
             case rpc.RequestReceived(sender=sender) | rpc.ResponseReceived(sender=sender):
                 self.dht.handle(event, now)
                 self.scheduler.heard(sender.peer_id)
+                self.charters.heard(sender, event.charter, now)
             case (
                 rpc.RequestFailed()
                 | rpc.ReachabilityProbed()
@@ -262,6 +274,8 @@ class Peer:
             case events.Issue(root, withdrawn):
                 least_milli = self._parameters.trust.submit_milli
                 self._inbox.issuer = Issuer(root, withdrawn, self.reputation, least_milli)
+            case events.OfferCharter(raw):
+                self.charters.offered(raw, now)
             case events.AskRenewal():
                 return self.renewal.begin(now)
             case events.Serve():
@@ -306,6 +320,7 @@ class Peer:
         self.lessee.tick(now)
         self.gangs.tick(now)
         self.services.tick(now)
+        self.charters.tick(now)
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
         effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
@@ -349,7 +364,7 @@ class Peer:
             self.network,
             self._serve.labelled(self.services.labels),
             self.dht,
-            self._membership,
+            self.membership,
             self._circles,
             self._blobs,
             self._round_trips,
@@ -406,6 +421,7 @@ class Peer:
                 if self.worker is not None:
                     self.worker.announcer.met(gate, now)
             self.services.settle(now)
+            effects += self._chartered(now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
             effects += [*asked, *sent, *self.services.take()]
@@ -419,9 +435,19 @@ class Peer:
             effects += self._reports.negotiated(negotiated, now)
             effects += self._reports.found(found, now)
 
+    def _chartered(self, now: Moment) -> Sequence[PeerEffect]:
+        """What came of charters. Where there is a new one, who is banned is here no more."""
+        told = self.charters.take()
+        if any(isinstance(each, CharterAdopted) for each in told):
+            self._store.judge_again(now)
+            self.lessee.forsake(self.membership.bans)
+        return told
+
     def _completed(
         self, completed: Searched[SignedProfile] | Published | Asked, now: Moment
     ) -> Sequence[PeerEffect]:
+        if self.charters.ended(completed, now):
+            return []
         if isinstance(completed, Published):
             if self.worker is not None and self.worker.announcer.published(completed, now):
                 self._withdrawn = True
@@ -429,6 +455,8 @@ class Peer:
             pass
         elif completed.operation == self._joining:
             self._joining = self.dht.fall_back(now)
+            if self._joining is None:
+                self.charters.begin(now)
             return self._start_worker(now)
         elif self.worker is None or not self.worker.announcer.searched(completed, now):
             self._finder.searched(completed, now)

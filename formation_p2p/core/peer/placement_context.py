@@ -13,8 +13,9 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_valid_at
-from formation_p2p.core.trust.grants import Right, Rights, check
-from formation_p2p.core.trust.network import Circles, Membership, Network
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.reputation import Reputation
 
 
@@ -52,12 +53,11 @@ class PlacementContext:
         denied = self.membership.denies_work(profile, now)
         if denied is not None or terms is None or self._rights is None:
             return denied
-        return check(
+        return self.membership.denies(
             self.network.grant,
-            self.network.root_public_key,
             self.circles.own,
             Right.SUBMIT,
-            now.unix_s,
+            now,
             driver=terms.needs.driver or None,  # not chosen yet
             priority=terms.priority,
         )

@@ -13,7 +13,7 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.messages import MAX_ATTESTATIONS, AskOpinions, Opinions, ToPeer
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.trust.grants import read_grant
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.reputation import Reputation
 
 # What is told is signed anew no more often. To answer takes a millisecond, to read the answer two.

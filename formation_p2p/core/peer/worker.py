@@ -29,7 +29,8 @@ from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.core.resources.fits import fits_now
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
-from formation_p2p.core.trust.network import Circles, Membership, Network
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.workload.blob import Cid
 
 # As many as the cache holds (host/blobs/store.py).

@@ -197,6 +197,9 @@ class Shelf:
         specs = self.catalog.specs.values()
         return next((each.raw for each in specs if SPEC_PREFIX + each.digest == name), None)
 
+    def heard(self, name: bytes, raw: bytes, now: Moment) -> None:
+        """Readers of catalogs judge what they are answered themselves."""
+
     def begin(self, now: Moment) -> None:
         """Others may write here from now on."""
         self._since_s = min(self._since_s, now.mono_s)

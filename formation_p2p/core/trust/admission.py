@@ -21,7 +21,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights, read_grant
 from formation_p2p.core.trust.hours import opening_in_words
-from formation_p2p.core.trust.network import Membership
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
 

@@ -28,7 +28,7 @@ MAX_REGIONS: Final = 32
 # Organisations, invitations and peers that are in one region.
 MAX_IN_REGION: Final = 128
 # Peers, and invitations: whose grants have ended may leave the list again.
-MAX_BANNED: Final = 512
+MAX_BANNED: Final = 256
 MAX_INVITERS: Final = 16
 # What shares are counted with: 100 and 200 are as 1 and 2.
 MAX_SHARE: Final = 1_000_000

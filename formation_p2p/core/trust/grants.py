@@ -34,6 +34,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
@@ -198,11 +199,12 @@ def check(
     *,
     driver: str | None = None,
     priority: int = 0,
+    charter: Charter | None = None,
 ) -> Denied | None:
     """Why `peer_id`, which showed `grant`, may not do this now; `right` None is anything at all.
 
     The peer id has been proved before, by the connection's handshake or by the signature around
-    the grant. `driver` None checks none.
+    the grant. `driver` None checks none. What the `charter` bans is banned, whatever the grant.
     """
     action = "belong" if right is None else right.value
     if not grant:
@@ -217,6 +219,8 @@ def check(
         why = "the grant is bound to no peer; a peer binds it to itself before it shows it"
     elif terms.bound_to != peer_id:
         why = "the grant is bound to another peer"
+    elif charter is not None and (banned := charter.bans(peer_id, terms.invitation)) is not None:
+        why = banned
     elif rights.expires_unix_s <= now_unix_s:
         why = (
             f"the grant expired {int(now_unix_s - rights.expires_unix_s)} s ago; ask for a new one"

@@ -16,15 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records import addresses, codec
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES, Profile
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
-from formation_p2p.core.refusals import Denied
-from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights, bind, check, read_grant
+from formation_p2p.core.trust.grants import Rights, bind, read_grant
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, scope_between
 
 # A newcomer needs one that answers; an invite that fits in a message has room for these.
@@ -66,7 +64,7 @@ class Network:
     @property
     def network_id(self) -> bytes:
         """What tells networks apart, in 32 bytes that reveal nothing else."""
-        return hashlib.sha256(b"formation network\x00" + self.root_public_key).digest()
+        return network_id_of(self.root_public_key)
 
     def contacts(self) -> tuple[Contact, ...]:
         """The gates as peers to dial, each once, with all of its addresses."""
@@ -91,6 +89,10 @@ class Network:
         gates = [addresses.address_bytes(gate) for gate in self.gates]
         body = codec.encode([self.root_public_key, gates, self.grant])
         return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
+
+
+def network_id_of(root_public_key: bytes) -> bytes:
+    return hashlib.sha256(b"formation network\x00" + root_public_key).digest()
 
 
 def parse_invite(text: str) -> Network:
@@ -142,41 +144,6 @@ def _one_form(gate: str) -> str:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()[:_CHECKSUM_BYTES]
-
-
-# -- who belongs to it -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Deny by default: None, for allowed, only where a grant of this root says so."""
-
-    root_public_key: bytes
-
-    def denies_work(self, profile: Profile, now: Moment) -> Denied | None:
-        """Why the author of a profile may not work here. The profile's signature is checked."""
-        key = self.root_public_key
-        return check(profile.grant, key, profile.peer_id, Right.WORK, now.unix_s)
-
-    def denies_claim(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
-        """Why a peer, which showed `grant`, may not run replicas here."""
-        return check(grant, self.root_public_key, peer_id, Right.WORK, now.unix_s)
-
-    def denies_publish(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
-        """Why a peer, which showed `grant`, may not publish services here."""
-        return check(grant, self.root_public_key, peer_id, Right.SERVICES, now.unix_s)
-
-    def denies_submit(
-        self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
-    ) -> Denied | None:
-        """Why a peer, which showed `grant`, may not have such a task run."""
-        key, right, driver = self.root_public_key, Right.SUBMIT, needs.driver
-        return check(grant, key, peer_id, right, now.unix_s, driver=driver, priority=priority)
-
-    def denies_membership(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
-        """Why a peer, which showed `grant`, may do nothing here at all."""
-        # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
-        return check(grant, self.root_public_key, peer_id, None, now.unix_s)
 
 
 class Circles:

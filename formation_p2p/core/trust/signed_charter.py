@@ -54,9 +54,8 @@ from formation_p2p.core.trust.root_keys import (
 )
 from formation_p2p.core.workload.scope import Scope
 
-# A frame of the DHT has 256 KiB, with twenty closer peers in it. A charter of ten members takes
-# 1 KiB; each ban takes 40 bytes.
-MAX_CHARTER_BYTES: Final = 32 * 1024
+# A request of the DHT has 16 KiB. A charter of ten members takes 1 KiB; each ban takes 40 bytes.
+MAX_CHARTER_BYTES: Final = 15 * 1024
 # Changes of the keys that a document can carry. With a board that changes each year, a lifetime.
 MAX_LINKS: Final = 32
 # A charter that is not made anew within two years was forgotten.
@@ -253,7 +252,7 @@ def _check_signed(
         raise ForgedRecord(f"version {own.version} of the charter: {short_id(bad)} did not sign it")
 
 
-# The same bytes come from many peers. At 32 KiB each these are 1 MiB at the worst.
+# The same bytes come from many peers. At 15 KiB each these are half a megabyte at the worst.
 @lru_cache(maxsize=32)
 def read_charter(raw: bytes) -> SignedCharter:
     """The one parser. Whether the signatures are good is for `verify_charter`. Raises BadRecord."""

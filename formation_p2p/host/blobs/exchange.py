@@ -26,7 +26,8 @@ from formation_p2p.core.data.messages import BlobRefused, Have
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
-from formation_p2p.core.trust.network import Membership, Network
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Part, part_beside
@@ -67,6 +68,7 @@ class Exchange:
         network: Network,
         stall_s: float = fetching.STALL_S,
         private: PrivateExchange | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.stall_s = stall_s
         self._store = store
@@ -74,7 +76,7 @@ class Exchange:
         self._stack = stack
         self._me = me
         self.grant = network.grant
-        self._membership = Membership(network.root_public_key)
+        self._membership = membership or Membership(network.root_public_key)
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = trio.CapacityLimiter(MAX_FETCHES)
         self._turns: dict[Cid, trio.Lock] = {}

@@ -1,0 +1,100 @@
+"""Who belongs to the network: the one place that admits a peer, for workers, holders and gates.
+
+Deny by default: a grant of the network's root has to allow it, and the charter that this node has
+adopted must not ban the peer or its invitation. One object is shared by all parts of a node, so
+that a new charter counts in all of them at once.
+"""
+
+from __future__ import annotations
+
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.profile import Profile
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.charter import EVEN_SHARE, Charter
+from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.network import network_id_of
+from formation_p2p.core.trust.signed_charter import SignedCharter, open_charter
+
+
+class Membership:
+    """`signed` is the charter that this node had adopted before."""
+
+    def __init__(self, root_public_key: bytes, signed: SignedCharter | None = None) -> None:
+        self.root_public_key = root_public_key
+        self.network_id = network_id_of(root_public_key)
+        self.signed = signed
+
+    @property
+    def charter(self) -> Charter | None:
+        """What counts now; it may have expired."""
+        return None if self.signed is None else self.signed.charter
+
+    @property
+    def version(self) -> int:
+        """Of the charter; 0 without one."""
+        return 0 if self.signed is None else self.signed.version
+
+    def adopt(self, raw: bytes, now: Moment) -> SignedCharter:
+        """A charter from anywhere that counts more than the one here: it counts from now on. Raises
+        BadRecord."""
+        key, network_id = self.root_public_key, self.network_id
+        self.signed = open_charter(raw, key, network_id, self.signed, now.unix_s)
+        return self.signed
+
+    def share_of(self, org: str) -> int:
+        """What an organisation is due, in proportion to others."""
+        charter = self.charter
+        return EVEN_SHARE if charter is None else charter.share_of(org)
+
+    def bans(self, peer_id: PeerId) -> Denied | None:
+        """Why a peer itself is banned, whatever its grant."""
+        why = None if self.charter is None else self.charter.bans(peer_id, "")
+        return None if why is None else Denied("belong", why)
+
+    def denies(
+        self,
+        grant: bytes,
+        peer_id: PeerId,
+        right: Right | None,
+        now: Moment,
+        *,
+        driver: str | None = None,
+        priority: int = 0,
+    ) -> Denied | None:
+        """Why a peer, which showed `grant`, may not do this; `right` None is anything at all."""
+        # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
+        return check(
+            grant,
+            self.root_public_key,
+            peer_id,
+            right,
+            now.unix_s,
+            driver=driver,
+            priority=priority,
+            charter=self.charter,
+        )
+
+    def denies_work(self, profile: Profile, now: Moment) -> Denied | None:
+        """Why the author of a profile may not work here. The profile's signature is checked."""
+        return self.denies(profile.grant, profile.peer_id, Right.WORK, now)
+
+    def denies_claim(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may not run replicas here."""
+        return self.denies(grant, peer_id, Right.WORK, now)
+
+    def denies_publish(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may not publish services here."""
+        return self.denies(grant, peer_id, Right.SERVICES, now)
+
+    def denies_submit(
+        self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
+    ) -> Denied | None:
+        """Why a peer, which showed `grant`, may not have such a task run."""
+        driver = needs.driver
+        return self.denies(grant, peer_id, Right.SUBMIT, now, driver=driver, priority=priority)
+
+    def denies_membership(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Why a peer, which showed `grant`, may do nothing here at all."""
+        return self.denies(grant, peer_id, None, now)

@@ -1,0 +1,244 @@
+"""A new charter is with everyone soon, and whom it bans is refused everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from formation_p2p.core.dht import messages as kad
+from formation_p2p.core.dht.operations import OperationId, Published
+from formation_p2p.core.dht.rpc import RequestReceived, SendResponse
+from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.peer.charter_news import (
+    ASK_EVERY_S,
+    EMPTY_S,
+    LOOK_S,
+    SEARCH_S,
+    CharterAdopted,
+    CharterNews,
+    CharterSpread,
+)
+from formation_p2p.core.peer.events import OfferCharter
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.charter_shelf import CharterShelf, charter_name
+from formation_p2p.core.trust.grants import read_grant
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from tests.support.stories import ends, identity, job, peer_of
+
+YEAR_S = 365 * 86_400
+
+
+def charter_of(world: World, before: SignedCharter | None = None, **fields: Any) -> SignedCharter:
+    """The next version, signed by the root of a world."""
+    root = KeySet(1, (world.root.public_key,))
+    issued = int(EPOCH_UNIX_S + world.now_s)
+    membership = Membership(world.root.public_key)
+    rules = Charter(
+        version=1 if before is None else before.version + 1,
+        network=membership.network_id,
+        keys=root,
+        issued_unix_s=issued,
+        expires_unix_s=issued + YEAR_S,
+        **fields,
+    )
+    return sign(draft(rules, root, before), world.root)
+
+
+def town(seed: int = 7, workers: int = 6) -> tuple[World, list[SimNode]]:
+    world = World(seed)
+    nodes = [world.add("gate"), world.add("bob")]
+    nodes += [world.add(f"w{n}", serve=world.machine(cpu=2)) for n in range(workers)]
+    world.elapse(10)
+    return world, nodes
+
+
+def versions(nodes: list[SimNode]) -> set[int]:
+    return {peer_of(node).membership.version for node in nodes}
+
+
+def test_a_charter_that_one_node_was_given_is_adopted_by_all() -> None:
+    world, nodes = town()
+    first = charter_of(world)
+    world.deliver(nodes[3], OfferCharter(first.raw))
+    world.elapse(5)
+    spread = [each for each in nodes[3].told if isinstance(each, CharterSpread)]
+    assert [(each.version, each.holders > 3, each.refused) for each in spread] == [(1, True, "")]
+    world.elapse(60)
+    assert versions(nodes) == {1}
+    assert all(any(isinstance(x, CharterAdopted) for x in node.told) for node in nodes)
+    # The next one goes through gossip alone: it was written to one node.
+    second = charter_of(world, first, machines=3)
+    peer_of(nodes[4]).membership.adopt(second.raw, world.moment(nodes[4]))
+    world.elapse(120)
+    assert versions(nodes) == {2}
+    assert peer_of(nodes[0]).membership.share_of("acme") == 1
+    # And a newcomer has it within a minute or so, also one that only submits.
+    late = world.add("late")
+    world.elapse(60)
+    assert versions([late]) == {2}
+
+
+def test_a_charter_that_is_none_is_refused_and_says_why() -> None:
+    world, nodes = town(workers=1)
+    forged = sign(
+        draft(charter_of(world).charter, KeySet(1, (world.root.public_key,))), nodes[0].identity
+    )
+    world.deliver(nodes[0], OfferCharter(forged.raw))
+    (told,) = (each for each in nodes[0].told if isinstance(each, CharterSpread))
+    assert told.holders == 0
+    assert "0 of 1 signatures" in told.refused
+    assert versions(nodes) == {0}
+    assert peer_of(nodes[0]).membership.share_of("acme") == 1
+    # A search that ends here, and nothing of which is this part's.
+    news = peer_of(nodes[0]).charters
+    assert not news.ended(Published(OperationId(10**6), ()), world.moment(nodes[0]))
+
+
+def test_leases_of_a_banned_peer_end_at_the_next_renewal_and_it_gets_no_more() -> None:
+    world = World(3, run=lambda running: (300.0, _never()))
+    gate, bob, carol = world.add("gate"), world.add("bob"), world.add("carol")
+    alice = world.add("alice", serve=world.machine(cpu=4))
+    world.elapse(5)
+    bob.submit(job(2, job_id="bobs"))
+    carol.submit(job(2, job_id="carols"))
+    world.elapse(5)
+    assert len(alice.running) == 4
+    banned = charter_of(world, banned_keys=frozenset({bob.identity.peer_id}))
+    world.deliver(gate, OfferCharter(banned.raw))
+    world.elapse(10)
+    assert {running.work.attempt_id[:4] for running in alice.running.values()} == {"caro"}
+    bob.submit(job(1, job_id="more"))
+    world.elapse(30)
+    assert len(alice.running) == 2
+    refused = [each for each in ends(bob).values() if isinstance(each, TaskUnplaceable)]
+    assert "bans this peer" in str(refused)
+
+
+def test_leases_at_a_banned_worker_are_lost_and_its_tasks_run_elsewhere() -> None:
+    world = World(5, run=lambda running: (20.0, _done()))
+    gate, bob = world.add("gate"), world.add("bob")
+    workers = [world.add(name, serve=world.machine(cpu=1)) for name in ("alice", "dave")]
+    world.elapse(5)
+    bob.submit(job(2, job_id="j"))
+    world.elapse(3)
+    first = workers[0]
+    assert first.running
+    banned = charter_of(world, banned_keys=frozenset({first.identity.peer_id}))
+    world.deliver(bob, OfferCharter(banned.raw))
+    world.elapse(120)
+    done = [each for each in bob.reported if isinstance(each, TaskSucceeded)]
+    assert len(done) == 2
+    assert {each.worker for each in done} == {workers[1].identity.peer_id}
+    # Its profile is with nobody any more.
+    assert not first.running
+    assert (
+        peer_of(gate).dht.records.value(
+            b"/formation/" + first.identity.peer_id.encode(), world.moment(gate)
+        )
+        is None
+    )
+
+
+def test_a_banned_invitation_bans_all_that_was_bound_of_it() -> None:
+    world = World(4)
+    gate = world.add("gate")
+    bob = world.add("bob")
+    world.add("alice", serve=world.machine(cpu=1))
+    world.elapse(5)
+    invitation = read_grant(bob.network().grant, world.root.public_key).invitation
+    banned = charter_of(world, banned_invitations=frozenset({invitation}))
+    world.deliver(gate, OfferCharter(banned.raw))
+    world.elapse(60)
+    bob.submit(job(1, job_id="j"))
+    world.elapse(60)
+    assert not any(isinstance(each, TaskSucceeded) for each in bob.reported)
+
+
+def _done() -> Any:
+    from formation_p2p.core.workload.outcome import Succeeded
+
+    return Succeeded(b"")
+
+
+_never = _done
+
+
+# -- hearing of it, and hostile peers -------------------------------------------------------------
+
+
+class Listener:
+    """The news of one node of a world, with what it asks."""
+
+    def __init__(self) -> None:
+        self.world, nodes = town(workers=2)
+        self.node, self.other = nodes[0], nodes[2]
+        self.news: CharterNews = peer_of(self.node).charters
+
+    def asked(self, cause: str = "it has a newer charter") -> int:
+        return self.node.messages[cause]
+
+
+def test_a_claim_without_a_charter_is_followed_once() -> None:
+    listener = Listener()
+    world, node = listener.world, listener.node
+    liar = listener.other.contact
+    for _ in range(100):
+        listener.news.heard(liar, 2**40, world.moment(node))
+        world.elapse(2.0)
+        world.deliver(node, OfferCharter(b""))  # any event: what was asked goes out
+    assert listener.asked() == 2  # a request and its answer
+    assert versions([node]) == {0}
+    world.elapse(EMPTY_S)
+    listener.news.heard(liar, 2**40, world.moment(node))
+    world.elapse(2.0)
+    world.deliver(node, OfferCharter(b""))
+    world.elapse(2.0)
+    assert listener.asked() == 4
+
+
+def test_a_flood_of_claims_by_many_costs_a_request_a_second() -> None:
+    listener = Listener()
+    world, node = listener.world, listener.node
+    for number in range(50):
+        claimed = Contact(identity(f"liar{number}").peer_id)
+        listener.news.heard(claimed, 9, world.moment(node))
+    world.deliver(node, OfferCharter(b""))
+    world.elapse(ASK_EVERY_S / 2)
+    assert listener.asked() <= 1
+
+
+def test_an_idle_node_asks_a_neighbour_now_and_then() -> None:
+    world = World(8)
+    gate, idle = world.add("gate"), world.add("idle")
+    world.elapse(2)
+    peer_of(gate).membership.adopt(charter_of(world).raw, world.moment(gate))
+    world.elapse(2.5 * LOOK_S)
+    assert versions([idle]) == {1}
+    world.elapse(2 * SEARCH_S)
+    assert idle.messages["look for the charter"] > 0
+
+
+def test_shelf_keeps_one_name_and_answers_with_the_charter() -> None:
+    world, nodes = town(workers=1)
+    node, now = nodes[0], world.moment(nodes[0])
+    first = charter_of(world)
+    name = charter_name(peer_of(node).membership.network_id)
+    shelf = CharterShelf(peer_of(node).membership)
+    assert shelf.value(name, now) is None
+    assert not shelf.keep(b"/formation/charter/other", first.raw, now)
+    assert shelf.keep(name, first.raw, now)
+    assert shelf.keep(name, first.raw, now)
+    assert shelf.value(name, now) == first.raw
+    assert shelf.value(b"/formation/charter/other", now) is None
+    assert not shelf.keep(name, charter_of(world, machines=2).raw + b"x", now)
+    assert "charter" in shelf.refused
+    assert shelf.providers(kad.GetProviders(name), now) == kad.Providers(())
+    shelf.expire(now)
+    # A stranger that writes a good one spreads it, and one that reads it gets it.
+    put = RequestReceived(1, Contact(nodes[1].identity.peer_id), kad.PutValue(name, first.raw))
+    (answer,) = (x for x in node.peer.handle(put, now) if isinstance(x, SendResponse))
+    assert (answer.message, answer.charter) == (kad.Stored(name, first.raw), 1)
