@@ -22,7 +22,8 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.local import LocalBlobs, NotLocal
+from formation_p2p.host.blobs.local import LocalBlobs, address_of
+from formation_p2p.host.blobs.local_reader import LocalReader, NotLocal
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
@@ -229,6 +230,7 @@ def story(scenario: Callable[[Owner, PrivateExchange], Awaitable[None]]) -> None
         owner, other = Owner(), Owner()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(owner.exchange.serve)
+            nursery.start_soon(other.exchange.serve)
             await trio.testing.wait_all_tasks_blocked()
             await scenario(owner, other.exchange)
             nursery.cancel_scope.cancel()
@@ -315,9 +317,8 @@ def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             await trio.testing.wait_all_tasks_blocked()
-            reader = LocalBlobs(PrivateBlobs(), Owner().identity)
             with pytest.raises(NotLocal, match="another process"):
-                await reader.lend(blob)
+                await LocalReader().lend(blob)
             nursery.cancel_scope.cancel()
 
     within(20, bounded)
@@ -329,11 +330,11 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(LocalBlobs(owner.blobs, owner.identity, answer_s=0.2).serve)
             await trio.testing.wait_all_tasks_blocked()
-            await scenario(owner, Owner().exchange)
+            await scenario(owner, LocalReader())
             nursery.cancel_scope.cancel()
 
-    async def scenario(owner: Owner, reader: PrivateExchange) -> None:
-        address = f"\0formation/{os.geteuid()}/{owner.identity.peer_id}"
+    async def scenario(owner: Owner, reader: LocalReader) -> None:
+        address = address_of(owner.identity.peer_id)
         others = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
         for each in others:
             each.connect(address)
@@ -346,14 +347,62 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
         assert others[3].recv(1) == b""  # it has said nothing for too long
         for each in others:
             each.close()
+        reader.close()
 
     within(20, bounded)
 
 
 def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
     async def bounded() -> None:
-        blob, other = Owner().put(DATA), Owner()
+        reader = LocalReader()
         with pytest.raises(NotLocal):
-            await LocalBlobs(other.blobs, other.identity).lend(blob)
+            await reader.lend(Owner().put(DATA))
+        reader.close()
 
     within(5, bounded)
+
+
+def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
+    async def bounded() -> None:
+        owner, reader = Owner(), LocalReader()
+        server = LocalBlobs(owner.blobs, owner.identity)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            first, second = [await reader.lend(owner.put(DATA)) for _ in range(2)]
+            with trio.move_on_after(0):  # it is asked, and the answer is not waited for
+                await reader.lend(owner.put(DATA))
+            third = await reader.lend(owner.put(b"another"))
+            assert read(third)[:7] == b"another"
+            assert (server._readers, len(reader)) == (1, 1)
+            for lent in (first, second, third):
+                lent.done(clean=True)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert server._lent == 0
+            nursery.cancel_scope.cancel()
+        reader.close()
+        owner.blobs.close()
+
+    before = open_descriptors()
+    within(20, bounded)
+    wait_until(lambda: open_descriptors() == before)
+
+
+def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
+    async def bounded() -> None:
+        owner, reader = Owner(), LocalReader()
+        for _ in range(2):
+            blob = owner.put(DATA)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(LocalBlobs(owner.blobs, owner.identity).serve)
+                await trio.testing.wait_all_tasks_blocked()
+                lent = await reader.lend(blob)
+                nursery.cancel_scope.cancel()
+            owner.blobs.release(blob.name)
+            assert owner.blobs.memory_bytes == 0  # what it lent may be read still
+            lent.done(clean=True)
+        with pytest.raises(NotLocal):
+            await reader.lend(blob)
+        reader.close()
+
+    within(20, bounded)

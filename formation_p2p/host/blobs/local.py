@@ -1,10 +1,11 @@
 """Private blobs between the nodes of one user on one machine: the descriptor goes over, not a byte.
 
 Each node listens on a socket of the abstract namespace (unix(7)), which has the user and the peer
-in its name. A reader says the name of the blob and a nonce; the owner answers with its size, the
-descriptor, and a signature, since any process of the machine may take the name of a socket. The
-connection stays for as long as the blob is read; DONE ends it where no process reads it any more.
-Both ends see that the other is a process of their own user.
+in its name. A reader keeps one connection to each owner (local_reader.py). It begins with a nonce,
+which the owner signs, since any process of the machine may take the name of a socket. Then it asks
+for blobs, each by a number of its own and its name, and is answered with the size and a descriptor.
+It says when it has done with one; what it has not done with when the connection ends may be read
+for ever. Both ends see that the other is a process of their own user.
 """
 
 from __future__ import annotations
@@ -12,61 +13,55 @@ from __future__ import annotations
 import array
 import logging
 import os
-import secrets
 import socket as sockets
-import stat
 import struct
-from contextlib import suppress
 from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import RemoteError
-from formation_p2p.core.identity import Identity, PeerId, is_signed_by
-from formation_p2p.core.workload.private_blob import NAME_BYTES, PrivateBlob
+from formation_p2p.core.identity import Identity, PeerId
+from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 
 log = logging.getLogger(__name__)
 
 # The peer is on this machine: it answers at once, or its node is stopped.
 ANSWER_S: Final = 5.0
-# Blobs that others read at once. Each lease has a few.
+# Readers that are connected at once, and blobs that they read at once: each has a descriptor. Each
+# lease has a few.
 MAX_READERS: Final = 256
-_NONCE_BYTES: Final = 16
-_SIGNATURE_BYTES: Final = 64
-_SIZE: Final = struct.Struct("!Q")
-_ANSWER_BYTES: Final = _SIZE.size + _SIGNATURE_BYTES
-_DONE: Final = b"."
-_NOT_HERE: Final = b"-"
-_DOMAIN: Final = b"formation private blob\0"
+MAX_LENT: Final = 256
+NONCE_BYTES: Final = 16
+SIGNATURE_BYTES: Final = 64
+# What a reader says: a kind and the number of a blob, and where it asks for one, its name.
+SAID: Final = struct.Struct(f"!cI{NAME_BYTES}s")
+ASK: Final = b"?"
+DONE: Final = b"."  # no process reads it any more
+KEPT: Final = b"!"  # one may read it for ever
+# What it is answered: the number, and the size; or one of the others, without a descriptor.
+ANSWER: Final = struct.Struct("!IQ")
+NOT_HERE: Final = 0
+BUSY: Final = (1 << 64) - 1
+DOMAIN: Final = b"formation private blobs\0"
 # unix(7), struct ucred: the process, the user, the group.
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class NotLocal(Exception):
-    """The owner is not on this machine, or not of this user, or does not answer."""
-
-
-class Dropped(RemoteError):
-    """The owner of a private blob does not have it any more."""
-
-
 class LocalBlobs:
-    """Serves the private blobs of this node to others of its user, and asks for theirs. For the
-    trio thread."""
+    """Serves the private blobs of this node to others of its user. For the trio thread."""
 
     def __init__(self, blobs: PrivateBlobs, identity: Identity, answer_s: float = ANSWER_S) -> None:
         self._blobs = blobs
         self._answer_s = answer_s
         self._identity = identity
         self._readers = 0
-        self._nursery: trio.Nursery | None = None
+        self._lent = 0
 
     async def serve(self) -> None:
         """Until cancelled. Where the socket cannot be had, nothing is served this way."""
         bound = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
         try:
-            bound.bind(_address(self._identity.peer_id))
+            bound.bind(address_of(self._identity.peer_id))
             bound.listen(MAX_READERS)
         except OSError as error:
             bound.close()
@@ -75,101 +70,81 @@ class LocalBlobs:
         with trio.socket.from_stdlib_socket(bound) as listener:
             async with trio.open_nursery() as nursery:
                 while True:
-                    connection, _ = await listener.accept()
-                    if self._readers >= MAX_READERS or _user_of(connection) != os.geteuid():
+                    accepted, _ = await listener.accept()
+                    connection = sockets.socket(fileno=accepted.detach())
+                    connection.setblocking(False)
+                    if self._readers >= MAX_READERS or user_of(connection) != os.geteuid():
                         connection.close()
                         continue
                     self._readers += 1
                     nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, connection: trio.socket.SocketType) -> None:
+    async def _serve(self, connection: sockets.socket) -> None:
+        lent: dict[int, Lent] = {}
         try:
             with connection:
-                await self._lend(connection)
+                with trio.fail_after(self._answer_s):
+                    nonce = await received(connection, NONCE_BYTES + 1)
+                if len(nonce) != NONCE_BYTES:
+                    return
+                connection.send(self._identity.sign(DOMAIN + nonce))
+                while said := await received(connection, SAID.size + 1):
+                    if not self._answer(connection, said, lent):
+                        return
         except (OSError, trio.TooSlowError) as error:
             log.debug("a reader on this machine is gone: %s", error)
         finally:
             self._readers -= 1
+            self._lent -= len(lent)
+            for each in lent.values():
+                each.done(clean=False)
 
-    async def _lend(self, connection: trio.socket.SocketType) -> None:
-        with trio.fail_after(self._answer_s):
-            asked = await connection.recv(NAME_BYTES + _NONCE_BYTES + 1)
-        lent = self._blobs.lend(asked[:NAME_BYTES])
-        if lent is None or len(asked) != NAME_BYTES + _NONCE_BYTES:
-            await connection.send(_NOT_HERE)
+    def _answer(self, connection: sockets.socket, said: bytes, lent: dict[int, Lent]) -> bool:
+        """False for what no reader of ours says. Raises OSError, also where the reader does not
+        take what it asked for."""
+        if len(said) != SAID.size:
+            return False
+        kind, number, name = SAID.unpack(said)
+        if kind == ASK and number not in lent:
+            self._lend(connection, number, name, lent)
+        elif kind in (DONE, KEPT) and number in lent:
+            self._lent -= 1
+            lent.pop(number).done(clean=kind == DONE)
+        else:
+            return False
+        return True
+
+    def _lend(
+        self, connection: sockets.socket, number: int, name: bytes, lent: dict[int, Lent]
+    ) -> None:
+        if self._lent >= MAX_LENT:
+            connection.send(ANSWER.pack(number, BUSY))
             return
-        clean = False
+        blob = self._blobs.lend(name)
+        if blob is None:
+            connection.send(ANSWER.pack(number, NOT_HERE))
+            return
+        lent[number] = blob
+        self._lent += 1
+        files = array.array("i", [blob.file]).tobytes()
+        descriptors = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, files)]
+        connection.sendmsg([ANSWER.pack(number, blob.size_bytes)], descriptors)
+
+
+async def received(connection: sockets.socket, most: int) -> bytes:
+    """The next message; empty at the end."""
+    while True:
         try:
-            signature = self._identity.sign(_DOMAIN + asked)
-            descriptors = array.array("i", [lent.file]).tobytes()
-            with trio.fail_after(self._answer_s):
-                await connection.sendmsg(
-                    [_SIZE.pack(lent.size_bytes) + signature],
-                    [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, descriptors)],
-                )
-            clean = await connection.recv(1) == _DONE
-        finally:
-            lent.done(clean=clean)
-
-    async def lend(self, blob: PrivateBlob) -> Lent:
-        """Raises NotLocal; Dropped where its owner is here, and does not have it."""
-        owner = blob.owner.peer_id
-        connection = trio.socket.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        try:
-            with trio.fail_after(self._answer_s):
-                await connection.connect(_address(owner))
-                if _user_of(connection) != os.geteuid():
-                    raise NotLocal("the socket is another user's")
-                file = await self._ask(connection, blob)
-        except (OSError, trio.TooSlowError) as error:
-            connection.close()
-            raise NotLocal(str(error)) from error
-        except BaseException:
-            connection.close()
-            raise
-
-        def done(clean: bool) -> None:
-            with connection, suppress(OSError):  # its owner may be gone
-                if clean:
-                    # Never blocks: nothing was sent but the question.
-                    os.write(connection.fileno(), _DONE)
-
-        return Lent(file, blob.size_bytes, done)
-
-    async def _ask(self, connection: trio.socket.SocketType, blob: PrivateBlob) -> int:
-        asked = blob.name + secrets.token_bytes(_NONCE_BYTES)
-        await connection.send(asked)
-        space = sockets.CMSG_SPACE(array.array("i").itemsize)
-        answer, ancillary, _, _ = await connection.recvmsg(
-            _ANSWER_BYTES + 1, space, sockets.MSG_CMSG_CLOEXEC
-        )
-        files = array.array("i")
-        for level, kind, data in ancillary:
-            if (level, kind) == (sockets.SOL_SOCKET, sockets.SCM_RIGHTS):
-                files.frombytes(data[: len(data) - len(data) % files.itemsize])
-        try:
-            if answer == _NOT_HERE:
-                raise Dropped(f"{blob.owner.peer_id} does not have it any more")
-            if len(answer) != _ANSWER_BYTES or len(files) != 1:
-                raise NotLocal("the answer is malformed")
-            signature = answer[_SIZE.size :]
-            if not is_signed_by(blob.owner.peer_id, signature, _DOMAIN + asked):
-                raise NotLocal("another process has the name of its socket")
-            status = os.fstat(files[0])
-            if not stat.S_ISREG(status.st_mode) or status.st_size < blob.size_bytes:
-                raise NotLocal("what was handed over is not the blob")
-        except BaseException:
-            for file in files:
-                os.close(file)
-            raise
-        return files[0]
+            return connection.recv(most)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(connection)
 
 
-def _address(peer: PeerId) -> str:
-    return f"\0formation/{os.geteuid()}/{peer}"
+def address_of(peer: PeerId) -> str:
+    return f"\0formation/blobs/{os.geteuid()}/{peer}"
 
 
-def _user_of(connection: trio.socket.SocketType) -> int:
+def user_of(connection: sockets.socket) -> int:
     raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(raw)[1]
     return user

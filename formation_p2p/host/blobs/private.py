@@ -13,7 +13,8 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.arrivals import COPIED_BYTES, Arrivals, Arrived
 from formation_p2p.host.blobs.fetched import IDLE_S, LOCAL_IDLE_S, FetchedBlobs
-from formation_p2p.host.blobs.local import Dropped, LocalBlobs, NotLocal
+from formation_p2p.host.blobs.local import LocalBlobs
+from formation_p2p.host.blobs.local_reader import Dropped, LocalReader, NotLocal
 from formation_p2p.host.blobs.memory import SPARE_S, Lent, PrivateBlobs
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 from formation_p2p.host.blobs.results import ResultBlobs
@@ -44,6 +45,7 @@ class PrivateExchange:
         self._me = identity.peer_id
         self.remote = remote
         self._local = LocalBlobs(blobs, identity) if local else None
+        self._reader = LocalReader() if local else None
         self.fetched = FetchedBlobs(self._fetch, blobs.limit_bytes // FETCHED_SHARE)
 
     async def serve(self) -> None:
@@ -57,7 +59,11 @@ class PrivateExchange:
                     self.blobs.trim()
                     self.fetched.trim()
                     self.results.trim()
+                    if self._reader is not None:
+                        self._reader.trim()
         finally:
+            if self._reader is not None:
+                self._reader.close()
             self.fetched.close()
             self.results.close()
 
@@ -109,9 +115,9 @@ class PrivateExchange:
 
     async def _handed(self, blob: PrivateBlob) -> Lent | None:
         """By a node of this machine; None where its owner is to be asked over the network."""
-        if self._local is not None:
+        if self._reader is not None:
             try:
-                return await self._local.lend(blob)
+                return await self._reader.lend(blob)
             except NotLocal as why:
                 log.debug("%s is asked over the network: %s", blob.owner.peer_id, why)
         return None
