@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -50,6 +51,12 @@ R = TypeVar("R")
 # ten thousand small tasks in a second, so that this keeps it busy through a pause of the caller's
 # loop of 200 ms; at 2 KiB each it is 8 MiB.
 LOOK_AHEAD: Final = 4096
+# ...and of those that are large: their memory is used again as calls end, which costs a quarter of
+# new memory. It is half of what a node holds (host/blobs/memory.py), and keeps some ten workers
+# busy with calls of 10 ms.
+LOOK_AHEAD_LARGE: Final = 96
+# Handed over together: the ends of fewer would cost a crossing each.
+BATCH_LARGE: Final = 24
 # Items are taken for so long at a time: an iterable that computes them must not stop the loop.
 TAKE_S: Final = 0.01
 
@@ -151,6 +158,7 @@ class Flow:
         self._room = buffersize
         self._enough_room = min(BATCH_CALLS, max(1, buffersize // 2))
         self._held_bytes = 0
+        self._held_large = 0
         self._result_bytes = 0  # of all results so far
         self._fed = 0
         self._in_flight = 0
@@ -234,6 +242,8 @@ class Flow:
     def _is_full(self) -> bool:
         """Whether what is held, with the results of what is in flight, is as much as may be. Those
         are taken to be as large as the others were."""
+        if self._held_large > LOOK_AHEAD_LARGE - BATCH_LARGE:
+            return True
         coming = self._in_flight * self._result_bytes // max(1, self._succeeded)
         return self._held_bytes + coming >= LOOK_AHEAD_BYTES
 
@@ -243,12 +253,14 @@ class Flow:
         until_s = loop.time() + TAKE_S
         most = min(self._room, BATCH_CALLS)
         arguments: list[bytes | Parcel] = []
-        size = 0
+        size = large = 0
         try:
             for item in items:
                 arguments.append(self._pickler.dumps((item,), {}))
                 size += size_of(arguments[-1])
-                if len(arguments) >= most or size >= BATCH_BYTES or loop.time() >= until_s:
+                large += _is_large(arguments[-1])
+                is_enough = size >= BATCH_BYTES or large >= BATCH_LARGE
+                if is_enough or len(arguments) >= most or loop.time() >= until_s:
                     break
             else:
                 self._more = False
@@ -306,17 +318,20 @@ class Flow:
         except FormationError:
             self._submitter.packer.release_all(arguments)
             raise
-        batch = _Batch(self, job, self._fed, size // len(arguments))
+        large = frozenset(task for task, parcel in parcels.items() if _is_large(parcel))
+        batch = _Batch(self, job, self._fed, size // len(arguments), large)
         self._submitter.begin(job, batch, parcels)
         self.jobs.add(job.job_id)
         self._fed += len(arguments)
         self._in_flight += len(arguments)
         self._room -= len(arguments)
         self._held_bytes += batch.bytes_each * len(arguments)
+        self._held_large += len(large)
 
-    def end(self, number: int, end: TaskEnd, sent_bytes: int) -> None:
+    def end(self, number: int, end: TaskEnd, sent_bytes: int, *, was_large: bool) -> None:
         self._in_flight -= 1
         self._held_bytes -= sent_bytes
+        self._held_large -= was_large
         if type(end) is TaskSucceeded:
             size = bytes_of_end(end)
             self._held_bytes += size
@@ -343,14 +358,23 @@ class Flow:
         self.news.set()
 
 
+def _is_large(arguments: bytes | Parcel) -> bool:
+    """Whether they have memory of their own."""
+    return isinstance(arguments, Parcel) and arguments.blob is not None
+
+
 class _Batch:
     """One job of the flow, as the node sees it (`JobObserver`)."""
 
-    def __init__(self, flow: Flow, job: Job, first: int, bytes_each: int) -> None:
+    def __init__(
+        self, flow: Flow, job: Job, first: int, bytes_each: int, large: Collection[str]
+    ) -> None:
+        """`large` are those of its tasks whose arguments have memory of their own."""
         self.bytes_each = bytes_each
         self.is_over = False
         self._job_id = job.job_id
         self._flow = flow
+        self._large = large
         self._numbers = {task.task_id: first + index for index, task in enumerate(job.tasks)}
 
     def notify(self, event: JobEvent) -> None:
@@ -359,7 +383,8 @@ class _Batch:
         if type(event) is TaskSucceeded or isinstance(event, TaskEnd):
             number = self._numbers.pop(event.task_id, None)
             if number is not None:
-                self._flow.end(number, event, self.bytes_each)
+                is_large = event.task_id in self._large
+                self._flow.end(number, event, self.bytes_each, was_large=is_large)
         elif type(event) is JobEnded:
             self.is_over = True
             self._flow.jobs.discard(self._job_id)
