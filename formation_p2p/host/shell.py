@@ -238,6 +238,7 @@ class Shell:
         if self._is_ending:
             # What fails now fails with us. The peer would blame others, and a journal keep it.
             return
+        self._stack.work.hold()
         try:
             now = moment()
             effects = self.peer.handle(event, now)
@@ -265,6 +266,7 @@ class Shell:
                 case events.Explain(query):
                     self._unnotified.append(_failed(str(query), error))
             wait_s = AFTER_FAULT_S
+        self._stack.work.send_held()
         self._hand_over()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
 

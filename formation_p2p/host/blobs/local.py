@@ -137,7 +137,7 @@ async def received(connection: sockets.socket, most: int) -> bytes:
         try:
             return connection.recv(most)
         except BlockingIOError:
-            await trio.lowlevel.wait_readable(connection)
+            await trio.lowlevel.wait_readable(connection.fileno())
 
 
 def address_of(peer: PeerId) -> str:

@@ -120,7 +120,7 @@ class _Owner:
         connection, self._connection = self._connection, None
         self._reading = 0
         if connection is not None:
-            trio.lowlevel.notify_closing(connection)
+            trio.lowlevel.notify_closing(connection.fileno())
             connection.close()
 
     async def _connected(self) -> sockets.socket:
@@ -188,7 +188,7 @@ async def _answer(connection: sockets.socket) -> tuple[int, int, int | None]:
             )
             break
         except BlockingIOError:
-            await trio.lowlevel.wait_readable(connection)
+            await trio.lowlevel.wait_readable(connection.fileno())
     files = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (sockets.SOL_SOCKET, sockets.SCM_RIGHTS):

@@ -53,6 +53,10 @@ def _check_size(frame: bytes, limit: int) -> None:
         raise InvalidInput("frame", f"has {len(frame)} bytes, of at most {limit}")
 
 
+# Of the length before a frame of the largest size.
+MAX_LENGTH_BYTES: Final = len(varint(MAX_WORK_FRAME_BYTES))
+
+
 def encode_frame(frame: bytes) -> bytes:
     """`frame` with its length before it."""
     return varint(len(frame)) + frame
