@@ -18,7 +18,7 @@ import trio.testing
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, NodeClosed, RemoteError
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.core.workload.private_blob import PrivateBlob
@@ -209,12 +209,24 @@ def test_only_memory_that_stays_as_it_is_is_adopted(tmp_path: Path) -> None:
 # -- between processes --------------------------------------------------------------------------
 
 
+class WatchedBlobs(PrivateBlobs):
+    """`on_lend` is called, once, when one is asked for."""
+
+    on_lend: Callable[[], None] | None = None
+
+    def lend(self, name: bytes, peer: PeerId | None = None) -> Lent | None:
+        asked, self.on_lend = self.on_lend, None
+        if asked is not None:
+            asked()
+        return super().lend(name, peer)
+
+
 class Owner:
     """Blobs that are served on this machine."""
 
     def __init__(self) -> None:
         self.identity = Identity.from_seed(secrets.token_bytes(32))
-        self.blobs = PrivateBlobs()
+        self.blobs = WatchedBlobs()
         node = Node(())  # whose network does not run
         self.exchange = PrivateExchange(self.blobs, self.identity, RemoteBlobs(node.stack, b""))
 
@@ -370,15 +382,17 @@ def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
             nursery.start_soon(server.serve)
             await trio.testing.wait_all_tasks_blocked()
             first, second = [await reader.lend(owner.put(DATA)) for _ in range(2)]
-            with trio.move_on_after(0):  # it is asked, and the answer is not waited for
+            with trio.CancelScope() as impatient:  # the answer is not waited for
+                owner.blobs.on_lend = impatient.cancel
                 await reader.lend(owner.put(DATA))
+            assert impatient.cancelled_caught
             third = await reader.lend(owner.put(b"another"))
             assert read(third)[:7] == b"another"
-            assert (server._readers, len(reader)) == (1, 1)
+            assert (server.readers, len(reader)) == (1, 1)
             for lent in (first, second, third):
                 lent.done(clean=True)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            assert server._lent == 0
+            assert server.lent == 0
             nursery.cancel_scope.cancel()
         reader.close()
         owner.blobs.close()

@@ -48,14 +48,15 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class LocalBlobs:
-    """Serves the private blobs of this node to others of its user. For the trio thread."""
+    """Serves the private blobs of this node to others of its user: to so many `readers`, of which
+    so many blobs are `lent`. For the trio thread."""
 
     def __init__(self, blobs: PrivateBlobs, identity: Identity, answer_s: float = ANSWER_S) -> None:
         self._blobs = blobs
         self._answer_s = answer_s
         self._identity = identity
-        self._readers = 0
-        self._lent = 0
+        self.readers = 0
+        self.lent = 0
 
     async def serve(self) -> None:
         """Until cancelled. Where the socket cannot be had, nothing is served this way."""
@@ -73,10 +74,10 @@ class LocalBlobs:
                     accepted, _ = await listener.accept()
                     connection = sockets.socket(fileno=accepted.detach())
                     connection.setblocking(False)
-                    if self._readers >= MAX_READERS or user_of(connection) != os.geteuid():
+                    if self.readers >= MAX_READERS or user_of(connection) != os.geteuid():
                         connection.close()
                         continue
-                    self._readers += 1
+                    self.readers += 1
                     nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: sockets.socket) -> None:
@@ -94,8 +95,8 @@ class LocalBlobs:
         except (OSError, trio.TooSlowError) as error:
             log.debug("a reader on this machine is gone: %s", error)
         finally:
-            self._readers -= 1
-            self._lent -= len(lent)
+            self.readers -= 1
+            self.lent -= len(lent)
             for each in lent.values():
                 each.done(clean=False)
 
@@ -108,7 +109,7 @@ class LocalBlobs:
         if kind == ASK and number not in lent:
             self._lend(connection, number, name, lent)
         elif kind in (DONE, KEPT) and number in lent:
-            self._lent -= 1
+            self.lent -= 1
             lent.pop(number).done(clean=kind == DONE)
         else:
             return False
@@ -117,7 +118,7 @@ class LocalBlobs:
     def _lend(
         self, connection: sockets.socket, number: int, name: bytes, lent: dict[int, Lent]
     ) -> None:
-        if self._lent >= MAX_LENT:
+        if self.lent >= MAX_LENT:
             connection.send(ANSWER.pack(number, BUSY))
             return
         blob = self._blobs.lend(name)
@@ -125,7 +126,7 @@ class LocalBlobs:
             connection.send(ANSWER.pack(number, NOT_HERE))
             return
         lent[number] = blob
-        self._lent += 1
+        self.lent += 1
         files = array.array("i", [blob.file]).tobytes()
         descriptors = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, files)]
         connection.sendmsg([ANSWER.pack(number, blob.size_bytes)], descriptors)
