@@ -148,7 +148,7 @@ class Village:
         world.witness = self.seen.witness
         delays = {a: self.rng.uniform(0.002, 0.03) for a in range(workers)}
         world.latency = lambda a, b: delays[a.number] + delays[b.number]
-        serve = world.machine(cpu=8).labelled(labels_of({KIND}))
+        serve = world.machine(cpu=8).serving(labels_of({KIND}))
         self.nodes = [
             world.add(f"n{n}", public=True, asleep=True, gates=()) for n in range(workers)
         ]

@@ -88,9 +88,18 @@ class Told:
         assert isinstance(event, ReplicaReported)
         self.reports.append(event)
 
-    def start(self, spec: ServiceSpec, slot: int = 0, epoch: int = 1) -> None:
+    def start(
+        self,
+        spec: ServiceSpec,
+        slot: int = 0,
+        epoch: int = 1,
+        *,
+        beside: bool = False,
+        device_ids: tuple[str, ...] = (),
+    ) -> None:
         signed = seal_spec(ALICE, spec, b"", 1_700_000_000, 1_700_000_060)
-        self.replicas.perform(StartReplica(signed, slot, epoch, cause="a test"))
+        start = StartReplica(signed, slot, epoch, device_ids, beside=beside, cause="a test")
+        self.replicas.perform(start)
 
     def stop(self, drain_s: int = 0, slot: int = 0, epoch: int = 1) -> None:
         self.replicas.perform(StopReplica("notes", slot, epoch, drain_s, cause="a test"))
@@ -262,6 +271,47 @@ def test_a_pinned_service_finds_its_volume_again(tmp_path: Path) -> None:
         assert (told.replicas.root / "volumes" / "notes-data" / "starts").read_text() == "xx"
 
     story(tmp_path, scenario)
+
+
+def test_a_newer_one_beside_it_serves_once_the_older_one_is_to_stop(tmp_path: Path) -> None:
+    def printing(version: int) -> ServiceSpec:
+        note = f"print('version', {version}, os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+        return spec(SERVER.format(listen=note + UNIX), version=version)
+
+    async def scenario(told: Told) -> None:
+        told.start(printing(1), device_ids=("GPU-1",))
+        await told.until(ReplicaState.READY)
+        first = await told.asked()
+        told.start(printing(2), epoch=2, device_ids=("GPU-2",), beside=True)
+        await until(lambda: told.reports[-1].epoch == 2)
+        await told.until(ReplicaState.READY, times=2)
+        assert await told.asked() == first
+        assert [each.version for each in told.replicas.status()] == [1, 2]
+        told.stop(drain_s=60)
+        assert await told.asked() != first
+        assert [each.version for each in told.replicas.status()] == [2]
+        told.start(printing(3), epoch=3, beside=True)
+        told.stop(epoch=3)
+        await until(lambda: (told.reports[-1].epoch, told.reports[-1].state) == (3, "stopped"))
+        assert [each.version for each in told.replicas.status()] == [2]
+        assert "version 1 GPU-1" in told.printed()
+        assert "version 2 GPU-2" in told.printed()
+
+    story(tmp_path, scenario, bare=True)
+
+
+def test_where_the_older_one_is_given_up_the_newer_one_serves(tmp_path: Path) -> None:
+    async def scenario(told: Told) -> None:
+        told.start(spec(program=Program(argv=("no-such-program",))))
+        told.start(spec(version=2), epoch=2, beside=True)
+        await told.until(ReplicaState.FAILED)
+        await told.until(ReplicaState.READY)
+        assert "200 OK" in await told.asked()
+        told.start(spec(version=3, program=Program(argv=("no-such-program",))), 0, 3, beside=True)
+        await told.until(ReplicaState.FAILED, times=2)
+        assert [each.version for each in told.replicas.status()] == [2]
+
+    story(tmp_path, scenario, bare=True)
 
 
 def test_stopping_what_is_not_there_is_answered_all_the_same(tmp_path: Path) -> None:

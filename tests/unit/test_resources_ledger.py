@@ -235,7 +235,7 @@ def test_it_says_what_would_be_free_without_giving_anything_back() -> None:
 
 def test_what_is_set_aside_is_there_until_its_release_and_what_has_no_room_is_not() -> None:
     ledger = Ledger(machine(cpu_milli=1000))
-    assert ledger.set_aside("a service", parse_requirements("cpu=0.8"))
+    assert ledger.set_aside("a service", parse_requirements("cpu=0.8")) is not None
     assert not ledger.set_aside("another", parse_requirements("cpu=0.8"))
     ledger.validate(())
     assert ledger.free.cpu_milli == 200

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from formation_p2p.core.peer.events import Renewed
 from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.services.events import ServeServices
-from formation_p2p.core.services.holding import Replica
+from formation_p2p.core.services.events import ServeServices, StopServing
+from formation_p2p.core.services.replica import Replica
+from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.sim.node import SimNode
@@ -44,6 +45,31 @@ def test_a_lent_machine_that_begins_to_serve_is_found_as_a_guardian() -> None:
     hamlet.world.deliver(lender, ServeServices(CPU))
     hamlet.world.elapse(400)
     assert guards(replica, lender)
+
+
+def test_one_that_serves_others_or_nothing_any_more_is_found_as_that() -> None:
+    hamlet = Hamlet(1)
+    [node] = hamlet.workers
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+
+    def labels() -> list[str]:
+        assert isinstance(node.peer, Peer)
+        assert node.peer.worker is not None
+        return [each for each in node.peer.worker.announcer.buckets if "serves" in each]
+
+    assert labels() == ["label/serves-cpu/yes"]
+    hamlet.world.deliver(node, ServeServices(CPU, 2))
+    hamlet.world.elapse(10)
+    assert hamlet.having("echo") == [node]
+    hamlet.world.deliver(node, ServeServices(frozenset({WorkerType.EDGE})))
+    hamlet.world.elapse(10)
+    assert labels() == ["label/serves-edge/yes"]
+    assert hamlet.having("echo") == []
+    hamlet.world.deliver(node, StopServing())
+    hamlet.world.elapse(10)
+    assert labels() == []
 
 
 def test_one_that_may_not_work_begins_to_be_found_once_it_may() -> None:

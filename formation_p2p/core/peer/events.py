@@ -17,6 +17,7 @@ from formation_p2p.core.negotiation.session import Disconnected, Fenced, Receive
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.services.events import ServiceRequestEvent
+from formation_p2p.core.services.serving import SERVES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import Cid
@@ -65,9 +66,10 @@ class Serve:
     permissive: bool = False
     shares: ScopeShares = EVERYTHING
 
-    def labelled(self, labels: tuple[tuple[str, str], ...]) -> Serve:
-        """With more labels, or other values of them."""
-        return replace(self, labels=tuple({**dict(self.labels), **dict(labels)}.items()))
+    def serving(self, labels: tuple[tuple[str, str], ...]) -> Serve:
+        """With these labels of what services it runs, and no others of that kind."""
+        own = (each for each in self.labels if not each[0].startswith(SERVES))
+        return replace(self, labels=(*own, *labels))
 
 
 @dataclass(frozen=True, slots=True)

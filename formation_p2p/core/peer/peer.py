@@ -245,8 +245,8 @@ class Peer:
                 return self.scheduler.fetch_ended(event, now)
             case ServiceRequest():
                 self.services.handle(event, now)
-                if self.worker is not None and self.services.labels:
-                    self.worker.labelled(self.services.labels, now)
+                if self.worker is not None:
+                    self.worker.serving(self.services.labels, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
             case events.BlobsChanged():
@@ -362,7 +362,7 @@ class Peer:
             self._identity,
             self._own,
             self.network,
-            self._serve.labelled(self.services.labels),
+            self._serve.serving(self.services.labels),
             self.dht,
             self.membership,
             self._circles,

@@ -115,9 +115,9 @@ class Worker:
         serve = self._serve
         return buckets_of(serve.capability, dict(serve.labels), serve.drivers)
 
-    def labelled(self, labels: tuple[tuple[str, str], ...], now: Moment) -> None:
-        """This worker is to be found by these labels too."""
-        serve = self._serve.labelled(labels)
+    def serving(self, labels: tuple[tuple[str, str], ...], now: Moment) -> None:
+        """This worker is to be found by these labels as one that runs services."""
+        serve = self._serve.serving(labels)
         if serve != self._serve and not self._is_left:
             self._serve = serve
             self.announcer.pause(now)
@@ -131,11 +131,11 @@ class Worker:
         has = needs, serve.capability, dict(serve.labels), serve.drivers
         return fits_now(*has, self.lessor.ledger.free) is None
 
-    def set_aside(self, name: str, needs: Requirements, now: Moment) -> bool:
-        """Reserve what a replica needs; whether there was room."""
-        done = self.lessor.ledger.set_aside(f"service {name}", needs)
+    def set_aside(self, name: str, needs: Requirements, now: Moment) -> tuple[str, ...] | None:
+        """Reserve what a replica needs; the ids of its devices, None where there is no room."""
+        held = self.lessor.ledger.set_aside(f"service {name}", needs)
         self.announcer.changed(self.lessor.ledger.free, now)
-        return done
+        return None if held is None else tuple(claim.device_id for claim in held.gpus)
 
     def give_back(self, name: str, now: Moment) -> None:
         self.lessor.ledger.release(f"service {name}")

@@ -275,12 +275,13 @@ class Ledger:
             self._free = _moved(self._free, reservation, +1)
         return reservation is not None
 
-    def set_aside(self, reservation_id: str, needs: Requirements) -> bool:
-        """Reserve what is not to be leased, until `release`; whether there was room."""
-        if not isinstance(self.reserve(reservation_id, needs), Reservation):
-            return False
+    def set_aside(self, reservation_id: str, needs: Requirements) -> Reservation | None:
+        """Reserve what is not to be leased, until `release`; None where there was no room."""
+        held = self.reserve(reservation_id, needs)
+        if not isinstance(held, Reservation):
+            return None
         self._aside.add(reservation_id)
-        return True
+        return held
 
     def validate(self, held: Collection[str]) -> None:
         """Raises InvariantBroken where what is free and what is reserved do not add up to what

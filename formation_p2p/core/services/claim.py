@@ -66,9 +66,10 @@ class Claim:
 
     `guardians` watch the holder, nearest to the slot's key first. `outstanding` requests are served
     now, of `capacity`; of late `busy_percent` of it was used, more than 100 where requests waited.
-    By the load of all replicas there are to be `wanted`; 0 leaves that to the spec. The worker has
-    `services_held` replicas, this one included. `grant` shows that it may work in this network.
-    Raises InvalidInput.
+    By the load of all replicas there are to be `wanted`; 0 leaves that to the spec. Of
+    `next_version` a replica is being started beside this one, and of `failed_version` one did not
+    become ready here; 0 for none. The worker has `services_held` replicas, this one included.
+    `grant` shows that it may work in this network. Raises InvalidInput.
     """
 
     service: str
@@ -89,6 +90,8 @@ class Claim:
     services_held: int = 1
     busy_percent: int = 0
     wanted: int = 0
+    next_version: int = 0
+    failed_version: int = 0
     grant: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +99,10 @@ class Claim:
         if len(self.digest) != DIGEST_BYTES:
             raise InvalidInput("digest", f"it has {len(self.digest)} bytes, not {DIGEST_BYTES}")
         check_amount("slot", self.slot, 0, MAX_SLOT)
-        for name in ("version", "epoch", "sequence", "issued_unix_s", "expires_unix_s"):
+        for name in (
+            *("version", "next_version", "failed_version"),
+            *("epoch", "sequence", "issued_unix_s", "expires_unix_s"),
+        ):
             check_amount(name, getattr(self, name), 0, MAX_INT)
         check_amount("outstanding", self.outstanding, 0, MAX_INT)
         check_amount("capacity", self.capacity, 0, MAX_REQUESTS)
@@ -202,15 +208,17 @@ def _pack(claim: Claim) -> list[object]:
         claim.services_held,
         claim.busy_percent,
         claim.wanted,
+        claim.next_version,
+        claim.failed_version,
         claim.grant,
     ]
 
 
 def _unpack(value: object, signer: PeerId) -> Claim:
-    row = resources.take_row(value, 19, "claim", "is not a list of nineteen fields")
+    row = resources.take_row(value, 21, "claim", "is not a list of twenty-one fields")
     author, service, digest, version, slot, epoch, state, sequence, issued, *others = row
     expires, worker_type, reached_at, guardians, outstanding, capacity, *more = others
-    held, busy, wanted, grant = more
+    held, busy, wanted, next_version, failed_version, grant = more
     if resources.take_peer_id(author, "author") != signer:
         raise ForgedRecord(f"a claim of another peer, signed by {signer}")
     return resources.checked(
@@ -239,6 +247,8 @@ def _unpack(value: object, signer: PeerId) -> Claim:
         services_held=held,
         busy_percent=busy,
         wanted=wanted,
+        next_version=next_version,
+        failed_version=failed_version,
         grant=codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
     )
 

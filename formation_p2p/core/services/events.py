@@ -96,11 +96,15 @@ ServiceRequestEvent = (
 
 @dataclass(frozen=True, slots=True)
 class StartReplica(Effect):
-    """Start a replica, and tell by ReplicaReported what becomes of it."""
+    """Start a replica, and tell by ReplicaReported what becomes of it. It may use these devices.
+    Where it is to run `beside` the one that runs, that serves until it is told to stop; else it
+    ends first."""
 
     signed: SignedSpec
     slot: int
     epoch: int
+    device_ids: tuple[str, ...] = ()
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class ServiceStep(StrEnum):
     READY = "ready"
     UNREADY = "unready"
     SCALED = "scaled"
+    RENEWED = "renewed"
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, assert_never
 
@@ -30,67 +28,19 @@ from formation_p2p.core.services.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.core.services.means import Machine, Means
-from formation_p2p.core.services.scaling import Load, is_elastic, own_word
+from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.renewing import Renewing
+from formation_p2p.core.services.replica import Own, Replica, reserved
+from formation_p2p.core.services.scaling import is_elastic, own_word
 from formation_p2p.core.services.serving import needs_of
 from formation_p2p.core.services.signed_spec import SignedSpec
 
-
-class Own(StrEnum):
-    """How far a replica of this worker is."""
-
-    CLAIMED = "claimed"
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
-
-
-TRANSITIONS: Final[Mapping[Own, Mapping[str, Own]]] = {
-    Own.CLAIMED: {"start": Own.STARTING},
-    Own.STARTING: {"ready": Own.READY, "drain": Own.DRAINING},
-    Own.READY: {"unready": Own.STARTING, "drain": Own.DRAINING},
-    Own.DRAINING: {},
-}
 _CLAIM_STATES: Final = {
     Own.CLAIMED: ClaimState.JOINING,
     Own.STARTING: ClaimState.JOINING,
     Own.READY: ClaimState.READY,
     Own.DRAINING: ClaimState.DRAINING,
 }
-
-
-@dataclass(slots=True)
-class Replica:
-    """`guardians` watch it. Its claim is published again at `due_s`, and what others claim of its
-    service looked at at `look_s`. `machine` runs it, also once the grant lets it work no more."""
-
-    machine: Machine = field(repr=False)
-    signed: SignedSpec
-    slot: int
-    epoch: int
-    state: Own = Own.CLAIMED
-    sequence: int = 0
-    outstanding: int = 0
-    load: Load = field(default_factory=Load)
-    wanted: int = 0
-    guardians: tuple[Contact, ...] = ()
-    due_s: float = float("inf")
-    look_s: float = float("inf")
-    guardians_s: float = float("inf")
-    surplus_since_s: float | None = None
-    old_since_s: float | None = None
-    claim: SignedClaim | None = field(default=None, repr=False)
-
-    @property
-    def service(self) -> str:
-        return self.signed.spec.name
-
-    def move(self, event: str) -> bool:
-        """Whether the event means anything in this state."""
-        state = TRANSITIONS[self.state].get(event)
-        if state is not None:
-            self.state = state
-        return state is not None
 
 
 class Holding:
@@ -100,6 +50,7 @@ class Holding:
         self._means = means
         self._gone = gone
         self._replicas: dict[str, Replica] = {}
+        self.renewing = Renewing(means, self._publish, self._emit)
         # For a machine whose clock went back: sequence numbers only grow.
         self._sequence = 0
 
@@ -127,9 +78,12 @@ class Holding:
         """Reserve what a replica needs, and claim the slot; `then` gets who has taken the claim.
         False where the machine has no room."""
         machine, name = self._means.machine(), signed.spec.name
-        if machine is None or not machine.set_aside(name, signed.spec.needs, now):
+        at = reserved(name, epoch), signed.spec.needs, now
+        device_ids = None if machine is None else machine.set_aside(*at)
+        if machine is None or device_ids is None:
             return False
         replica = self._replicas[name] = Replica(machine, signed, slot, epoch)
+        replica.device_ids = device_ids
         replica.wanted = own_word(signed.spec, self._means.wanted(signed, now))
         self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
         return True
@@ -140,15 +94,17 @@ class Holding:
         replica.move("start")
         replica.look_s = now.mono_s + self._means.parameters.look_s
         replica.guardians_s = now.mono_s
-        start = StartReplica(replica.signed, replica.slot, replica.epoch, cause=cause)
+        at = replica.signed, replica.slot, replica.epoch
+        start = StartReplica(*at, replica.device_ids, cause=cause)
         self._means.effects.append(start)
         self._emit(replica, ServiceStep.STARTED, cause, now)
 
     def withdraw(self, service: str, now: Moment, why: str, *, failed: bool = False) -> None:
         """It does not run: others are told, and what it needed is given back."""
         replica = self._replicas.pop(service)
+        self.renewing.drop(replica)
         self._write(replica, ClaimState.GONE, now, "withdraw", _ignored, 1)
-        replica.machine.give_back(service, now)
+        replica.machine.give_back(reserved(service, replica.epoch), now)
         self._gone(service, failed, now)
 
     def unclaim(self, service: str, now: Moment, why: str) -> None:
@@ -167,15 +123,19 @@ class Holding:
             return
         if not replica.move("drain"):
             return
-        drain_s = 0 if at_once else replica.signed.spec.drain_s
-        self._means.effects.append(
-            StopReplica(service, replica.slot, replica.epoch, drain_s, cause=why)
-        )
+        self.renewing.drop(replica)
+        self._stop(replica, 0 if at_once else replica.signed.spec.drain_s, why)
         self._emit(replica, ServiceStep.DRAINING, why, now)
         self._publish(replica, now)
 
+    def _stop(self, replica: Replica, drain_s: int, why: str) -> None:
+        at = replica.service, replica.slot, replica.epoch
+        self._means.effects.append(StopReplica(*at, drain_s, cause=why))
+
     def reported(self, event: ReplicaReported, now: Moment) -> None:
         replica = self._replicas.get(event.service)
+        if self.renewing.reported(replica, event, now):
+            return
         if replica is None or (replica.slot, replica.epoch) != (event.slot, event.epoch):
             return  # of one before
         replica.outstanding = event.outstanding
@@ -195,6 +155,8 @@ class Holding:
             case ReplicaState.STOPPED:
                 self._emit(replica, ServiceStep.STOPPED, event.why, now)
                 self.withdraw(event.service, now, "it has stopped")
+            case ReplicaState.FAILED if self.renewing.takes_over(replica, now):
+                pass
             case ReplicaState.FAILED:
                 self._emit(replica, ServiceStep.FAILED, event.why, now)
                 self.withdraw(event.service, now, event.why, failed=True)
@@ -237,6 +199,7 @@ class Holding:
                 self._publish(replica, now)
             if now.mono_s >= replica.guardians_s:
                 self._choose_guardians(replica, now)
+            self.renewing.tick(replica, now)
             if now.mono_s >= replica.look_s:
                 replica.look_s = now.mono_s + self._means.parameters.look_s
                 looks.append(replica)
@@ -244,7 +207,7 @@ class Holding:
 
     def next_timeout(self) -> float:
         due = (min(each.due_s, each.look_s, each.guardians_s) for each in self)
-        return min(due, default=float("inf"))
+        return min(self.renewing.next_timeout(self), *due, float("inf"))
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
@@ -305,6 +268,8 @@ class Holding:
             services_held=len(self._replicas),
             busy_percent=replica.load.busy_percent(spec, now.mono_s),
             wanted=replica.wanted,
+            next_version=0 if replica.fresh is None else replica.fresh.signed.spec.version,
+            failed_version=replica.failed_version,
             grant=means.grant(),
         )
         return seal_claim(means.identity, claim)

@@ -10,10 +10,12 @@ from functools import partial
 from formation_p2p.core.dht.operations import Asked
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.claim import Claim, ClaimState, wins
-from formation_p2p.core.services.holding import Holding, Own, Replica
+from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means
 from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.replica import Own, Replica
 from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.updating import Updating
 
 
 class Keeping:
@@ -22,6 +24,7 @@ class Keeping:
     def __init__(self, means: Means, holding: Holding) -> None:
         self._means = means
         self._holding = holding
+        self._updating = Updating(means, holding)
 
     def judge(self, service: str, now: Moment) -> None:
         """After a look at what others claim of a service of ours."""
@@ -40,8 +43,7 @@ class Keeping:
         if other is not None:
             self._ask_rival(replica, other, now)
             return
-        if replica.signed.digest != signed.digest:
-            self._update(replica, signed, now)
+        self._updating.judge(replica, signed, now)
         self._shed(replica, signed, now)
 
     def _judge_pinned(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
@@ -85,7 +87,7 @@ class Keeping:
             why = f"{other.peer_id} has the slot as well"
             self._holding.drain(replica.service, now, why, at_once=at_once)
 
-    # -- too many, and old ones -------------------------------------------------------------------
+    # -- too many ---------------------------------------------------------------------------
 
     def _shed(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
         """Of more than are wanted, for a while, the oldest version goes, then who has the most."""
@@ -105,21 +107,3 @@ class Keeping:
             self._holding.drain(replica.service, now, "a newer version serves")
         elif lasts_s >= self._means.parameters.surplus_s:
             self._holding.drain(replica.service, now, "there are more than wanted")
-
-    def _update(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
-        """Where all workers of the type run it, none has room for the newer version before it has
-        stopped the old one: one after the other does, by slot. Else another worker begins, and
-        where the newer version does not start, the old one stays."""
-        live = self._means.sight(replica.service).live(now.unix_s)
-        version = signed.spec.version
-        begins = any(c.version >= version and c.state is ClaimState.JOINING for c in live.values())
-        if begins or len(live) < self._means.workers(signed.spec.worker_type):
-            replica.old_since_s = None
-            return
-        if replica.old_since_s is None:
-            replica.old_since_s = now.mono_s
-        old = sorted(slot for slot, claim in live.items() if claim.version < version)
-        place = old.index(replica.slot) if replica.slot in old else 0
-        ours = self._means.parameters
-        if now.mono_s - replica.old_since_s >= ours.update_s * (1 + place):
-            self._holding.drain(replica.service, now, "it makes room for a newer version")

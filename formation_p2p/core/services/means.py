@@ -16,7 +16,7 @@ from formation_p2p.core.identity import Identity, PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.claim import CLAIM_TTL_S, SignedClaim, slot_key
+from formation_p2p.core.services.claim import CLAIM_TTL_S, ClaimState, SignedClaim, slot_key
 from formation_p2p.core.services.events import (
     EmitServiceEvent,
     ServiceEffect,
@@ -40,8 +40,8 @@ class Machine(Protocol):
     def suits(self, needs: Requirements) -> bool:
         """Whether the machine meets the needs, and has room for them now."""
 
-    def set_aside(self, name: str, needs: Requirements, now: Moment) -> bool:
-        """Reserve what a replica needs; whether there was room."""
+    def set_aside(self, name: str, needs: Requirements, now: Moment) -> tuple[str, ...] | None:
+        """Reserve what a replica needs; the ids of its devices, None where there is no room."""
 
     def give_back(self, name: str, now: Moment) -> None: ...
 
@@ -61,7 +61,8 @@ ThenRead = Callable[[Reading, Moment], None]
 @dataclass(slots=True, kw_only=True)
 class Means:
     """`own` is where this node is reached, `grant` what it shows, and `machine` None where it lends
-    none. `counts` says how many workers of a type there are, as far as is known."""
+    none. `counts` says how many workers of a type there are, as far as is known; `refused` which
+    version of a service does not become ready."""
 
     identity: Identity
     dht: Kademlia[SignedProfile]
@@ -75,6 +76,7 @@ class Means:
     machine: Callable[[], Machine | None]
     sights: dict[str, Sight] = field(default_factory=dict)
     counts: dict[WorkerType, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     effects: list[ServiceEffect] = field(default_factory=list)
 
     @property
@@ -90,8 +92,25 @@ class Means:
         return (each for each in self.shelf.catalog.specs.values() if not each.spec.withdrawn)
 
     def spec(self, service: str) -> SignedSpec | None:
-        """Also a withdrawn one."""
-        return self.shelf.catalog.specs.get(service)
+        """Also a withdrawn one. Where the newest version does not become ready, the one before it,
+        as far as that is known."""
+        catalog = self.shelf.catalog
+        newest = catalog.specs.get(service)
+        if newest is not None and newest.spec.version == self.refused.get(service):
+            return catalog.previous.get(service, newest)
+        return newest
+
+    def see_refused(self, service: str, now: Moment) -> None:
+        """Whether the newest version fails where it was tried, and is ready nowhere."""
+        newest = self.shelf.catalog.specs.get(service)
+        self.refused.pop(service, None)
+        if newest is None:
+            return
+        version = newest.spec.version
+        live = self.sight(service).live(now.unix_s).values()
+        is_ready = any(c.version >= version and c.state is ClaimState.READY for c in live)
+        if not is_ready and any(claim.failed_version == version for claim in live):
+            self.refused[service] = version
 
     def sight(self, service: str) -> Sight:
         return self.sights.setdefault(service, Sight())

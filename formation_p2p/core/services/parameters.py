@@ -69,8 +69,17 @@ class ServiceParameters:
     # More replicas than wanted, or a worker with several while another has none, must last so long
     # before anything is moved.
     surplus_s: float = 60.0
-    # Where no other worker takes on a newer version, who has the old one stops it then, one after
-    # the other.
+    # A newer version is started beside the old one, slot by slot. It serves when it has been ready
+    # for so long; the next one begins then, and where the one before it does nothing, so much later
+    # for each. Meanwhile claims are looked at so often.
+    min_healthy_s: float = 10.0
+    turn_s: float = 8.0
+    update_look_s: float = 3.0
+    # What a program may take to be started at all: images and packages come first.
+    prepare_s: float = 900.0
+    # Where no machine that runs it has room for both, others take it on from then on; and where no
+    # other does, who has the old one stops it after so long, one after the other.
+    surge_s: float = 45.0
     update_s: float = 60.0
 
     # The catalog is read so often, and in a larger network so much more rarely: its 8 holders have

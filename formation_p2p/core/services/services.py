@@ -21,16 +21,18 @@ from formation_p2p.core.services.claim import Claim, SignedClaim
 from formation_p2p.core.services.filler import Filler
 from formation_p2p.core.services.guards import Guards
 from formation_p2p.core.services.holders import Holders
-from formation_p2p.core.services.holding import Holding, Replica
+from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.inquiries import Inquiries
 from formation_p2p.core.services.keeping import Keeping
 from formation_p2p.core.services.means import Machine, Means, density
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.queries import Queries
+from formation_p2p.core.services.replica import Replica
 from formation_p2p.core.services.serving import labels_of, of_type
 from formation_p2p.core.services.shelf import HISTORY_S, Shelf
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import WorkerType
+from formation_p2p.core.services.updating import Surge
 from formation_p2p.core.services.watcher import Watcher
 
 # The nearest workers by which it is estimated how many there are: within a quarter.
@@ -53,6 +55,7 @@ class Services:
         self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
         self._guards = Guards(means, self._filler.suspect)
+        self._surge = Surge(means)
         self._avoided: dict[str, float] = {}  # until when, by the service
         self._crowded_since: dict[str, float] = {}
         self._count_s = float("inf")
@@ -115,6 +118,7 @@ class Services:
             case events.ServeServices():
                 self._serve = event
                 self._count_s = now.mono_s
+                self._drain_others(event.types, now)
                 self._catalog.start(now)
                 self._learnt(now)
             case events.StopServing():
@@ -141,6 +145,13 @@ class Services:
             self._filler.drop(signed.spec.name)
         for replica in self.holding:
             self.holding.drain(replica.service, now, "the worker stops serving")
+
+    def _drain_others(self, types: frozenset[WorkerType], now: Moment) -> None:
+        """What is of another type is for other workers from now on."""
+        for replica in self.holding:
+            if replica.signed.spec.worker_type not in types:
+                why = "the worker serves other types of services now"
+                self.holding.drain(replica.service, now, why)
 
     def moved(self, now: Moment) -> None:
         """This node is reached elsewhere."""
@@ -194,6 +205,8 @@ class Services:
         """How many replicas are to run. One more where a worker without any would take it from one
         that has several, for a while."""
         wanted = self._means.wanted(signed, now)
+        if not self._surge.may(signed, wanted, now):
+            return 0
         since_s = self._crowded_since.get(signed.spec.name)
         if since_s is None or now.mono_s - since_s < self._means.parameters.surplus_s:
             return wanted
@@ -240,6 +253,8 @@ class Services:
         kept, self._kept = self._kept, []
         if self._serve is None:
             return
+        for service in {claim.service for claim in kept}:
+            self._means.see_refused(service, now)
         for claim in kept:
             if claim.peer_id == self._means.peer_id:
                 continue
@@ -262,6 +277,7 @@ class Services:
     def _seen(self, service: str, now: Moment) -> None:
         """The claims of a service were read at one of their holders."""
         self._expire(now)
+        self._means.see_refused(service, now)
         signed = self._means.spec(service)
         if service in self.holding:  # also one whose spec has expired: it ends
             self._crowded_since.pop(service, None)

@@ -9,12 +9,14 @@ from typing import Final
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.spec import ServiceSpec, WorkerType
 
+# How the labels begin that say so.
+SERVES: Final = "serves-"
 _YES: Final = "yes"
 
 
 def labels_of(types: Iterable[WorkerType]) -> tuple[tuple[str, str], ...]:
     """The labels by which such workers are found: each is a bucket of discovery."""
-    return tuple((f"serves-{kind}", _YES) for kind in sorted(types))
+    return tuple((f"{SERVES}{kind}", _YES) for kind in sorted(types))
 
 
 def needs_of(spec: ServiceSpec) -> Requirements:

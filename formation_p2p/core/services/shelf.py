@@ -55,6 +55,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.specs: dict[str, SignedSpec] = {}
+        self.previous: dict[str, SignedSpec] = {}  # what counted before, for a way back
         self._hash: bytes | None = None
 
     @property
@@ -69,6 +70,8 @@ class Catalog:
         if known is None and len(self.specs) >= MAX_SERVICES:
             return False
         if known is None or counts_more(signed, known):
+            if known is not None:
+                self.previous[known.spec.name] = known
             self.specs[signed.spec.name] = signed
             self._hash = None
             return True
@@ -78,6 +81,7 @@ class Catalog:
         for name, signed in list(self.specs.items()):
             if signed.expires_unix_s <= now_unix_s:
                 del self.specs[name]
+                self.previous.pop(name, None)
                 self._hash = None
 
 

@@ -60,7 +60,7 @@ class Sight:
         """The slots that are to be filled so that `wanted` run this version, lowest first. While
         another version runs, one slot more at a time, so that the old ones serve on."""
         slots = self.live(now_unix_s, doubted)
-        current = sum(claim.version >= version for claim in slots.values())
+        current = sum(max(claim.version, claim.next_version) >= version for claim in slots.values())
         lacking = wanted - current
         if current < len(slots):  # old ones are there: surge by one
             lacking = min(lacking, max(wanted + 1 - len(slots), 0))

@@ -283,7 +283,7 @@ class ReplicaRun:
             payload,
             needs.cpu_milli,
             needs.memory_bytes,
-            (),
+            self.start.device_ids,
             None,
             scratch,
             shared,

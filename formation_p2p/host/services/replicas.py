@@ -76,7 +76,8 @@ class Replicas:
         self._do = do
         self._feed = feed
         self._means = Means(drivers, scratch_root, root, Floor(), self._report, router)
-        self._runs: dict[str, ReplicaRun] = {}  # the newest of each service
+        self._runs: dict[str, ReplicaRun] = {}  # of each service the one that serves
+        self._fresh: dict[str, ReplicaRun] = {}  # and the one that is to replace it
         self._over: dict[ReplicaRun, trio.Event] = {}
         self._untold: deque[ReplicaReported] = deque()  # a few of each replica at most
         # As many as the network has services.
@@ -93,6 +94,10 @@ class Replicas:
                 if run is None:
                     self._report(ReplicaReported(service, slot, epoch, ReplicaState.STOPPED))
                 else:
+                    if run is self._fresh.get(service):
+                        del self._fresh[service]
+                    elif run is self._runs.get(service):
+                        self._replaced(service)
                     run.stop(drain_s)
             case _:
                 assert_never(effect)
@@ -137,7 +142,9 @@ class Replicas:
                     for probe, each in run.supervision.health.items()
                 },
             )
-            for name, run in sorted(self._runs.items())
+            for name, run in sorted(
+                [*self._runs.items(), *self._fresh.items()], key=lambda each: each[0]
+            )
         )
 
     # -- how ------------------------------------------------------------------------------------
@@ -145,6 +152,11 @@ class Replicas:
     def _start(self, effect: StartReplica) -> None:
         name = effect.signed.spec.name
         before = self._runs.get(name)
+        if effect.beside and before is not None:
+            run = self._fresh[name] = ReplicaRun(effect, self._means)
+            self._over[run] = trio.Event()
+            self._do(self._run, run, None)
+            return
         if before is not None:
             if (before.start.slot, before.start.epoch) == (effect.slot, effect.epoch):
                 return
@@ -154,10 +166,16 @@ class Replicas:
         self._do(self._run, run, before)
 
     def _found(self, service: str, slot: int, epoch: int) -> ReplicaRun | None:
-        run = self._runs.get(service)
-        if run is not None and (run.start.slot, run.start.epoch) == (slot, epoch):
-            return run
+        for run in self._over:
+            at = run.spec.name, run.start.slot, run.start.epoch
+            if at == (service, slot, epoch):
+                return run
         return None
+
+    def _replaced(self, name: str) -> None:
+        """The one that is to replace it serves from now on, if there is one."""
+        if name in self._fresh:
+            self._runs[name] = self._fresh.pop(name)
 
     async def _run(self, run: ReplicaRun, before: ReplicaRun | None) -> None:
         name = run.spec.name
@@ -175,6 +193,9 @@ class Replicas:
         finally:
             if self._runs.get(name) is run:
                 del self._runs[name]
+                self._replaced(name)
+            elif self._fresh.get(name) is run:
+                del self._fresh[name]
             self._over.pop(run).set()
 
     def _report(self, report: ReplicaReported) -> None:
