@@ -77,6 +77,17 @@ def test_a_version_that_fails_on_the_first_is_tried_on_no_other() -> None:
     assert len(hamlet.having("echo")) == 3
 
 
+def test_a_worker_on_which_alone_it_fails_keeps_the_old_one_and_tries_again() -> None:
+    hamlet = started(2, 2)
+    starts: list[float | None] = [1.0, None]
+    hamlet.world.performer.start_s = lambda service: starts.pop(0) if starts else 1.0
+    hamlet.publish(wanting(2, version=2))
+    hamlet.world.elapse(100)
+    assert versions(hamlet) == [2, 1]
+    hamlet.world.elapse(300)
+    assert versions(hamlet) == [2, 2]
+
+
 def test_what_is_missing_meanwhile_is_filled_with_the_version_that_serves() -> None:
     hamlet = started(5, 2)
     hamlet.world.performer.start_s = lambda service: None
