@@ -340,7 +340,7 @@ class NodeServices:
     def _serve(self, shell: Shell) -> None:
         if self._work is not None:
             serve, makers, usage = self._work
-            serve = replace(serve, used=usage.load())
+            serve = replace(serve, used=usage.load(), shares_used=usage.load_shares())
             drivers = {name: make() for name, make in makers.items()}
             self._environments.update(
                 driver.environments

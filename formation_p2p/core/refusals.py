@@ -117,22 +117,31 @@ class Unbuildable:
 
 @dataclass(frozen=True, slots=True)
 class GivingWay:
-    """It is taken, by work that ends or gives way to this; ask again in `retry_ms`."""
+    """It is taken, by work that ends or gives way to this; ask again in `retry_ms`. Among equals it
+    is after the `turn` of another, named, which is over in so many milliseconds."""
 
     resource: str
     retry_ms: int
+    turn: tuple[str, int] | None = None
 
     def __str__(self) -> str:
+        if self.turn is not None:
+            name, left_ms = self.turn
+            return f"{self.resource}: taken; after {name}'s slice, in {-(-left_ms // 1000)} s"
         return f"{self.resource}: taken, but expected back in {self.retry_ms / 1000:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The lease ends for work of this priority, which is higher than its own."""
+    """The lease ends for work of this priority, which is higher than its own; or as high, where it
+    is that of one further below its share, who is named."""
 
     priority: int
+    below: str | None = None
 
     def __str__(self) -> str:
+        if self.below is not None:
+            return f"its slice was over: it gave way to {self.below}, further below its share"
         return f"it gave way to work of priority {self.priority}"
 
 

@@ -57,6 +57,7 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
+from formation_p2p.core.trust.shares import ShareUsed
 from formation_p2p.host import grant_log
 from formation_p2p.host.checkpoints import CheckpointKeeper
 from formation_p2p.host.clock import moment
@@ -399,6 +400,9 @@ class Shell:
             case Charged():
                 if self._usage is not None:
                     self._usage.add(effect)
+            case ShareUsed():
+                if self._usage is not None:
+                    self._usage.share_used(effect)
             case Tolerated(peer_id, why):
                 log.warning("permissive, so %s is served although: %s", peer_id, why)
             case GrantEnds() | GrantOver() | GrantTaken():

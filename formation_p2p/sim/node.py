@@ -27,6 +27,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.quota import NOTHING, Used
 from formation_p2p.core.trust.renewal import RenewalFailed
+from formation_p2p.core.trust.shares import Account
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Executor, Running
 from formation_p2p.sim.replicas import Replicas
@@ -113,6 +114,7 @@ class SimNode:
     gang_events: list[tuple[str, GangEvent]] = field(default_factory=list)
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
+    shares: dict[Account, tuple[int, int]] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
     told: list[GrantEffect | RenewalFailed | CharterEffect] = field(default_factory=list)
     gangs: dict[str, JoinGang] = field(default_factory=dict)
@@ -183,6 +185,11 @@ class SimNode:
     def usage(self) -> tuple[tuple[str, str, Used], ...]:
         """As `Serve` has it."""
         return tuple((month, account, used) for (month, account), used in self.used.items())
+
+    @property
+    def shares_used(self) -> tuple[tuple[Account, int, int], ...]:
+        """As `Serve` has it."""
+        return tuple((account, *each) for account, each in self.shares.items())
 
     def forget(self) -> None:
         """Give back the memory of one that is gone for good."""

@@ -58,6 +58,7 @@ from formation_p2p.core.services.events import (
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
+from formation_p2p.core.trust.shares import ShareUsed
 
 if TYPE_CHECKING:
     from formation_p2p.sim.node import SimNode
@@ -152,6 +153,8 @@ class Performer:
                 pass  # for a next incarnation, of which there is none without a disk
             case Charged():
                 node.charge(effect)
+            case ShareUsed(account, used_ms, unix_s):
+                node.shares[account] = (used_ms, unix_s)
             case Tolerated():
                 node.tolerated.append(effect)
             case GrantEnds() | GrantOver() | GrantTaken():

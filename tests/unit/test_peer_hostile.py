@@ -178,6 +178,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "ticket": 0,
         "others": (),
         "trips_us": (),
+        "yields_ms": None,
         "roster": Roster("ab" * 16, 1, 1, contact("mallory"), ()),
         "reports": (LeaseUsage(lease_id, fence, 1, 1),),
     }

@@ -228,6 +228,12 @@ class Leasing:
         kept = [active for active in group.leases.values() if active.worker not in barred]
         self.release(group, cause, kept=kept)
 
+    def release_yielding(self, group: TaskGroup, cause: str) -> None:
+        """Give back, once nothing runs under them, those that give way to an equal."""
+        kept = [active for active in group.leases.values() if not active.lease.yields]
+        if len(kept) < len(group.leases):
+            self.release(group, cause, kept=kept)
+
     def release(
         self,
         group: TaskGroup,

@@ -35,6 +35,7 @@ from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
     LeaseLost,
     LeaseRecovered,
+    LeaseYields,
     Lessee,
     NegotiationEvent,
     RoundClosed,
@@ -238,11 +239,18 @@ class Scheduler:
                     group = self._group(lease.scheduling_key)
                     self._attempts.repeat(group.leases[lease.key], cause)
                     self._pump(group, now, cause)
+                case LeaseYields(lease):
+                    self._lease_yields(lease.key, now)
                 case LeaseLost():
                     self._lease_lost(event, now)
                 case _:
                     assert_never(event)
         return self._outbox.take()
+
+    def _lease_yields(self, key: LeaseKey, now: Moment) -> None:
+        if (group := self._of_lease(key)) is not None:
+            self._attempts.yields(group.leases[key], "an equal has its turn")
+            self._pump(group, now, "an equal has its turn")
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
         lease, worker = event.lease, event.lease.lessor.peer_id
@@ -396,6 +404,7 @@ class Scheduler:
         self._decider.review(group, now)
         if group.candidates.barred:
             self._leasing.release_barred(group, cause)
+        self._leasing.release_yielding(group, cause)
         self._attempts.fill(group, 1, 0, now, cause)
         if group.queues.waiting:
             # Tasks are left over for the leases that may yet come.

@@ -137,9 +137,10 @@ class TaskGroup:
         return [(job, what) for job, what in new if job.durable or what is not Awaited.GRANT]
 
     def employs(self, active: ActiveLease, now: Moment) -> bool:
-        """Whether a lease gets more to do: its worker answers, is admitted, and is not failing."""
+        """Whether a lease gets more to do: it stays, its worker answers, is admitted, and is not
+        failing."""
         return (
-            not active.lease.is_suspect
+            not (active.lease.is_suspect or active.lease.yields)
             and active.worker not in self.candidates.barred
             and not self.candidates.is_failing(active.worker, now)
         )

@@ -43,6 +43,7 @@ from formation_p2p.core.negotiation.lessee import (
     LeaseHeld,
     LeaseLost,
     LeaseRecovered,
+    LeaseYields,
     LesseeEvent,
     NegotiationEvent,
     OffersCollected,
@@ -176,6 +177,9 @@ class Gangs:
                     self._collected(event, now)
                 case RoundClosed():
                     self._handed.append(event)
+                case LeaseYields():
+                    if event.lease.scheduling_key.member is None:  # a member's lease never does
+                        self._handed.append(event)
                 case LeaseHeld(lease) | LeaseRecovered(lease) | LeaseLost(lease):
                     member = lease.scheduling_key.member
                     if member is None:

@@ -62,7 +62,8 @@ class HeldLease:
     """A lease on a worker's capacity. Times are on this machine's monotonic clock.
 
     `window` is how many attempts may be in flight under it at once. `asked_s` is when the commit,
-    or the first unanswered renewal, was sent. `grant` is the one that it was asked for on.
+    or the first unanswered renewal, was sent. `grant` is the one that it was asked for on. One that
+    `yields` gives way to an equal of its worker's: nothing new is to run under it.
     """
 
     lease_id: str
@@ -76,6 +77,7 @@ class HeldLease:
     renew_s: float = float("inf")
     asked_s: float = 0.0
     grant: bytes = b""
+    yields: bool = False
 
     @property
     def key(self) -> LeaseKey:

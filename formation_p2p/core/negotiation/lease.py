@@ -10,6 +10,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.messages import PlacementRequest
 from formation_p2p.core.resources.fits import Reservation
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.shares import Account
 
 
 class LeaseState(StrEnum):
@@ -35,7 +36,10 @@ TRANSITIONS: Final = {
 class Lease:
     """One reservation. `expires_s` is on this machine's monotonic clock. `invitation` is what the
     owner's grant was made of. Of an offer that is not `kept`, the capacity is taken when it is
-    committed to, if it is still free then. `used_s` is when it was last of use."""
+    committed to, if it is still free then. `used_s` is when it was last of use, `since_s` when it
+    was committed. It is charged to the `account`. What waited long has a higher priority in its
+    request than the `base_priority` that it was asked with, until `aged_until_s`. `yields_s` is
+    since when it gives way to an equal, and takes nothing new."""
 
     lease_id: str
     owner: Contact
@@ -47,6 +51,11 @@ class Lease:
     invitation: str = ""
     kept: bool = True
     used_s: float = 0.0
+    since_s: float = 0.0
+    account: Account = ()
+    base_priority: int = 0
+    aged_until_s: float = float("inf")
+    yields_s: float | None = None
 
     @property
     def needs(self) -> Requirements:
@@ -64,9 +73,14 @@ class Lease:
         self.state = state
         return True
 
-    def granted(self, fence: int, now_s: float, lease_s: float) -> None:
+    def granted(self, fence: int, now_s: float, lease_s: float, slice_s: float) -> None:
         self.fence, self.expires_s, self.kept = fence, now_s + lease_s, True
-        self.used_s = now_s
+        self.used_s = self.since_s = now_s
+        self.aged_until_s = now_s + slice_s
+
+    def priority_at(self, now_s: float) -> int:
+        """What it counts as against others."""
+        return self.request.priority if now_s < self.aged_until_s else self.base_priority
 
     def renewed(self, owner: Contact, expires_s: float) -> None:
         """`owner` may be at other addresses, in a later incarnation."""

@@ -47,6 +47,13 @@ class LeaseRecovered:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseYields:
+    """It gives way to an equal of its worker's from now on, or after all does not."""
+
+    lease: HeldLease
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost:
     """The lease has ended, in this state, and what ran under it will bring no result."""
 
@@ -80,7 +87,7 @@ class OffersCollected:
     refusals: tuple[tuple[PeerId, Refusal], ...]
 
 
-NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseLost
+NegotiationEvent = RoundClosed | LeaseHeld | LeaseRecovered | LeaseYields | LeaseLost
 LesseeEvent = NegotiationEvent | OffersCollected
 
 
@@ -181,10 +188,14 @@ class Lessee:
                     self._events.append(LeaseHeld(lease))
             case work.Renewed():
                 was_suspect = lease.is_suspect
-                if lease.move("renewed"):
+                if message.ttl_ms and lease.move("renewed"):
                     lease.granted(message, self._parameters)
                     if was_suspect:
                         self._events.append(LeaseRecovered(lease))
+                yields = message.yields_ms is not None
+                if lease.yields != yields and lease.fence:
+                    lease.yields = yields
+                    self._events.append(LeaseYields(lease))
             case work.CommitRefused():
                 self._lose(lease, "refused", message.refusal)
             case work.LeaseEnded():

@@ -19,14 +19,16 @@ from typing import Final
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.negotiation import messages as work
+from formation_p2p.core.negotiation.asked import asked_for
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.failed_environments import FailedEnvironments
+from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.precedence import Asked, Precedence
+from formation_p2p.core.negotiation.precedence import Precedence
 from formation_p2p.core.negotiation.seniority import Seniority
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.standing import Standing
@@ -35,10 +37,10 @@ from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import Ledger, fits
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
+from formation_p2p.core.trust.shares import Shares
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.mix import Seen
 from formation_p2p.core.workload.outcome import Outcome
-from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 
 LessorEffect = Send | Fence
 _LEAVING: Final = refusals.Leaving()
@@ -63,6 +65,7 @@ class Lessor:
         places: Callable[[Sequence[Cid]], tuple[int, ...]] = lambda near: (),
         rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
+        shares: Shares | None = None,
     ) -> None:
         self._parameters = parameters
         self.seen = Seen()
@@ -81,7 +84,12 @@ class Lessor:
         self._leases: dict[str, Lease] = {}
         self.standing = Standing(capability, parameters)
         self._seniority = Seniority(parameters)
-        self._precedence = Precedence(self._leases, self.ledger, self.standing, is_idle, parameters)
+        self.shares = Shares() if shares is None else shares
+        self._fair = FairShare(self.shares, self.standing.part, parameters)
+        self._is_idle = is_idle
+        self._precedence = Precedence(
+            self._leases, self.ledger, self.standing, is_idle, self._fair, parameters
+        )
         self._wants = self._precedence.wants
         self._evicted: list[LessorEffect] = []  # while a request is answered
         self._failed_environments = FailedEnvironments()
@@ -132,7 +140,10 @@ class Lessor:
         else:
             if is_offer:
                 self._fence += 1
-                lease.granted(self._fence, now.mono_s, self._parameters.lease_s)
+                slice_s = self._fair.slice_s(sender.peer_id)
+                lease.granted(self._fence, now.mono_s, self._parameters.lease_s, slice_s)
+                self._precedence.waiting.served(sender.peer_id, lease.needs, lease.base_priority)
+                self._fair.opened(lease, now)
                 self._admission.began(lease.lease_id, now)
                 self.standing.committed(sender.peer_id, now)
             left_ms = round((lease.expires_s - now.mono_s) * 1000)
@@ -145,6 +156,7 @@ class Lessor:
         if isinstance(lease, refusals.Gone):
             return [Send(sender, work.LeaseEnded(message.lease_id, lease), cause=cause)]
         self._admission.charge(lease.lease_id, now.mono_s, now)
+        self.shares.charged(lease.account)
         if message.grant and self._admission.moved(
             lease.lease_id, message.grant, sender.peer_id, lease.needs, lease.request.priority, now
         ):
@@ -156,8 +168,15 @@ class Lessor:
         lease.moved("renew")
         lease_s = self._parameters.lease_s
         lease.renewed(sender, now.mono_s + lease_s)
-        renewed = work.Renewed(lease.lease_id, round(lease_s * 1000), self._parameters.window)
-        return [Send(sender, renewed, cause=cause)]
+        return [self._renewed(lease, lease_s, cause, now)]
+
+    def _renewed(self, lease: Lease, life_s: float, cause: str, now: Moment) -> Send:
+        """Where it was not asked for, with no `life_s`."""
+        yields_s = self._precedence.yields_in_s(lease, now)
+        yields_ms = None if yields_s is None else round(yields_s * 1000)
+        life_ms, window = round(life_s * 1000), self._parameters.window
+        renewed = work.Renewed(lease.lease_id, life_ms, window, yields_ms)
+        return Send(lease.owner, renewed, cause=cause)
 
     def released(self, sender: Contact, message: work.Release, now: Moment) -> list[LessorEffect]:
         lease = self._owned(sender, message.lease_id)
@@ -176,6 +195,7 @@ class Lessor:
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.used(now.mono_s)
+            self._fair.finished(lease.owner.peer_id)
             self._failed_environments.ended(lease.request.needs.environment, outcome, now)
 
     def tick(self, now: Moment) -> list[LessorEffect]:
@@ -240,15 +260,16 @@ class Lessor:
         denied = self._denied(sender, request, now, another=True)
         if denied is not None:
             return denied
-        priority = self._admission.weighed(request.grant, request.priority)
+        owner = sender.peer_id
+        asked = asked_for(request, owner, self._admission, self._precedence.waiting, now)
+        invitation = asked.invitation
         ticket = self._seniority.since_ms(sender.peer_id, request.ticket, now)
-        request = replace(request, priority=priority, ticket=ticket)
+        request = replace(request, priority=asked.aged, ticket=ticket)
         if self._closed is not None:
             return self._closed
         for want in self._wants.take_lapsed(now):
             idle_s = self._parameters.hold_s
             self.standing.idled(want.owner, want.invitation, want.needs, idle_s, now)
-        owner, invitation = sender.peer_id, self._admission.invitation(request.grant)
         refusal = (
             self._budget.refusal(request.grant, owner, needs.cpu_milli)
             or fits(needs, self.capability, self._labels, self._drivers)
@@ -260,30 +281,30 @@ class Lessor:
         if len(self._leases) >= (limit := self._parameters.max_leases):
             return refusals.Busy("the table of leases", limit)
         lease_id = f"{self._rng.getrandbits(64):016x}"
-        # What runs is given this much in any case; leases over less would add up to more memory
-        # than there is.
-        least = replace(needs, memory_bytes=max(needs.memory_bytes, MIN_MEMORY_BYTES))
+        least = asked.needs
         reservation = self.ledger.reserve(lease_id, least)
         kept = not self.standing.is_doubtful(owner, invitation, now)
         lacks = isinstance(reservation, refusals.Infeasible)
         if lacks and kept and self._wound(request, least, now):
             reservation = self.ledger.reserve(lease_id, least)
         if isinstance(reservation, refusals.Infeasible):
-            asked = Asked(owner, invitation, least, request.priority)
-            answer, idle = self._precedence.later(asked, reservation, now)
-            for each in idle:
+            later = self._precedence.later(asked, reservation, now)
+            for each in later.idle:
                 self._evict(each, request.priority, now)
-            return answer
+            for each in later.yields:
+                self._evicted.append(self._renewed(each, 0.0, "an equal has its turn", now))
+            return later.answer
         if isinstance(reservation, refusals.Busy):
             return reservation
-        urgent = self._precedence.hindered(request.priority, now)
-        if urgent is not None:
+        hindered = self._precedence.hindered(asked, now)
+        if hindered is not None:
             self.ledger.release(lease_id)
-            return refusals.Infeasible("priority", urgent, request.priority)
-        self._wants.forget(owner, least, request.priority)
+            return hindered
+        self._wants.forget(asked)
         expires_s = now.mono_s + self._parameters.hold_s
         state = LeaseState.OFFERED
         lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, invitation, kept)
+        lease.account, lease.base_priority = asked.account, asked.priority
         self._leases[lease_id] = lease
         if kept:
             self._opened(lease)
@@ -292,28 +313,11 @@ class Lessor:
         return lease
 
     def _wound(self, request: work.PlacementRequest, needs: Requirements, now: Moment) -> bool:
-        """Soft holds for gangs of equal priority that began to seek later yield, where that makes
-        room: of two gangs that hold what the other wants, the elder gets it. They hear it when they
-        commit. An owner that lets offers lapse gets none so. Source: Rosenkrantz, Stearns and
-        Lewis, "System level concurrency control for distributed database systems", 1978
-        (wound-wait)."""
-        younger = [
-            lease
-            for lease in self._offers()
-            if lease.kept
-            and 0 < request.ticket < lease.request.ticket
-            and lease.request.priority == request.priority
-        ]
-        younger.sort(key=lambda lease: lease.request.ticket, reverse=True)
-        free, yielding = self.ledger.free, list[Lease]()
-        for lease in younger:
-            free = self.ledger.with_back(free, lease.lease_id)
-            yielding.append(lease)
-            if self.ledger.lacks(needs, free) is None:
-                for each in yielding:
-                    self._end(each, "preempt", "an elder gang wants it", now)
-                return True
-        return False
+        """Whether younger gangs make room for an elder."""
+        younger = self._precedence.younger(request, needs)
+        for each in younger:
+            self._end(each, "preempt", "an elder gang wants it", now)
+        return bool(younger)
 
     def _take(self, lease: Lease, now: Moment) -> refusals.PeerRefusal | None:
         """Keep what an offer was for, now that it is committed to; or why not."""
@@ -353,7 +357,20 @@ class Lessor:
         if denied is not None:  # the grant has expired since, or a quota is used up
             return "expire", denied
         priority = self._wants.displacing(lease.lease_id, now)
-        return None if priority is None else ("preempt", refusals.Preempted(priority))
+        if priority is not None:
+            return "preempt", refusals.Preempted(priority)
+        return self._yielded(lease, now)
+
+    def _yielded(self, lease: Lease, now: Moment) -> tuple[str, refusals.Preempted] | None:
+        """Its turn is over: nothing runs any more, or for too long."""
+        left_s = self._precedence.yields_in_s(lease, now)
+        is_idle = self._is_idle(lease.lease_id)
+        other = self._wants.yielding_to(lease.lease_id, now)
+        if other is None or left_s is None or (left_s > 0 and not is_idle):
+            return None
+        if not is_idle:
+            self._fair.cut(lease.owner.peer_id)
+        return "preempt", refusals.Preempted(other.aged, other.name or short_id(other.owner))
 
     def _owned(self, sender: Contact, lease_id: str) -> Lease | refusals.Gone:
         lease = self._leases.get(lease_id)
@@ -372,6 +389,8 @@ class Lessor:
             self.standing.idled(owner, lease.invitation, lease.needs, for_s, now)
         # Past its end its owner had no use of it, however late that is noticed.
         self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
+        if not was_offered:
+            self._fair.closed(lease, now)
         if lease.state is LeaseState.ENDED:
             self._forget(lease)
             return []

@@ -206,11 +206,14 @@ class Renew:
 @_WORK.message(8, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """`ttl_ms` counts from the renewal, not from the old expiry. `window` is as in Leased."""
+    """`ttl_ms` counts from the renewal, not from the old expiry. `window` is as in Leased. With
+    `yields_ms` the lease gives way to an equal: what runs may end within this time, and nothing new
+    is to come. Where nothing was asked for, that is all it says, and `ttl_ms` is 0."""
 
     lease_id: Id
     ttl_ms: Milliseconds
     window: Window
+    yields_ms: Annotated[int | None, integer(0, MAX_MS, trailing=True)] = None
 
 
 @_WORK.message(9)

@@ -72,6 +72,27 @@ class LeaseParameters:
     # How long a request for what work of lower priority holds is kept in mind: a lease comes up for
     # renewal within 7 s, and what ran under it takes a few more to end.
     want_s: float = 10.0
+    # Among equals a lease is safe for so long, and its owner keeps what it has until it is ahead by
+    # as much use: a few seconds of setting up and ending cost little of it.
+    slice_s: float = 60.0
+    # What runs when a lease gives way to an equal may end within this time; then it is placed anew.
+    give_way_s: float = 30.0
+    # An owner whose tasks were cut off so has a slice of twice the length, at most so many times: a
+    # task of any length, up to 17 hours, comes to its end once.
+    max_doublings: int = 10
+    # Of what an owner is ahead of an equal that holds the machine, no more counts than so many
+    # machine-seconds: ten slices.
+    max_lead_s: float = 600.0
+    # Priority rises by one each time that a request has waited for so long.
+    age_s: float = 60.0
+    # A scheduler that waits asks again within 30 s (back_off.py); it is not waiting past that.
+    waits_s: float = 45.0
+    # One that waits for its turn asks again after as long as it has waited, or half of what is left
+    # if that is less, and not rarer or oftener than so.
+    ask_turn_s: float = 10.0
+    ask_turn_soon_s: float = 1.0
+    # Kinds of work that one owner waits with.
+    max_waits_per_owner: int = 16
     # Each is looked at whenever a lease is asked for or renewed. Schedulers that want more of the
     # machine than this at once get it one after the other.
     max_wants: int = 16

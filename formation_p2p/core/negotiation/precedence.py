@@ -1,33 +1,40 @@
 """Who gives way to whom where a machine has no room for what is asked.
 
 A lease under which nothing runs is kept for what may come. It gives way to whatever is asked for at
-its priority or above, once it has been idle for a moment: then it ends at once. All others keep
-their place against equals, and give way to higher priorities where they would be renewed.
+its priority or above, once it has been idle for a moment: then it ends at once. All others give way
+to higher priorities where they would be renewed, and to equals in turn (fair_share.py). What has
+waited for long counts as an equal of what is more urgent (waiting.py), and never as more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import short_id
+from formation_p2p.core.negotiation.asked import Asked
+from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.messages import PlacementRequest
 from formation_p2p.core.negotiation.parameters import LeaseParameters
-from formation_p2p.core.negotiation.preemption import Wants, to_displace
+from formation_p2p.core.negotiation.preemption import Want, Wants, to_displace
 from formation_p2p.core.negotiation.standing import Standing
+from formation_p2p.core.negotiation.waiting import Waiting
 from formation_p2p.core.resources.fits import Ledger
 from formation_p2p.core.resources.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    owner: PeerId
-    invitation: str
-    needs: Requirements
-    priority: int
+class Later:
+    """An answer, and what has to happen: leases that end now, since they are idle, and leases that
+    give way to an equal from now on."""
+
+    answer: refusals.GivingWay | refusals.Infeasible
+    idle: tuple[Lease, ...] = ()
+    yields: tuple[Lease, ...] = ()
 
 
 class Precedence:
@@ -40,53 +47,168 @@ class Precedence:
         ledger: Ledger,
         standing: Standing,
         is_idle: Callable[[str], bool],
+        fair: FairShare,
         parameters: LeaseParameters,
     ) -> None:
         self._leases = leases
         self._ledger = ledger
         self._standing = standing
         self._is_idle = is_idle
+        self._fair = fair
         self._parameters = parameters
         self.wants = Wants(parameters)
+        self.waiting = Waiting(parameters)
 
-    def later(
-        self, asked: Asked, lacking: refusals.Infeasible, now: Moment
-    ) -> tuple[refusals.GivingWay | refusals.Infeasible, tuple[Lease, ...]]:
+    def later(self, asked: Asked, lacking: refusals.Infeasible, now: Moment) -> Later:
         """What is lacking may come free for these needs: then it is kept for them, for a while; or
         what is offered to others may. And the idle leases that end for them now."""
+        self.waiting.refused(*asked.kind, now)
         if self._standing.is_doubtful(asked.owner, asked.invitation, now):
-            self._forget(asked)
-            return self._unless_offers_lapse(asked, lacking, now), ()
-        idle = self._idle(asked)
+            self.wants.forget(asked)
+            return Later(self._unless_offers_lapse(asked, lacking, now))
+        idle = self._idle(asked, now)
         if idle:
             wait_s = max(x.used_s for x in idle) + self._parameters.keep_idle_s - now.mono_s
             if wait_s > 0:
-                return _giving_way(lacking, wait_s), ()
-            if self._note(asked, idle, now):
-                return _giving_way(lacking, self._parameters.fencing_s), idle
-        lower = [x for x in self._leases.values() if x.request.priority < asked.priority]
-        lower = [x for x in lower if x.state is not LeaseState.ENDING]
+                return Later(_giving_way(lacking, wait_s))
+            if self.wants.note(asked, _ids(idle), now):
+                return Later(_giving_way(lacking, self._parameters.fencing_s), idle)
+        live = [x for x in self._leases.values() if x.state is not LeaseState.ENDING]
+        lower = [x for x in live if x.priority_at(now.mono_s) < asked.priority]
         # An offer goes before a lease, then the one that is up for renewal first.
-        lower.sort(key=lambda x: (x.request.priority, x.state is LeaseState.LEASED, x.expires_s))
+        lower.sort(
+            key=lambda x: (
+                x.priority_at(now.mono_s),
+                x.state is LeaseState.LEASED,
+                x.expires_s,
+            )
+        )
         displaced = self._to_displace(asked.needs, lower)
-        if displaced is None or not self._note(asked, displaced, now):
-            self._forget(asked)
-            return self._unless_offers_lapse(asked, lacking, now), ()
+        if displaced is None:
+            return self._in_turn(asked, lacking, lower, live, now)
+        if not self.wants.note(asked, _ids(displaced), now):
+            return Later(self._unless_offers_lapse(asked, lacking, now))
         wait_s = max((self._gives_way_s(x) - now.mono_s for x in displaced), default=0.0)
-        return _giving_way(lacking, max(wait_s, 0.0) + self._parameters.fencing_s), ()
+        return Later(_giving_way(lacking, max(wait_s, 0.0) + self._parameters.fencing_s))
 
-    def hindered(self, priority: int, now: Moment) -> int | None:
-        """The priority of something more urgent that would not find room any more."""
-        for want in self.wants.above(priority, now):
-            back = {*self._ending(), *want.displaced}
+    def _in_turn(
+        self,
+        asked: Asked,
+        lacking: refusals.Infeasible,
+        lower: Sequence[Lease],
+        live: Iterable[Lease],
+        now: Moment,
+    ) -> Later:
+        """Equals give way in turn, those first that do so already, and then those that have held
+        theirs for longest. A gang would end with one of its leases: it does not."""
+        due_s = {
+            x.lease_id: self._fair.due_in_s(x, asked.account, asked.since_s, now)
+            for x in live
+            if x.state is LeaseState.LEASED
+            and x not in lower
+            and x.priority_at(now.mono_s) <= asked.aged
+            and not x.request.ticket
+            and x.owner.peer_id != asked.owner
+        }
+        equals = [self._leases[x] for x in due_s]
+        equals.sort(key=lambda x: (x.yields_s is None, due_s[x.lease_id], x.since_s))
+        ripe = [x for x in equals if due_s[x.lease_id] <= 0]
+        displaced = self._to_displace(asked.needs, (*lower, *ripe))
+        if displaced is not None:
+            yielding = [x for x in displaced if x not in lower]
+            below = [x for x in displaced if x in lower]
+            if self.wants.note(asked, _ids(below), now, _ids(yielding)):
+                begun = tuple(x for x in yielding if x.yields_s is None)
+                for each in begun:
+                    each.yields_s = now.mono_s
+                left_s = max(self._yields_in_s(x, now) for x in yielding)
+                soon_s = self._parameters.ask_turn_soon_s
+                turn = (_name_of(yielding[-1]), round(left_s * 1000))
+                return Later(_giving_way(lacking, soon_s, turn), yields=begun)
+        self.wants.forget(asked)
+        for each in equals:
+            self._fair.waits(asked.account, each, now)
+        coming = [x for x in equals if due_s[x.lease_id] < float("inf")]
+        displaced = self._to_displace(asked.needs, (*lower, *coming)) or ()
+        turns = [x for x in displaced if x not in lower]
+        lapsing = self._unless_offers_lapse(asked, lacking, now)
+        if not turns or isinstance(lapsing, refusals.GivingWay):
+            return Later(lapsing)
+        last = max(turns, key=lambda x: due_s[x.lease_id])
+        wait_s = due_s[last.lease_id]
+        soon_s, late_s = self._parameters.ask_turn_soon_s, self._parameters.ask_turn_s
+        # Others may give theirs back before: the longer it waits, the rarer it asks.
+        waited_s = now.mono_s - asked.since_s
+        retry_s = min(max(min(wait_s / 2, waited_s), soon_s), late_s)
+        return Later(_giving_way(lacking, retry_s, (_name_of(last), round(wait_s * 1000))))
+
+    def hindered(
+        self, asked: Asked, now: Moment
+    ) -> refusals.Infeasible | refusals.GivingWay | None:
+        """Something more urgent, or of an equal whose turn it is, would not find room any more."""
+        for want in self.wants.live(now):
+            other = want.asked
+            is_urgent = other.priority > asked.aged
+            if not is_urgent and not self._goes_first(want, asked, now):
+                continue
+            back = {*self._ending(), *want.displaced, *want.yielding}
             free = reduce(self._ledger.with_back, back, self._ledger.free)
-            if self._ledger.lacks(want.needs, free) is not None:
-                return want.priority
+            if self._ledger.lacks(other.needs, free) is None:
+                continue
+            if is_urgent:
+                return refusals.Infeasible("priority", other.priority, asked.priority)
+            lacking = refusals.Infeasible("turn", other.name or "another", "taken")
+            self.waiting.refused(*asked.kind, now)
+            return _giving_way(lacking, self._parameters.ask_turn_soon_s)
         return None
 
-    def _idle(self, asked: Asked) -> tuple[Lease, ...]:
+    def _goes_first(self, want: Want, asked: Asked, now: Moment) -> bool:
+        """Whether equals give way to it just now, and it is further below its share."""
+        return (
+            bool(want.yielding)
+            and want.asked.owner != asked.owner
+            and want.asked.aged >= asked.priority
+            and self._fair.goes_first(want.asked.account, asked.account, now)
+        )
+
+    def younger(self, request: PlacementRequest, needs: Requirements) -> tuple[Lease, ...]:
+        """Soft holds for gangs of equal priority that began to seek later yield, where that makes
+        room: of two gangs that hold what the other wants, the elder gets it. They hear it when they
+        commit. An owner that lets offers lapse gets none so. Source: Rosenkrantz, Stearns and
+        Lewis, "System level concurrency control for distributed database systems", 1978
+        (wound-wait)."""
+        younger = [
+            lease
+            for lease in self._leases.values()
+            if lease.state is LeaseState.OFFERED
+            and lease.kept
+            and 0 < request.ticket < lease.request.ticket
+            and lease.request.priority == request.priority
+        ]
+        younger.sort(key=lambda lease: lease.request.ticket, reverse=True)
+        free, yielding = self._ledger.free, list[Lease]()
+        for lease in younger:
+            free = self._ledger.with_back(free, lease.lease_id)
+            yielding.append(lease)
+            if self._ledger.lacks(needs, free) is None:
+                return tuple(yielding)
+        return ()
+
+    def yields_in_s(self, lease: Lease, now: Moment) -> float | None:
+        """How long what runs under a lease may go on, where it is to give way to an equal."""
+        if self.wants.yielding_to(lease.lease_id, now) is None:
+            lease.yields_s = None
+            return None
+        return self._yields_in_s(lease, now)
+
+    def _yields_in_s(self, lease: Lease, now: Moment) -> float:
+        if lease.yields_s is None:
+            lease.yields_s = now.mono_s
+        return max(lease.yields_s + self._parameters.give_way_s - now.mono_s, 0.0)
+
+    def _idle(self, asked: Asked, now: Moment) -> tuple[Lease, ...]:
         """Those that make room together, the longest idle first; none where they do not."""
-        equal = (x for x in self._leases.values() if x.request.priority <= asked.priority)
+        equal = (x for x in self._leases.values() if x.priority_at(now.mono_s) <= asked.aged)
         # A gang's member waits for the others while nothing runs there.
         leased = (x for x in equal if x.state is LeaseState.LEASED and not x.request.ticket)
         idle = sorted((x for x in leased if self._is_idle(x.lease_id)), key=lambda x: x.used_s)
@@ -112,13 +234,6 @@ class Precedence:
         displaced = to_displace(needs, self._ledger, self._ending(), ids)
         return None if displaced is None else tuple(self._leases[x] for x in displaced)
 
-    def _note(self, asked: Asked, displaced: Iterable[Lease], now: Moment) -> bool:
-        ids = (x.lease_id for x in displaced)
-        return self.wants.note(asked.owner, asked.invitation, asked.needs, asked.priority, ids, now)
-
-    def _forget(self, asked: Asked) -> None:
-        self.wants.forget(asked.owner, asked.needs, asked.priority)
-
     def _ending(self) -> list[str]:
         return [x.lease_id for x in self._leases.values() if x.state is LeaseState.ENDING]
 
@@ -129,5 +244,15 @@ class Precedence:
         return lease.expires_s - (left_s if lease.state is LeaseState.LEASED else 0.0)
 
 
-def _giving_way(lacking: refusals.Infeasible, wait_s: float) -> refusals.GivingWay:
-    return refusals.GivingWay(lacking.resource, round(wait_s * 1000))
+def _giving_way(
+    lacking: refusals.Infeasible, wait_s: float, turn: tuple[str, int] | None = None
+) -> refusals.GivingWay:
+    return refusals.GivingWay(lacking.resource, round(wait_s * 1000), turn)
+
+
+def _ids(leases: Iterable[Lease]) -> list[str]:
+    return [lease.lease_id for lease in leases]
+
+
+def _name_of(lease: Lease) -> str:
+    return lease.request.name or short_id(lease.owner.peer_id)

@@ -1,7 +1,8 @@
-"""Preemption: who waits for room that work of lower priority holds, and which leases give way.
+"""Preemption: who waits for room that others hold, and which leases give way.
 
-A lease is never ended in between: it gives way where its owner would commit or renew it. A want is
-kept for as long as the scheduler keeps asking.
+A lease of lower priority is never ended in between: it gives way where its owner would commit or
+renew it. One of an equal takes nothing new, and ends after what runs under it. A want is kept for
+as long as the scheduler keeps asking.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import reduce
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.asked import Asked
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.resources.fits import Ledger
 from formation_p2p.core.resources.requirements import Requirements
@@ -19,13 +21,12 @@ from formation_p2p.core.resources.requirements import Requirements
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """`displaced` are the leases that give way, by id."""
+    """`displaced` are the leases that give way to its priority, and `yielding` those of equals, by
+    id."""
 
-    owner: PeerId
-    invitation: str
-    needs: Requirements
-    priority: int
+    asked: Asked
     displaced: frozenset[str]
+    yielding: frozenset[str]
     until_s: float
 
 
@@ -36,48 +37,48 @@ class Wants:
         self._lapsed: list[Want] = []  # no more than there may be wants, between two requests
 
     def note(
-        self,
-        owner: PeerId,
-        invitation: str,
-        needs: Requirements,
-        priority: int,
-        displaced: Iterable[str],
-        now: Moment,
+        self, asked: Asked, displaced: Iterable[str], now: Moment, yielding: Iterable[str] = ()
     ) -> bool:
         """In the place of what the same owner wanted before. False where the table
         is full of wants that are at least as urgent."""
-        self.forget(owner, needs, priority)
+        self.forget(asked)
         self._expire(now)
         if len(self._wants) >= self._parameters.max_wants:
-            least = min(self._wants.values(), key=lambda want: want.priority)
-            if least.priority >= priority:
+            least = min(self._wants.values(), key=lambda want: want.asked.priority)
+            if least.asked.priority >= asked.priority:
                 return False
-            self.forget(least.owner, least.needs, least.priority)
+            self.forget(least.asked)
         until_s = now.mono_s + self._parameters.want_s
-        want = Want(owner, invitation, needs, priority, frozenset(displaced), until_s)
-        self._wants[owner, needs, priority] = want
+        want = Want(asked, frozenset(displaced), frozenset(yielding), until_s)
+        self._wants[asked.kind] = want
         return True
 
-    def forget(self, owner: PeerId, needs: Requirements, priority: int) -> None:
-        self._wants.pop((owner, needs, priority), None)
+    def forget(self, asked: Asked) -> None:
+        self._wants.pop(asked.kind, None)
 
     def displacing(self, lease_id: str, now: Moment) -> int | None:
         """The priority of what the lease is to give way to, if there is such."""
         self._expire(now)
         return max(
-            (want.priority for want in self._wants.values() if lease_id in want.displaced),
+            (want.asked.priority for want in self._wants.values() if lease_id in want.displaced),
             default=None,
         )
 
-    def above(self, priority: int, now: Moment) -> list[Want]:
+    def yielding_to(self, lease_id: str, now: Moment) -> Asked | None:
+        """The equal that the lease is to give way to, if there is such."""
         self._expire(now)
-        return [want for want in self._wants.values() if want.priority > priority]
+        wants = (want for want in self._wants.values() if lease_id in want.yielding)
+        return next((want.asked for want in wants), None)
 
-    def take_lapsed(self, now: Moment) -> list[Want]:
+    def live(self, now: Moment) -> list[Want]:
+        self._expire(now)
+        return list(self._wants.values())
+
+    def take_lapsed(self, now: Moment) -> list[Asked]:
         """Those whose owners asked no more, since the last time."""
         self._expire(now)
         lapsed, self._lapsed = self._lapsed, []
-        return lapsed
+        return [want.asked for want in lapsed]
 
     def _expire(self, now: Moment) -> None:
         for key in [key for key, want in self._wants.items() if want.until_s <= now.mono_s]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.records.schema import custom, integer, tagged, text
+from formation_p2p.core.records.schema import custom, integer, pair, tagged, text
 from formation_p2p.core.refusals import (
     Busy,
     Denied,
@@ -21,6 +22,8 @@ from formation_p2p.core.workload.work import MAX_PRIORITY
 
 # The longest that we make ourselves lists the models of a machine with many kinds of card.
 MAX_REASON_CHARS: Final = 1024
+# Of a node, or a peer.
+MAX_NAME_CHARS: Final = 128
 # An hour. Where the wait is longer, the request is refused.
 MAX_RETRY_MS: Final = 3600 * 1000
 
@@ -31,6 +34,7 @@ def _cut(why: str) -> str:
 
 
 _REASON: Final = text(MAX_REASON_CHARS)
+_NAME: Final = text(MAX_NAME_CHARS)
 _read_reason: Final = _REASON.reader("reason")
 _read_count: Final = integer(0, MAX_INT).reader("amount")
 
@@ -56,7 +60,20 @@ REFUSAL: Final = tagged(
         "leaving": (Leaving, {}),
         "grant ended": (GrantEnded, {}),
         "unbuildable": (Unbuildable, {"environment": _REASON, "why": custom(_read_reason, _cut)}),
-        "giving way": (GivingWay, {"resource": _REASON, "retry_ms": integer(0, MAX_RETRY_MS)}),
-        "preempted": (Preempted, {"priority": integer(0, MAX_PRIORITY)}),
+        "giving way": (
+            GivingWay,
+            {
+                "resource": _REASON,
+                "retry_ms": integer(0, MAX_RETRY_MS),
+                "turn": replace(pair(_NAME, integer(0, MAX_INT)), trailing=True),
+            },
+        ),
+        "preempted": (
+            Preempted,
+            {
+                "priority": integer(0, MAX_PRIORITY),
+                "below": replace(_NAME, trailing=True),
+            },
+        ),
     }
 )

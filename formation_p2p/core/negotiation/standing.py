@@ -37,7 +37,7 @@ class Standing:
         self, owner: PeerId, invitation: str, needs: Requirements, for_s: float, now: Moment
     ) -> None:
         """So much was kept for an owner that long, and it did not commit."""
-        machine_s = self._share(needs) * for_s
+        machine_s = self.part(needs) * for_s
         for table, key in ((self._owners, owner), (self._invitations, invitation)):
             idle_s = min(self._idle_s(table, key, now) + machine_s, self._parameters.max_idle_s)
             table.pop(key, None)
@@ -85,7 +85,7 @@ class Standing:
         idle_s, at_s = table.get(key, (0.0, now.mono_s))
         return max(idle_s - (now.mono_s - at_s) * self._parameters.idle_share, 0.0)
 
-    def _share(self, needs: Requirements) -> float:
+    def part(self, needs: Requirements) -> float:
         """Of the resource of which it is the most; of the table of leases too, which is one."""
         pairs = [
             (1, self._parameters.max_leases),

@@ -31,6 +31,7 @@ from formation_p2p.core.services.events import EmitServiceEvent, ReplicaEffect, 
 from formation_p2p.core.trust.admission import AdmissionEffect
 from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.renewal import RenewalEffect
+from formation_p2p.core.trust.shares import ShareUsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class MemberMet(Effect):
     grant: bytes = field(repr=False)
 
 
-WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect
+WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed
 UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest | EmitServiceEvent
 PeerEffect = (
     DhtEffect

@@ -20,6 +20,7 @@ from formation_p2p.core.services.events import ServiceRequestEvent
 from formation_p2p.core.services.serving import SERVES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
+from formation_p2p.core.trust.shares import Account
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 
@@ -55,7 +56,8 @@ class Serve:
     """Become a worker: lease this machine to others. `price_micro` is as in the profile.
 
     `used` is what earlier incarnations charged, by month and account; `permissive` is as for an
-    AdmissionController; `shares` is what each circle may have of its cores.
+    AdmissionController; `shares` is what each circle may have of its cores. `shares_used` is what
+    each account has used of the machine, in milliseconds, and as of which Unix time.
     """
 
     capability: Capability
@@ -65,6 +67,7 @@ class Serve:
     used: tuple[tuple[str, str, Used], ...] = ()
     permissive: bool = False
     shares: ScopeShares = EVERYTHING
+    shares_used: tuple[tuple[Account, int, int], ...] = ()
 
     def serving(self, labels: tuple[tuple[str, str], ...]) -> Serve:
         """With these labels of what services it runs, and no others of that kind."""

@@ -31,6 +31,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.core.trust.shares import Shares
 from formation_p2p.core.workload.blob import Cid
 
 # As many as the cache holds (host/blobs/store.py).
@@ -97,6 +98,7 @@ class Worker:
             blobs.places,
             round_trips.rtt_us,
             parameters.lease,
+            Shares(lambda branch, now: 1.0, serve.shares_used),
         )
         buckets = self._buckets()
         self._ttl_s = parameters.discovery.ttl_s
@@ -281,7 +283,7 @@ class Worker:
             if isinstance(effect, Fence):
                 self.executions.drop(effect.lease_id)
         self.announcer.changed(self.lessor.ledger.free, now)
-        return [*effects, *self._admission.take()]
+        return [*effects, *self._admission.take(), *self.lessor.shares.take(now)]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also

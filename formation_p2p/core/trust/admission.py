@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Right, Rights, read_grant
+from formation_p2p.core.trust.grants import GrantTerms, Right, Rights, read_grant
 from formation_p2p.core.trust.hours import opening_in_words
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
+from formation_p2p.core.workload.scope import NOWHERE, Place
 
 # The longest wait that a refusal can carry (negotiation/messages.py).
 MAX_WAIT_S: Final = 3600
@@ -125,6 +127,22 @@ class AdmissionController:
     def invitation(self, grant: bytes) -> str:
         """What a grant that was not denied was made of."""
         return read_grant(grant, self._membership.root_public_key).invitation
+
+    def place(self, grant: bytes) -> Place:
+        """The circles that a grant names; none where it is not of this network."""
+        terms = self._terms(grant)
+        return NOWHERE if terms is None else terms.rights.place
+
+    def ceiling(self, grant: bytes, priority: int) -> int:
+        """How high a priority on a grant may rise."""
+        terms = self._terms(grant)
+        return priority if terms is None else terms.rights.max_priority
+
+    def _terms(self, grant: bytes) -> GrantTerms | None:
+        try:
+            return read_grant(grant, self._membership.root_public_key)
+        except InvalidInput:
+            return None
 
     # -- usage ------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ there when they started. A worker does not start on a count that is damaged.
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from operator import attrgetter
@@ -17,6 +18,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import Charged
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
+from formation_p2p.core.trust.shares import MAX_BRANCHES, Account, ShareUsed
 from formation_p2p.host.storage.sqlite import Schema, looking, state_errors
 from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
 
@@ -33,8 +35,12 @@ _TABLE: Final = """CREATE TABLE usage (
     PRIMARY KEY (month, account)) WITHOUT ROWID"""
 _USED: Final = attrgetter("cpu_milli_s", "gpu_milli_s")
 _QUOTA: Final = attrgetter("cpu_milli_hours", "gpu_milli_hours", "leases")
+# What each account has used of the machine, for fair shares, as of its last lease. An account is
+# the list of its names, as JSON.
+_SHARES: Final = """CREATE TABLE shares (
+    account TEXT PRIMARY KEY, used_ms INTEGER NOT NULL, unix_s INTEGER NOT NULL) WITHOUT ROWID"""
 # "foru"
-SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,),))
+SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,), (_SHARES,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class UsageParameters:
     max_rows: int = 2 * TrustParameters().max_accounts
     # As many as a worker keeps in mind.
     max_loaded: int = TrustParameters().max_accounts
+    # Peers that had a lease, the latest of them.
+    max_shares: int = MAX_BRANCHES // 2
     store_every_s: float = STORED_EVERY_S
 
 
@@ -68,6 +76,8 @@ class UsageFile(WriteBehind):
         super().__init__(path, SCHEMA, shared=True, every_s=self._parameters.store_every_s)
         self._charged: _Charges = {}  # and not yet gathered
         self._waiting: _Charges = {}  # to be stored
+        self._shares: dict[Account, ShareUsed] = {}  # likewise, the latest of each
+        self._shares_waiting: dict[Account, ShareUsed] = {}
         with self.database.closed_on_error(), self.database.writing() as db:
             kept = "SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?"
             sql = f"DELETE FROM usage WHERE month NOT IN ({kept})"
@@ -97,20 +107,47 @@ class UsageFile(WriteBehind):
         for account in charged.accounts:
             self._add(self._charged, (charged.month, account.name), charged.used, account.quota)
 
+    def load_shares(self) -> tuple[tuple[Account, int, int], ...]:
+        """What each account has used of the machine, and as of when. Where the disk fails it is
+        nothing, and the log says so."""
+        try:
+            with state_errors(self.database.path):
+                rows = self.database.connection.execute(
+                    "SELECT account, used_ms, unix_s FROM shares ORDER BY unix_s DESC LIMIT ?",
+                    (self._parameters.max_shares,),
+                )
+                return tuple(_share(*row) for row in rows)
+        except StateError as error:
+            log.error("%s; shares are counted from nothing until it can be read", error)
+            return ()
+
+    def share_used(self, used: ShareUsed) -> None:
+        """To be stored soon."""
+        if used.account in self._shares or len(self._shares) < self._parameters.max_shares:
+            self._shares[used.account] = used
+
     def gather(self) -> None:
+        self._shares_waiting |= self._shares
+        self._shares.clear()
         for key, (used, quota) in self._charged.items():
             self._add(self._waiting, key, used, quota)
         self._charged.clear()
 
     def write(self) -> None:
-        if not self._waiting:
+        if not self._waiting and not self._shares_waiting:
             return
         with self.database.writing() as db:
+            shares = self._shares_waiting.values()
+            rows = ((json.dumps(each.account), each.used_ms, each.unix_s) for each in shares)
+            db.executemany("INSERT OR REPLACE INTO shares VALUES (?, ?, ?)", rows)
+            if shares:
+                db.execute(_BOUND_SHARES, (self._parameters.max_shares,))
             charges = ((*key, *_USED(used), *_QUOTA(q)) for key, (used, q) in self._waiting.items())
             db.executemany(_ADD, charges)
             for month in {month for month, _ in self._waiting}:
                 db.execute(_BOUND, (month, month, self._parameters.max_rows))
         self._waiting.clear()
+        self._shares_waiting.clear()
 
     def _add(self, counted: _Charges, key: tuple[str, str], used: Used, quota: Quota) -> None:
         if key in counted or len(counted) < self._parameters.max_rows:
@@ -129,6 +166,9 @@ _BOUND: Final = """
     DELETE FROM usage WHERE month = ? AND account IN (
         SELECT account FROM usage WHERE month = ?
         ORDER BY gpu_milli_s DESC, cpu_milli_s DESC LIMIT -1 OFFSET ?)"""
+_BOUND_SHARES: Final = """
+    DELETE FROM shares WHERE account IN (
+        SELECT account FROM shares ORDER BY unix_s DESC LIMIT -1 OFFSET ?)"""
 
 
 def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
@@ -142,6 +182,16 @@ def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
         )
         counted = ((*_counted(*row[:3]), Quota(*row[3:])) for row in rows)
         return tuple(AccountUsage(QuotaAccount(name, q), used) for name, used, q in counted)
+
+
+def _share(account: object, used_ms: object, unix_s: object) -> tuple[Account, int, int]:
+    """Raises ValueError for what was not written so."""
+    names = json.loads(account) if isinstance(account, str) else None
+    match names, used_ms, unix_s:
+        case list(), int(used), int(unix) if all(isinstance(x, str) for x in names) and used >= 0:
+            return tuple(names), used, unix
+        case _:
+            raise ValueError("a share that does not count")
 
 
 def _counted(name: object, cpu_milli_s: object, gpu_milli_s: object) -> tuple[str, Used]:

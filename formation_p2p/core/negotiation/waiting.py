@@ -1,0 +1,56 @@
+"""Since when each kind of an owner's work has waited at a worker, as the worker itself has seen.
+
+What waits is asked for again and again. It has waited since it was first refused for want of room;
+where nothing was asked for a while, or a lease was granted, the next request begins anew.
+"""
+
+from __future__ import annotations
+
+from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.resources.requirements import Requirements
+
+_Kind = tuple[Requirements, int]
+
+
+class Waiting:
+    """Of all that ask one worker; a kind of work is its needs and its priority."""
+
+    def __init__(self, parameters: LeaseParameters) -> None:
+        self._parameters = parameters
+        # By owner: since when each kind has waited, and when it was last refused; the latest at
+        # the end.
+        self._owners: dict[PeerId, dict[_Kind, tuple[float, float]]] = {}
+
+    def __len__(self) -> int:
+        """How many owners it remembers."""
+        return len(self._owners)
+
+    def since_s(self, owner: PeerId, needs: Requirements, priority: int, now: Moment) -> float:
+        since_s, last_s = self._owners.get(owner, {}).get((needs, priority), (now.mono_s,) * 2)
+        return since_s if now.mono_s - last_s <= self._parameters.waits_s else now.mono_s
+
+    def aged(self, since_s: float, priority: int, ceiling: int, now: Moment) -> int:
+        """A priority after so long, no higher than the owner's grant allows."""
+        risen = priority + int((now.mono_s - since_s) / self._parameters.age_s)
+        return max(min(risen, ceiling), priority)
+
+    def refused(self, owner: PeerId, needs: Requirements, priority: int, now: Moment) -> None:
+        """There was no room for it now."""
+        since_s = self.since_s(owner, needs, priority, now)
+        kinds = self._owners.pop(owner, {})
+        kinds.pop((needs, priority), None)
+        kinds[needs, priority] = since_s, now.mono_s
+        if len(kinds) > self._parameters.max_waits_per_owner:
+            del kinds[next(iter(kinds))]
+        self._owners[owner] = kinds
+        if len(self._owners) > self._parameters.max_standings:
+            del self._owners[next(iter(self._owners))]
+
+    def served(self, owner: PeerId, needs: Requirements, priority: int) -> None:
+        """It has a lease."""
+        kinds = self._owners.get(owner, {})
+        kinds.pop((needs, priority), None)
+        if not kinds:
+            self._owners.pop(owner, None)
