@@ -123,6 +123,12 @@ class ActiveLease:
         self.cleared = slow
         self.recalled.update(behind)
 
+    def recall_all(self) -> list[str]:
+        """All are being taken back, as far as they have not begun: these were not before."""
+        new = [attempt_id for attempt_id in self.attempts if attempt_id not in self.recalled]
+        self.recalled.update(new)
+        return new
+
     def behind(self, slow: str) -> list[str]:
         return [a for a in self.attempts if a != slow and a not in self.recalled]
 

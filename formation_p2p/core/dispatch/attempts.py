@@ -134,13 +134,6 @@ class Attempts:
         self.cancel(active, [a for a, run in active.attempts.items() if not run.is_wanted], cause)
         self.cancel(active, active.recalled, cause, begun=False)
 
-    def yields(self, active: ActiveLease, cause: str) -> None:
-        """Its lease gives way: what has begun may end, and what waits behind it is taken back."""
-        behind = [x for x in active.attempts if x not in active.recalled]
-        if active.lease.yields and behind:
-            active.recalled.update(behind)
-            self.cancel(active, behind, cause, begun=False)
-
     def cancel(
         self, active: ActiveLease, attempt_ids: Iterable[str], cause: str, *, begun: bool = True
     ) -> None:

@@ -248,9 +248,14 @@ class Scheduler:
         return self._outbox.take()
 
     def _lease_yields(self, key: LeaseKey, now: Moment) -> None:
-        if (group := self._of_lease(key)) is not None:
-            self._attempts.yields(group.leases[key], "an equal has its turn")
-            self._pump(group, now, "an equal has its turn")
+        """It gives way to an equal: what has begun may end; or after all it does not."""
+        group = self._of_lease(key)
+        if group is None:
+            return
+        active, cause = group.leases[key], "an equal has its turn"
+        if active.lease.yields:
+            self._attempts.cancel(active, active.recall_all(), cause, begun=False)
+        self._pump(group, now, cause)
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
         lease, worker = event.lease, event.lease.lessor.peer_id

@@ -113,6 +113,12 @@ class HeldLease:
             self.renew_s = now_s + again_s
         return True
 
+    def told(self, *, yields: bool) -> bool:
+        """Whether that is new of a lease that is in force."""
+        is_new = self.fence > 0 and self.yields != yields
+        self.yields = self.yields != is_new
+        return is_new
+
     def granted(self, message: Leased | Renewed, parameters: LeaseParameters) -> None:
         """The new life counts from when the first unanswered request for it was sent."""
         if isinstance(message, Leased):

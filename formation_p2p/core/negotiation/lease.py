@@ -50,10 +50,10 @@ class Lease:
     fence: int = 0
     invitation: str = ""
     kept: bool = True
-    used_s: float = 0.0
     since_s: float = 0.0
     account: Account = ()
     base_priority: int = 0
+    used_s: float = 0.0
     aged_until_s: float = float("inf")
     yields_s: float | None = None
 
@@ -77,6 +77,14 @@ class Lease:
         self.fence, self.expires_s, self.kept = fence, now_s + lease_s, True
         self.used_s = self.since_s = now_s
         self.aged_until_s = now_s + slice_s
+
+    def gives_way(self, now_s: float) -> None:
+        """To an equal, from now on if it did not before."""
+        self.yields_s = now_s if self.yields_s is None else self.yields_s
+
+    def stays(self) -> None:
+        """It gives way to no equal any more."""
+        self.yields_s = None
 
     def priority_at(self, now_s: float) -> int:
         """What it counts as against others."""

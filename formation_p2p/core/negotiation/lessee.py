@@ -48,7 +48,7 @@ class LeaseRecovered:
 
 @dataclass(frozen=True, slots=True)
 class LeaseYields:
-    """It gives way to an equal of its worker's from now on, or after all does not."""
+    """To an equal from now on, or after all not."""
 
     lease: HeldLease
 
@@ -177,9 +177,9 @@ class Lessee:
             self._answered(sender, message, now)
             return
         lease = self.held.get((sender.peer_id, message.lease_id))
+        if lease is None and isinstance(message, work.Leased):
+            self._send(sender, work.Release(message.lease_id), "a lease that is not waited for")
         if lease is None:
-            if isinstance(message, work.Leased):
-                self._send(sender, work.Release(message.lease_id), "a lease that is not waited for")
             return
         match message:
             case work.Leased():
@@ -192,9 +192,7 @@ class Lessee:
                     lease.granted(message, self._parameters)
                     if was_suspect:
                         self._events.append(LeaseRecovered(lease))
-                yields = message.yields_ms is not None
-                if lease.yields != yields and lease.fence:
-                    lease.yields = yields
+                if lease.told(yields=message.yields_ms is not None):
                     self._events.append(LeaseYields(lease))
             case work.CommitRefused():
                 self._lose(lease, "refused", message.refusal)
@@ -221,7 +219,8 @@ class Lessee:
             asked.offered(sender, message, now, self._rtt_us(sender.peer_id, now))
         else:
             asked.refusals[sender.peer_id] = message.refusal
-        self._close_if_decided(asked, now)
+        if asked.decided():
+            self._close(asked, now)
 
     # -- leases ---------------------------------------------------------------------------------
 
@@ -268,7 +267,8 @@ class Lessee:
         for asked in list(self.rounds.values()):
             if any(c.peer_id == event.to for c in asked.order) and asked.outstanding(event.to):
                 asked.refusals[event.to] = Silent(event.reason)
-                self._close_if_decided(asked, now)
+                if asked.decided():
+                    self._close(asked, now)
         for lease in [x for x in self.held.values() if x.lessor.peer_id == event.to]:
             if not self._ask(lease, "undelivered", now):
                 self._lose(lease, "undelivered", Silent(event.reason))
@@ -303,10 +303,6 @@ class Lessee:
         for key, lease in self.held.items():
             ensure(key == lease.key, f"{lease.lease_id} is kept under another name")
             ensure(lease.state is not HeldState.ENDED, f"{lease.lease_id} has ended, and is held")
-
-    def _close_if_decided(self, asked: Round, now: Moment) -> None:
-        if asked.decided():
-            self._close(asked, now)
 
     def _close(self, asked: Round, now: Moment) -> None:
         """Commit to the best offers, and give back the rest; or hand on those collected."""

@@ -3,7 +3,8 @@
 The worker is the only judge of its capacity, and of what grants allow on it. An offer holds
 capacity softly for a moment, a commit makes the hold hard, and the capacity returns once the shell
 has said that nothing runs under the lease any more. Work of higher priority takes the place of
-lower at a commit or a renewal, never in between; what is idle gives way to all others at once.
+lower at a commit or a renewal, never in between; what is idle gives way to all others at once, and
+equals take turns. One concept: each way in which a lease begins, goes on and ends.
 
 Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
 2006, section 2.4 (sequencers).
@@ -303,8 +304,8 @@ class Lessor:
         self._wants.forget(asked)
         expires_s = now.mono_s + self._parameters.hold_s
         state = LeaseState.OFFERED
-        lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, invitation, kept)
-        lease.account, lease.base_priority = asked.account, asked.priority
+        terms = invitation, kept, now.mono_s, asked.account, asked.priority
+        lease = Lease(lease_id, sender, request, reservation, state, expires_s, 0, *terms)
         self._leases[lease_id] = lease
         if kept:
             self._opened(lease)

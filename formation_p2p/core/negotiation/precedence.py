@@ -120,8 +120,8 @@ class Precedence:
             if self.wants.note(asked, _ids(below), now, _ids(yielding)):
                 begun = tuple(x for x in yielding if x.yields_s is None)
                 for each in begun:
-                    each.yields_s = now.mono_s
-                left_s = max(self._yields_in_s(x, now) for x in yielding)
+                    each.gives_way(now.mono_s)
+                left_s = max(self._left_s(x, now) for x in yielding)
                 soon_s = self._parameters.ask_turn_soon_s
                 turn = (_name_of(yielding[-1]), round(left_s * 1000))
                 return Later(_giving_way(lacking, soon_s, turn), yields=begun)
@@ -197,14 +197,14 @@ class Precedence:
     def yields_in_s(self, lease: Lease, now: Moment) -> float | None:
         """How long what runs under a lease may go on, where it is to give way to an equal."""
         if self.wants.yielding_to(lease.lease_id, now) is None:
-            lease.yields_s = None
+            lease.stays()
             return None
-        return self._yields_in_s(lease, now)
+        lease.gives_way(now.mono_s)
+        return self._left_s(lease, now)
 
-    def _yields_in_s(self, lease: Lease, now: Moment) -> float:
-        if lease.yields_s is None:
-            lease.yields_s = now.mono_s
-        return max(lease.yields_s + self._parameters.give_way_s - now.mono_s, 0.0)
+    def _left_s(self, lease: Lease, now: Moment) -> float:
+        since_s = now.mono_s if lease.yields_s is None else lease.yields_s
+        return max(since_s + self._parameters.give_way_s - now.mono_s, 0.0)
 
     def _idle(self, asked: Asked, now: Moment) -> tuple[Lease, ...]:
         """Those that make room together, the longest idle first; none where they do not."""

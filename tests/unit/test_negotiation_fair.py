@@ -1,0 +1,275 @@
+"""Equals take turns: a lease gives way to who is further below his share, after a slice.
+
+alice has two cores; bob, carol and dave ask for them.
+"""
+
+from __future__ import annotations
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import short_id
+from formation_p2p.core.negotiation.fair_share import FairShare
+from formation_p2p.core.negotiation.lease import LeaseState
+from formation_p2p.core.negotiation.messages import (
+    Commit,
+    Leased,
+    LeaseEnded,
+    Offer,
+    PlacementRequest,
+    Release,
+    Renew,
+    Renewed,
+    RequestRefused,
+    WorkMessage,
+)
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.core.negotiation.waiting import Waiting
+from formation_p2p.core.refusals import GivingWay, Infeasible, PeerRefusal, Preempted
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.shares import Shares
+from tests.support.stories import BOB, CAROL, DAVE, NEEDS, at, sent
+from tests.unit.test_negotiation_lessor import ALL, Alice, Porter
+
+SLICE_S = LEASE_DEFAULTS.slice_s
+
+
+class Ceiling(Porter):
+    """Whose grants allow priorities up to 100."""
+
+    def ceiling(self, grant: bytes, priority: int) -> int:
+        return 100
+
+
+class Busy(Alice):
+    """bob has all of her, in one lease or in two."""
+
+    def __init__(self, needs: Requirements = ALL, priority: int = 0) -> None:
+        super().__init__(admission=Ceiling())
+        count = 1 if needs == ALL else 2
+        self.leases = [self.lease(needs=needs, priority=priority) for _ in range(count)]
+        self.told: list[tuple[str, WorkMessage]] = []
+
+    def asks(
+        self, now_s: float, who: Contact = DAVE, needs: Requirements = NEEDS, name: str = ""
+    ) -> Offer | PeerRefusal:
+        """Also keeps what others are told meanwhile. All leases are renewed before."""
+        request = PlacementRequest(1, needs, b"a grant", 0, (), name)
+        (_, answer), *others = sent(self.lessor.requested(who, request, at(now_s)))
+        self.told += [(str(peer_id), message) for peer_id, message in others]
+        assert isinstance(answer, Offer | RequestRefused)
+        return answer if isinstance(answer, Offer) else answer.refusal
+
+    def renews(self, now_s: float, lease_id: str = "", who: Contact = BOB) -> WorkMessage:
+        lease_id = lease_id or self.leases[0]
+        fence = next(x.fence for x in self.lessor if x.lease_id == lease_id)
+        message = Renew(lease_id, fence)
+        return sent([self.lessor.renewed(who, message, at(now_s))[0]])[0][1]
+
+    def upto(self, now_s: float, after_s: float = 0.0) -> None:
+        """bob renews all that he has."""
+        for second in range(int(after_s), int(now_s) + 1, 5):
+            for each in self.leases:
+                self.renews(second, each)
+
+    def end(self, lease_id: str, now_s: float = 0.0) -> None:
+        """Its owner gives it back, and nothing runs any more."""
+        (lease,) = (x for x in self.lessor if x.lease_id == lease_id)
+        self.lessor.released(lease.owner, Release(lease_id), at(now_s or lease.expires_s - 10))
+        self.lessor.fenced(lease_id)
+        self.leases = [each for each in self.leases if each != lease_id]
+
+    def takes(self, now_s: float, who: Contact = DAVE, needs: Requirements = NEEDS) -> str:
+        offer = self.asks(now_s, who, needs)
+        assert isinstance(offer, Offer)
+        ((_, answer),) = sent(self.lessor.committed(who, Commit(offer.lease_id), at(now_s)))
+        assert isinstance(answer, Leased)
+        return offer.lease_id
+
+
+def yields(message: WorkMessage) -> int | None:
+    assert isinstance(message, Renewed)
+    return message.yields_ms
+
+
+def test_one_who_waits_hears_after_whose_slice_and_when() -> None:
+    alice = Busy()
+    alice.upto(20)
+    refusal = alice.asks(20)
+    assert refusal == GivingWay("cpu", 500, (short_id(BOB.peer_id), 40_000))
+    assert str(refusal) == f"cpu: taken; after {short_id(BOB.peer_id)}'s slice, in 40 s"
+    assert alice.asks(24) == GivingWay("cpu", 4000, (short_id(BOB.peer_id), 36_000))
+    assert yields(alice.renews(25)) is None
+
+
+def test_after_the_slice_the_owner_is_told_and_the_lease_ends_after_what_runs() -> None:
+    alice = Busy()
+    alice.upto(60)
+    asked = alice.asks(61, name="dave")
+    assert asked == GivingWay("cpu", 500, (short_id(BOB.peer_id), 30_000))
+    assert alice.told == [(BOB.peer_id, Renewed(alice.leases[0], 0, 512, 30_000))]
+    alice.asks(62)
+    assert len(alice.told) == 1, "told once"
+    assert yields(alice.renews(65)) == 26_000
+    alice.asks(66, name="dave")
+    alice.idle.add(alice.leases[0])
+    assert alice.renews(68) == LeaseEnded(alice.leases[0], Preempted(0, "dave"))
+
+
+def test_what_runs_for_too_long_is_cut_off_and_its_owner_has_twice_as_long_then() -> None:
+    alice = Busy()
+    alice.upto(60)
+    for second in range(61, 92):
+        alice.asks(second)
+        if second % 5 == 0:
+            alice.renews(second)
+    ended = alice.renews(92)
+    assert ended == LeaseEnded(alice.leases[0], Preempted(0, short_id(DAVE.peer_id)))
+    assert "further below its share" in str(Preempted(0, "dave"))
+    alice.lessor.fenced(alice.leases[0])
+    alice.takes(93)
+    alice.leases = [alice.takes(93, BOB)]
+    alice.upto(160, 95)
+    assert isinstance(alice.asks(160, CAROL), GivingWay)
+    assert yields(alice.renews(161)) is None, "120 s are not over"
+
+
+def test_a_lease_stays_where_the_other_gives_up() -> None:
+    alice = Busy()
+    alice.upto(60)
+    alice.asks(61)
+    assert yields(alice.renews(62)) == 29_000
+    assert yields(alice.renews(71.5)) is None
+
+
+def test_of_two_leases_one_gives_way_for_one_core_and_room_is_kept_for_that() -> None:
+    alice = Busy(NEEDS)
+    alice.upto(60)
+    assert isinstance(alice.asks(61), GivingWay)
+    first = [message for _, message in alice.told]
+    assert len(first) == 1
+    (gives_way,) = (x for x in alice.lessor if x.yields_s is not None)
+    alice.end(gives_way.lease_id)
+    assert alice.asks(62, BOB) == GivingWay("turn", 500), "it is dave's turn"
+    assert isinstance(alice.asks(63), Offer)
+
+
+def test_another_core_that_comes_free_is_not_withheld() -> None:
+    """One lease gives way to dave; bob may have the other core."""
+    alice = Busy(NEEDS)
+    alice.upto(60)
+    alice.asks(61)
+    (stays,) = (x for x in alice.lessor if x.yields_s is None)
+    alice.end(stays.lease_id)
+    assert isinstance(alice.asks(62, BOB), Offer)
+
+
+def test_equals_that_are_as_far_below_wait() -> None:
+    """carol took the machine from bob, and bob is ahead of her: it is her turn for now."""
+    alice = Busy()
+    alice.upto(60)
+    alice.end(alice.leases[0])
+    carols = alice.takes(61, CAROL, ALL)
+    for second in range(65, 100, 5):
+        alice.renews(second, carols, CAROL)
+        wait = alice.asks(second, BOB)
+        assert isinstance(wait, GivingWay)
+    assert wait.turn is not None
+    assert wait.turn[0] == short_id(CAROL.peer_id)
+    assert wait.turn[1] > 80_000, "when she will be ahead by as much as a slice"
+
+
+def test_one_that_waited_for_a_slice_does_not_wait_for_a_lease_that_began_meanwhile() -> None:
+    """bob's jobs follow each other closely."""
+    alice = Busy()
+    alice.upto(15)
+    for second in range(20, 80, 5):
+        alice.upto(second, second)
+        alice.asks(second)
+        if second == 50:
+            alice.end(alice.leases[0])
+            alice.leases = [alice.takes(50, BOB, ALL)]
+    assert alice.asks(81) == GivingWay("cpu", 500, (short_id(BOB.peer_id), 30_000))
+
+
+def test_a_gang_and_an_offer_and_ones_own_leases_do_not_give_way() -> None:
+    alice = Alice()
+    request = PlacementRequest(1, NEEDS, b"a grant", ticket=1)
+    ((_, offer),) = sent(alice.lessor.requested(BOB, request, at(0)))
+    assert isinstance(offer, Offer)
+    alice.lessor.committed(BOB, Commit(offer.lease_id), at(0))
+    own = alice.lease()
+    for second in (5, 10):
+        for lease in list(alice.lessor):
+            alice.lessor.renewed(BOB, Renew(lease.lease_id, lease.fence), at(second))
+    assert alice.refusal(needs=ALL, now_s=12, to=DAVE) == Infeasible("cpu", 2000, 0)
+    assert alice.refusal(needs=ALL, now_s=12, to=BOB) == Infeasible("cpu", 2000, 0)
+    assert alice.state(own) is LeaseState.LEASED
+
+
+# -- ageing ------------------------------------------------------------------------------------
+
+
+def test_priority_rises_with_waiting_up_to_a_ceiling() -> None:
+    waiting = Waiting(LEASE_DEFAULTS)
+    waiting.refused(BOB.peer_id, NEEDS, 1, at(0))
+    for second in range(0, 301, 30):
+        waiting.refused(BOB.peer_id, NEEDS, 1, at(second))
+    since_s = waiting.since_s(BOB.peer_id, NEEDS, 1, at(300))
+    assert since_s == 0
+    assert waiting.aged(since_s, 1, 100, at(300)) == 6
+    assert waiting.aged(since_s, 1, 3, at(300)) == 3
+    assert waiting.aged(since_s, 5, 3, at(300)) == 5, "never lower than it was asked with"
+    assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(346)) == 346, "it asked no more"
+    waiting.served(BOB.peer_id, NEEDS, 1)
+    assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(301)) == 301
+    assert len(waiting) == 0
+
+
+def test_what_waits_is_remembered_within_bounds() -> None:
+    waiting = Waiting(LeaseParameters(max_waits_per_owner=2, max_standings=2))
+    for priority in range(3):
+        waiting.refused(BOB.peer_id, NEEDS, priority, at(priority))
+    assert waiting.since_s(BOB.peer_id, NEEDS, 0, at(5)) == 5
+    assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(5)) == 1
+    for who in (CAROL, DAVE):
+        waiting.refused(who.peer_id, NEEDS, 0, at(5))
+    assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(6)) == 6
+    waiting.served(CAROL.peer_id, NEEDS, 7)
+    assert len(waiting) == 2
+
+
+def test_what_waited_for_long_takes_its_turn_among_the_more_urgent_and_keeps_it_for_a_slice() -> (
+    None
+):
+    alice = Busy(priority=3)
+    for second in range(0, 180, 5):
+        alice.upto(second, second)
+        assert not yields(alice.renews(second))
+        wait = alice.asks(second)
+    assert wait == Infeasible("cpu", 1000, 0), "less urgent"
+    alice.upto(180, 180)
+    assert isinstance(alice.asks(180), GivingWay), "as urgent by now, and a slice is over"
+    assert yields(alice.renews(181)) is not None
+    alice.end(alice.leases[0])
+    daves = alice.takes(182)
+    (lease,) = (x for x in alice.lessor if x.lease_id == daves)
+    assert (lease.priority_at(183), lease.priority_at(182 + SLICE_S)) == (3, 0)
+
+
+# -- turns -------------------------------------------------------------------------------------
+
+
+def test_an_owner_whose_tasks_are_cut_off_has_longer_slices_until_one_ends() -> None:
+    fair = FairShare(Shares(), lambda needs: 1.0, LeaseParameters(max_doublings=2, max_standings=2))
+    assert fair.slice_s(BOB.peer_id) == SLICE_S
+    for _ in range(3):
+        fair.cut(BOB.peer_id)
+    assert fair.slice_s(BOB.peer_id) == 4 * SLICE_S
+    fair.finished(BOB.peer_id)
+    assert fair.slice_s(BOB.peer_id) == 2 * SLICE_S
+    fair.finished(BOB.peer_id)
+    fair.finished(BOB.peer_id)
+    assert fair.slice_s(BOB.peer_id) == SLICE_S
+    for who in (BOB, CAROL, DAVE):
+        fair.cut(who.peer_id)
+    assert fair.slice_s(BOB.peer_id) == SLICE_S, "forgotten"
+    assert fair.slice_s(DAVE.peer_id) == 2 * SLICE_S
