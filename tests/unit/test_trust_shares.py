@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.trust.shares import Account, Lead, Shares, ShareUsed, account_of, org_of
 from formation_p2p.core.workload.scope import Place
-from tests.support.stories import BOB, DAVE, at
+from tests.support.stories import BOB, CAROL, DAVE, at, identity
 
 DAY_S = 24 * 3600
 KITCHEN = Place(cell="kitchen", org="acme", federation="fed")
@@ -37,14 +37,14 @@ def test_siblings_are_compared_where_two_accounts_part() -> None:
     """What the lab used counts against its member, though he has used nothing himself."""
     shares = Shares()
     in_lab = account_of(LAB, "i", BOB.peer_id)
-    other_in_lab = account_of(LAB, "j", "another")
+    other_in_lab = account_of(LAB, "j", CAROL.peer_id)
     shares.opened(other_in_lab, 1.0, at(0))
     assert shares.lead(in_lab, DAVES, at(10)).ahead_s == 10
     assert shares.lead(in_lab, other_in_lab, at(10)).ahead_s == -10
 
 
 def test_a_share_of_two_may_use_twice_as_much() -> None:
-    weights = {("fed", "zoo"): 2.0}
+    weights: dict[Account, float] = {("fed", "zoo"): 2.0}
     shares = Shares(lambda branch, now: weights.get(branch, 1.0))
     zoo = account_of(ELSEWHERE, "z", DAVE.peer_id)
     shares.opened(zoo, 0.5, at(0))
@@ -75,7 +75,7 @@ def test_a_debt_counts_up_to_a_bound() -> None:
     shares.forgive(DAVES, BOBS, 600, at(5000))
     shares.forgive(DAVES, DAVES, 0, at(5000))
     assert shares.lead(BOBS, DAVES, at(5000)).ahead_s == pytest.approx(600)
-    shares.forgive(account_of(LAB, "new", "new"), DAVES, -1.0, at(5000))  # of nothing
+    shares.forgive(account_of(LAB, "new", CAROL.peer_id), DAVES, -1.0, at(5000))  # of nothing
 
 
 def test_what_was_used_outlives_the_worker_and_fades_meanwhile() -> None:
@@ -98,7 +98,7 @@ def test_a_clock_that_was_set_back_ages_nothing() -> None:
 
 
 def test_people_see_shares_use_and_level_of_every_branch() -> None:
-    weights = {("fed", "zoo"): 3.0}
+    weights: dict[Account, float] = {("fed", "zoo"): 3.0}
     shares = Shares(lambda branch, now: weights.get(branch, 1.0))
     zoo = account_of(ELSEWHERE, "z", DAVE.peer_id)
     shares.opened(BOBS, 0.5, at(0))
@@ -119,7 +119,7 @@ def test_of_too_many_branches_those_that_used_least_are_forgotten() -> None:
     shares = Shares(max_branches=16)
     shares.opened(BOBS, 0.5, at(0))
     for number in range(40):
-        one = account_of(LAB, f"{number}", f"peer {number}")
+        one = account_of(LAB, f"{number}", identity(f"peer {number}").peer_id)
         shares.opened(one, 0.001, at(number))
         shares.closed(one, 0.001, at(number + 1))
     assert len(shares) <= 16

@@ -31,7 +31,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
-from formation_p2p.core.trust.shares import Shares
+from formation_p2p.core.trust.shares import Shares, Weights
 from formation_p2p.core.workload.blob import Cid
 
 # As many as the cache holds (host/blobs/store.py).
@@ -98,7 +98,7 @@ class Worker:
             blobs.places,
             round_trips.rtt_us,
             parameters.lease,
-            Shares(lambda branch, now: 1.0, serve.shares_used),
+            Shares(Weights(membership.share_of).of, serve.shares_used),
         )
         buckets = self._buckets()
         self._ttl_s = parameters.discovery.ttl_s

@@ -221,6 +221,18 @@ class Shares:
             del self._branches[each]
 
 
+class Weights:
+    """What each branch's share is among its siblings: of organisations what the charter says,
+    and even otherwise."""
+
+    def __init__(self, share_of: Callable[[str], int]) -> None:
+        self._share_of = share_of
+
+    def of(self, branch: Account, now: Moment) -> float:
+        org = org_of(branch)
+        return 1.0 if org is None else float(self._share_of(org))
+
+
 def org_of(branch: Account) -> str | None:
     """Of a branch that is an organisation; None for another one, or where it is not named."""
     return branch[-1] or None if len(branch) == _ORG_DEPTH else None
