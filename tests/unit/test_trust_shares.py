@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formation_p2p.core.trust.shares import Account, Lead, Shares, ShareUsed, account_of, org_of
+from formation_p2p.core.trust.shares import Account, Lead, Shares, ShareUsed, Weights, account_of
 from formation_p2p.core.workload.scope import Place
 from tests.support.stories import BOB, CAROL, DAVE, at, identity
 
@@ -127,10 +127,11 @@ def test_of_too_many_branches_those_that_used_least_are_forgotten() -> None:
     assert [each.account for each in shares.take(at(100)) if each.account == BOBS] == [BOBS]
 
 
-def test_the_organisation_of_a_branch() -> None:
-    assert org_of(("fed", "acme")) == "acme"
-    assert org_of(("fed", "")) is None
-    assert org_of(BOBS) is None
+def test_organisations_have_the_shares_of_the_charter() -> None:
+    weights = Weights({"acme": 200, "zoo": 0, "": 100}.__getitem__)
+    orgs = ("acme", "zoo", "")
+    assert [weights.of(("fed", org), at(0)) for org in orgs] == [200, 0.01, 100]
+    assert weights.of(BOBS, at(0)) == 1
 
 
 _NAMES = st.sampled_from("ab")

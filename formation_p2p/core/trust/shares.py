@@ -30,8 +30,10 @@ _HALF_LIFE_S: Final = 24 * 3600.0
 MAX_BRANCHES: Final = 4096
 # A level past this says no more: it has used next to nothing.
 MAX_LEVEL: Final = 1000.0
+# An organisation without any share gets what the others leave.
+LEAST_SHARE: Final = 0.01
 # Where an organisation stands in an account.
-_ORG_DEPTH: Final = 2
+ORG_DEPTH: Final = 2
 
 
 def account_of(place: Place, invitation: str, peer_id: PeerId) -> Account:
@@ -229,13 +231,9 @@ class Weights:
         self._share_of = share_of
 
     def of(self, branch: Account, now: Moment) -> float:
-        org = org_of(branch)
-        return 1.0 if org is None else float(self._share_of(org))
-
-
-def org_of(branch: Account) -> str | None:
-    """Of a branch that is an organisation; None for another one, or where it is not named."""
-    return branch[-1] or None if len(branch) == _ORG_DEPTH else None
+        if len(branch) != ORG_DEPTH:
+            return 1.0
+        return max(float(self._share_of(branch[-1])), LEAST_SHARE)
 
 
 def _left(elapsed_s: float) -> float:
