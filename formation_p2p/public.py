@@ -159,6 +159,7 @@ from formation_p2p.host.drivers.driver import LeaseDriver as LeaseDriver
 from formation_p2p.host.drivers.driver import Report as Report
 from formation_p2p.host.drivers.driver import Turns as Turns
 from formation_p2p.host.drivers.python_checkpoint import checkpoint as checkpoint
+from formation_p2p.host.drivers.python_checkpoint import leaving as leaving
 from formation_p2p.host.drivers.python_checkpoint import restored as restored
 from formation_p2p.host.environments.settings import EnvironmentSettings as EnvironmentSettings
 from formation_p2p.host.machine.hardware import Hardware as Hardware

@@ -22,6 +22,7 @@ from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
 )
+from formation_p2p.core.peer.events import MoveTask
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
@@ -30,6 +31,8 @@ from formation_p2p.core.workload.work import Task
 # Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
 # the oldest are dropped. Everything else that a job tells is kept until it is read.
 MAX_UNREAD_OUTPUT: Final = 1024
+# An hour: longer than any checkpoint takes to be written.
+MAX_GRACE_S: Final = 3600.0
 
 
 class JobHandle:
@@ -135,6 +138,19 @@ class JobHandle:
         key = self._job.options.scheduling_key(found.needs, found.member)
         decision = (await self._bridge.explain(key, found.task_id)).decision
         return replace(decision, code=self._job.code)
+
+    def move(self, task: int | str = 0, grace_s: float = 30.0) -> None:
+        """Have a task that runs go on elsewhere, given by its place in the job or its id: it is
+        given notice, has so long to save what it has, and goes on from there on another worker, if
+        there is one. That is no failed attempt. One that does not run is left as it is.
+
+        Raises InvalidInput for a task that the job does not have, NodeClosed.
+        """
+        self._bridge.lifecycle.check_process()
+        if not 0 < grace_s <= MAX_GRACE_S:
+            raise InvalidInput("grace_s", f"{grace_s:g} s is not up to {MAX_GRACE_S:g} s")
+        moved = MoveTask(self.job_id, self._task(task).task_id, grace_s)
+        self._bridge.call(lambda shell: shell.feed(moved))
 
     def cancel(self) -> None:
         """Take back what waits and stop what runs. The job then ends, its events with it."""

@@ -7,15 +7,15 @@ async with Node.join() as node:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Final, Unpack
 
 from formation_p2p.api.calls import of_calls, referring
 from formation_p2p.api.gateway_node import GatewayNode
-from formation_p2p.api.job import JobHandle
+from formation_p2p.api.job import MAX_GRACE_S, JobHandle
 from formation_p2p.api.output import is_shown
-from formation_p2p.api.planned_calls import with_code
+from formation_p2p.api.planned_calls import steps_call, with_code
 from formation_p2p.api.probing import contact_of
 from formation_p2p.api.renewal import renew_grant
 from formation_p2p.api.services import Makers
@@ -25,6 +25,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.probe import Rate, RoundTrip
 from formation_p2p.core.nat.reached import Reached
+from formation_p2p.core.peer.events import Reopen
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.discovered import Discovery
@@ -52,6 +53,9 @@ from formation_p2p.host.machine.hardware import Hardware
 from formation_p2p.host.names import peer_meant
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.storage.rows import JobSummary
+
+# What runs gets so long to save what it has: minutes of computing are written in less.
+GRACE_S: Final = 30.0
 
 
 class Node(GatewayNode):
@@ -160,6 +164,49 @@ class Node(GatewayNode):
         plan, code = await asyncio.to_thread(with_code, plan_of(work, labels), self._code, chosen)
         submission = Submission(self._services, self._bridge, self._durable)
         return await submission.begin(plan, code, name, chosen, shown=is_shown(show_output))
+
+    async def submit_steps(
+        self,
+        function: Callable[..., Generator[Any, None, Any]],
+        /,
+        *args: Any,
+        name: str = "",
+        show_output: bool | None = None,
+        options: TaskOptions = DEFAULT_OPTIONS,
+        **kwargs: Unpack[TaskOptionKwargs],
+    ) -> JobHandle:
+        """Have a generator function run once, as `function(last, *args)`, wherever the needs are
+        met. What it yields is saved: where it is started again, `last` is what it yielded last,
+        else None. What it returns is the result, which `value_of` reads.
+
+            def train(last, epochs):
+                model, first = last or (new_model(), 0)
+                for epoch in range(first, epochs):
+                    model.step()
+                    yield model, epoch + 1
+                return model.loss
+
+        A step that is saved is pickled: at most 128 MiB. The keyword arguments are as for `submit`.
+        Raises InvalidInput.
+        """
+        call = steps_call(function, *args)
+        label = name or call.kind
+        return await self.submit(
+            call, name=label, show_output=show_output, options=options, **kwargs
+        )
+
+    async def vacate(self, grace_s: float = GRACE_S) -> None:
+        """Take no more work, and have what runs here for others go on elsewhere: it is given
+        notice, and so long to save what it has. Returns once nothing runs. To `close` the node
+        comes next, as a rule; `reopen` has it take work again."""
+        if not 0 < grace_s <= MAX_GRACE_S:
+            raise InvalidInput("grace_s", f"{grace_s:g} s is not up to {MAX_GRACE_S:g} s")
+        await self._bridge.perform(lambda shell: shell.vacate(grace_s))
+
+    async def reopen(self) -> None:
+        """Take work again, after `vacate`."""
+        self._lifecycle.check_loop()
+        self._services.call(lambda shell: shell.feed(Reopen()))
 
     def jobs(self) -> tuple[JobHandle, ...]:
         """The jobs of the node's state that have not ended, of this incarnation or an earlier

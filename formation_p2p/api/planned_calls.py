@@ -3,9 +3,10 @@ is large in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, TypeVar
 
@@ -13,12 +14,14 @@ from formation_p2p.api.calls import context_of, qualified_name, referring, told_
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import good_for
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.work import FunctionPickle, PythonCall, task_id
+from formation_p2p.host.drivers.python_checkpoint import Steps
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 
 T = TypeVar("T")
@@ -42,6 +45,16 @@ def python_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> P
     arguments, others, references = referring((args, kwargs))
     modules = common.modules | others
     return replace(common, arguments=arguments, references=references, modules=modules)
+
+
+def steps_call(function: Callable[..., Generator[Any, None, Any]], /, *args: Any) -> PythonCall:
+    """`function(last, *args)`, of which each step that it yields is saved: `last` is the one that
+    it goes on from, or None. Raises InvalidInput for what makes no generator."""
+    inner = function.func if isinstance(function, partial) else function
+    if not inspect.isgeneratorfunction(inner):
+        name = getattr(inner, "__qualname__", repr(inner))
+        raise InvalidInput("steps", f"{name} yields nothing; write `yield state` after each step")
+    return python_call(Steps(function), *args)
 
 
 def _call_of(function: Callable[..., Any]) -> PythonCall:

@@ -91,6 +91,9 @@ class SyncNode(Synchronous[Node], NodeBase):
 
     worker = waits(Node.worker)
     submit = made(Node.submit, job_of)
+    submit_steps = made(Node.submit_steps, job_of)
+    vacate = waits(Node.vacate)
+    reopen = waits(Node.reopen)
     job = made(Node.job, job_of)
     kept = waits(Node.kept)
     map = waits(Node.map)

@@ -39,6 +39,7 @@ class SyncJob(Synchronous[JobHandle]):
     story = waits(JobHandle.story)
     explain = waits(JobHandle.explain)
     cancel = calls(JobHandle.cancel)
+    move = calls(JobHandle.move)
 
     events = made(JobHandle.events, SyncLoop.iterate)
 

@@ -74,6 +74,7 @@ _AGAIN: Final = {
     RetryReason.NOT_BEGUN: "trying again",
     RetryReason.MAY_HAVE_RUN: "it may have run, in part or to its end; running it again",
     RetryReason.RESULT_LOST: "it ran to its end; running it again",
+    RetryReason.MOVED: "it goes on elsewhere from what it has saved",
     RetryReason.DENIED: "it may have run; it runs again once a grant allows it",
 }
 
@@ -81,6 +82,8 @@ _AGAIN: Final = {
 def retried_in_words(retried: TaskRetried) -> str:
     attempt = retried.attempt
     how = "lost" if attempt.lost else "failed"
+    if retried.reason is RetryReason.MOVED:
+        how = "ended"
     return f"{how} on {named(attempt.worker)}: {attempt.why}; {_AGAIN[retried.reason]}"
 
 

@@ -157,6 +157,12 @@ def worker(
     max_services: int | None = option(
         "--services", "N", "Run at most so many services at once; 4 by default."
     ),
+    grace: str = option(
+        "--grace",
+        "TIME",
+        "On Ctrl-C, tasks get so long to save what they have, and go on elsewhere.",
+        default="30s",
+    ),
     name: str | None = flags.NAME,
     no_renew: bool = flags.NO_RENEW,
     no_mdns: bool = flags.NO_MDNS,
@@ -168,8 +174,9 @@ def worker(
     """Lend this machine to the network until Ctrl-C.
 
     Offers all that `formation profile` shows, or what the limits leave of it, and prints a line
-    for each task that has run. On Ctrl-C it withdraws and cancels its tasks, which
-    their submitters place elsewhere. With --json, each event is a line of JSON.
+    for each task that has run. On Ctrl-C it takes no more work and gives its tasks notice: they go
+    on elsewhere from what they save, or are ended after --grace, and begin anew. With --json, each
+    event is a line of JSON.
     """
     from formation_p2p.cli.serving import types_of
 
@@ -190,6 +197,7 @@ def worker(
         flags.parsed("env-disk", env_disk, parse_bytes) or DEFAULT_DISK_BYTES,
         sources=True if env_sources else None,
     )
+    grace_s = 0.0 if grace in ("0", "0s") else flags.parse_duration_s(grace, "grace")
     cache_bytes = flags.parsed("cache", cache, parse_bytes)
     lent = lent_folders(binds or ())
     labelled = said | labels_of(lent)
@@ -197,6 +205,7 @@ def worker(
     flags.require(place.path, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
+        from formation_p2p.api.job import MAX_GRACE_S
         from formation_p2p.cli.local.server import commands_served
         from formation_p2p.cli.serving import serve_as
         from formation_p2p.cli.tables import offer_in_words
@@ -262,6 +271,8 @@ def worker(
             telling = asyncio.create_task(tell_reached(node, None if as_json else log.line))
             with contextlib.nullcontext() if as_json else log.counting(node.watch):
                 await leave.wait()
+                if grace_s > 0:
+                    await node.vacate(min(grace_s, MAX_GRACE_S))
             alone.cancel()
             telling.cancel()
         node.watch.close()

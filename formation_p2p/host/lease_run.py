@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from formation_p2p.core.workload.outcome import (
     Usage,
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
+from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace
 
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 SHORT_S: Final = 0.05
 
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
+_MOVED: Final = Failed(FailureKind.MOVED, "it was given notice, and is to go on elsewhere")
 _NOT_BEGUN: Final = Failed(FailureKind.CANCELLED, "it was taken back before it began")
 
 LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionSaved | ExecutionsEnded
@@ -72,6 +75,10 @@ class LeaseRun:
         self._begun = 0
         # To be taken back, and whether to be killed even where they have begun.
         self._recalled: dict[str, bool] = {}
+        # Of those that were taken: their notices, and when those that were given one are killed.
+        self._notices: dict[str, Notice] = {}
+        self._ends_s: dict[str, float] = {}
+        self._ending = trio.Event()
         self.is_paused = False
         self._ended: list[Ended] = []
         self._news = trio.Event()
@@ -87,8 +94,17 @@ class LeaseRun:
         self._waiting += execute.work
         self._changed()
 
-    def kill(self, attempt_id: str, *, begun: bool) -> None:
-        """Take it back, or end it where it has begun and `begun` says so."""
+    def kill(self, attempt_id: str, *, begun: bool, grace_s: float = 0.0) -> None:
+        """Take it back, or end it where it has begun and `begun` says so: with `grace_s` it is
+        given notice, and ended so much later."""
+        if grace_s and begun and attempt_id in self._taken:
+            if attempt_id not in self._ends_s:
+                self._ends_s[attempt_id] = trio.current_time() + grace_s
+                self._notices[attempt_id].give(grace_s)
+                self._ending.set()
+            if attempt_id == self._current:
+                return
+            begun = False
         for work in self._waiting:
             if work.attempt_id == attempt_id:
                 self._waiting.remove(work)
@@ -115,6 +131,7 @@ class LeaseRun:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._announce)
+                    nursery.start_soon(self._keep_time)
                     while True:
                         await self._work()
         finally:
@@ -136,6 +153,8 @@ class LeaseRun:
 
     def put_back(self, execution: Execution) -> None:
         work = self._taken.pop(execution.execution_id)
+        del self._notices[execution.execution_id]
+        self._ends_s.pop(execution.execution_id, None)
         if self._recalled.pop(work.attempt_id, None) is not None:
             self._ended.append(Ended(work.attempt_id, _NOT_BEGUN, 0))
         else:
@@ -174,9 +193,12 @@ class LeaseRun:
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((trio.current_time() - self._began_s) * 1e6)
-        del self._taken[execution_id]
+        del self._taken[execution_id], self._notices[execution_id]
         self._recalled.pop(execution_id, None)
         self._current = ""
+        if self._ends_s.pop(execution_id, None) is not None and isinstance(outcome, Failed):
+            # Whatever a task that was given notice ends in, it is to go on elsewhere.
+            outcome = _MOVED
         self._ended.append(Ended(execution_id, outcome, ran_us, used))
 
     def flush(self) -> None:
@@ -187,6 +209,7 @@ class LeaseRun:
     def _take(self) -> Work:
         work = self._waiting.popleft()
         self._taken[work.attempt_id] = work
+        self._notices[work.attempt_id] = Notice()
         return work
 
     def _changed(self) -> None:
@@ -251,7 +274,20 @@ class LeaseRun:
             under.owner,
             self._gang(),
             work.restored,
+            notice=self._notices[work.attempt_id],
         )
+
+    async def _keep_time(self) -> None:
+        """Kill those that were given notice, once their time is up."""
+        while True:
+            due_s = min(self._ends_s.values(), default=math.inf)
+            self._ending = trio.Event()
+            with trio.move_on_at(due_s):
+                await self._ending.wait()
+            now_s = trio.current_time()
+            for attempt_id in [a for a, ends_s in self._ends_s.items() if ends_s <= now_s]:
+                self._ends_s[attempt_id] = math.inf
+                self.kill(attempt_id, begun=True)
 
     async def _announce(self) -> None:
         """Tell of executions that take longer than a moment that they have started."""

@@ -85,9 +85,9 @@ class LeaseRuns:
                     self._runs[lease_id] = run
                     self._do(run.run)
                 run.add(effect)
-            case Kill(attempt_id=attempt_id, begun=begun):
+            case Kill(attempt_id=attempt_id, begun=begun, grace_s=grace_s):
                 if run is not None:
-                    run.kill(attempt_id, begun=begun)
+                    run.kill(attempt_id, begun=begun, grace_s=grace_s)
             case Pause():
                 if run is not None:
                     run.pause()

@@ -40,6 +40,7 @@ from formation_p2p.core.peer.effects import (
     PeerEffect,
     RejectRequest,
     UserEffect,
+    Vacated,
     is_of_record,
 )
 from formation_p2p.core.peer.events import PeerEvent
@@ -95,6 +96,8 @@ log = logging.getLogger(__name__)
 # After an event that the peer failed on, its timer waits this long, so that a failure that
 # repeats itself does not spin.
 AFTER_FAULT_S: Final = 1.0
+# What was ended at the last moment is fenced within this long, as a rule.
+VACATE_S: Final = 5.0
 # A node that leaves waits this long for its withdrawal to arrive.
 LEAVE_S: Final = 2.0
 
@@ -140,6 +143,7 @@ class Shell:
         self._gate_log = GateLog()
         self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, self.feed)
         self._left = trio.Event()
+        self._vacated = trio.Event()
         self.reach = Reach.UNKNOWN
         self._serving = False
         self._usage: UsageFile | None = None
@@ -226,6 +230,15 @@ class Shell:
         """Run something of the node's own beside the peer. What it raises ends the node."""
         assert self._nursery is not None, "the shell is not running"
         self._nursery.start_soon(function, *arguments)
+
+    async def vacate(self, grace_s: float) -> None:
+        """Take no more work until `Reopen`, and wait until what runs for others has gone on
+        elsewhere, or has been ended: it has so long to save what it has."""
+        self._vacated = trio.Event()
+        self.feed(events.Vacate(grace_s))
+        saving_s = self._config.parameters.lease.saving_s
+        with trio.move_on_after(grace_s + saving_s + VACATE_S):
+            await self._vacated.wait()
 
     async def leave(self) -> None:
         """Withdraw, end what runs, and let `run` return."""
@@ -421,6 +434,8 @@ class Shell:
                 self.charter_told(effect)
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
+            case Vacated():
+                self._vacated.set()
             case Left():
                 self._left.set()
             case StartReplica() | StopReplica():

@@ -73,11 +73,15 @@ class Executor:
         lane.queue += [Running(execute, work) for work in execute.work]
         self._go_on(execute.lease_id, lane)
 
-    def kill(self, lease_id: str, attempt_id: str, begun: bool) -> None:
+    def kill(self, lease_id: str, attempt_id: str, begun: bool, grace_s: float = 0.0) -> None:
         lane = self._lanes.get(lease_id)
         if lane is None:
             return
         current = lane.current
+        if grace_s and current is not None and current.work.attempt_id == attempt_id:
+            ends_s = min(grace_s, self._world.noticed_s(current))
+            self._later(ends_s, self._move, lane, current)
+            return
         if begun and current is not None and current.work.attempt_id == attempt_id:
             killed = Failed(FailureKind.CANCELLED, "it was killed")
             self._end(lease_id, lane, killed, self._world.now_s - lane.began_s)
@@ -179,6 +183,11 @@ class Executor:
             self._end(running.under.lease_id, lane, outcome, ran_s)
             if self._lanes.get(running.under.lease_id) is lane:
                 self._go_on(running.under.lease_id, lane)
+
+    def _move(self, lane: _Lane, running: Running) -> None:
+        """It was given notice, and has had its time."""
+        ran_s = self._world.now_s - lane.began_s
+        self._run_out(lane, running, Failed(FailureKind.MOVED, "it was given notice"), ran_s)
 
     def _end(self, lease_id: str, lane: _Lane, outcome: Outcome, ran_s: float) -> None:
         assert lane.current is not None

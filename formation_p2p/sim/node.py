@@ -110,6 +110,7 @@ class SimNode:
     alive: bool = True
     silent: bool = False
     left: bool = False
+    vacated: bool = False
     reported: list[JobEvent] = field(default_factory=list)
     gang_events: list[tuple[str, GangEvent]] = field(default_factory=list)
     refused: list[RejectRequest] = field(default_factory=list)
@@ -199,6 +200,7 @@ class SimNode:
         """The next incarnation: of the last one only what is on the disk is left."""
         self.incarnation += 1
         self.alive, self.silent, self.left, self.suspended = True, False, False, False
+        self.vacated = False
         self.awake, self.serves_dht, self.tick_s = False, False, float("inf")
         self.inbox.clear()
         self.forget()

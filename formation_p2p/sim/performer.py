@@ -45,6 +45,7 @@ from formation_p2p.core.peer.effects import (
     MemberMet,
     PeerEffect,
     RejectRequest,
+    Vacated,
     is_of_record,
 )
 from formation_p2p.core.peer.events import Renewed
@@ -115,8 +116,8 @@ class Performer:
                 self._send(node, to, message)
             case Execute():
                 node.executor.execute(effect)
-            case Kill(lease_id, attempt_id, begun):
-                node.executor.kill(lease_id, attempt_id, begun)
+            case Kill(lease_id, attempt_id, begun, grace_s):
+                node.executor.kill(lease_id, attempt_id, begun, grace_s)
             case Pause(lease_id):
                 node.executor.pause(lease_id)
             case Continue(lease_id):
@@ -170,6 +171,8 @@ class Performer:
                 node.refused.append(effect)
             case MemberMet():
                 node.met(effect)
+            case Vacated():
+                node.vacated = True
             case Left():
                 node.left = True
                 world.kill(node)  # the shell closes the network

@@ -40,7 +40,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.connections import Connections, private_address, public_address
-from formation_p2p.sim.executor import Run
+from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import TRUE, Clock, Residents, SimNode, SimPeer
 from formation_p2p.sim.performer import Performer
 from formation_p2p.sim.routers import Router, Routers
@@ -91,15 +91,15 @@ class World:
         self.messages: Counter[str] = Counter()  # requests and replies, by the requests' cause
         self.latency: Callable[[SimNode, SimNode], float] = lambda a, b: LATENCY_S
         self.run: Run = run or (lambda running: (1.0, Succeeded(running.work.payload)))
-        # Nodes that are added asleep, and have been there for long.
-        self.residents: Residents | None = None
+        self.residents: Residents | None = None  # nodes that are added asleep, there for long
         self.connections = connections
         # With streams that break, where the network is to fail; else it only is cut.
         self.streams: Streams | None = None
-        # Where nodes are behind routers; then a connection is kept until something breaks it.
-        self.routers: Routers | None = None
+        self.routers: Routers | None = None  # then a connection is kept until something breaks it
         # How long it takes to end what runs under a lease.
         self.fence_s: Callable[[], float] = lambda: 0.0
+        # How long what is given notice takes to end.
+        self.noticed_s: Callable[[Running], float] = lambda running: 0.5
         # Sees each event, and what came of it, before that is performed.
         self.witness: Callable[[SimNode, PeerEvent, list[PeerEffect]], None] = lambda *seen: None
         self.peer: Callable[..., Peer] = Peer

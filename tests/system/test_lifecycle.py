@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,6 +44,12 @@ AT_ONCE_S: Final = 15
 TRUE = ProcessSpec(("true",))
 NOTES = ServiceSpec(name="notes", tier=2, port=1, program=Program(argv=("notes",)))
 BLOB = Blob(Cid(RAW, digest_of(b"x")), 1)
+
+
+def one_step(last: None) -> Iterator[int]:
+    yield 1
+
+
 # Each public name of Node and SyncNode, used.
 USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "addresses": lambda node: node.addresses,
@@ -73,6 +79,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "read_services": lambda node: node.read_services(),
     "reached": lambda node: node.reached,
     "renew": lambda node: node.renew(),
+    "reopen": lambda node: node.reopen(),
     "replicas": lambda node: node.replicas(),
     "report_wrong": lambda node: node.report_wrong("a peer"),
     "run": lambda node: node.run(["true"]),
@@ -81,7 +88,9 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "serve_services": lambda node: node.serve_services(["cpu"]),
     "story": lambda node: node.story("a task"),
     "submit": lambda node: node.submit(TRUE),
+    "submit_steps": lambda node: node.submit_steps(one_step),
     "trust": lambda node: node.trust(),
+    "vacate": lambda node: node.vacate(),
     "worker": lambda node: node.worker(),
     "workers": lambda node: node.workers(),
 }
@@ -91,6 +100,7 @@ JOB_USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "explain": lambda job: job.explain(),
     "results": lambda job: job.results(),
     "story": lambda job: job.story(),
+    "move": lambda job: job.move(),
     "cancel": lambda job: job.cancel(),  # the last, since it then ends
 }
 # Any thread, and any loop, may use these.
@@ -225,7 +235,7 @@ async def test_a_node_is_for_the_loop_that_entered_it(home: Path) -> None:
 
         said = await asyncio.to_thread(asyncio.run, uses())
         for name, error in said.items():
-            if name in OF_ANY_LOOP or name == "job.cancel":
+            if name in OF_ANY_LOOP or name in ("job.cancel", "job.move"):
                 assert error == "", name
             else:
                 assert error.startswith("InvalidInput: loop: "), name

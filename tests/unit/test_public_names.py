@@ -27,7 +27,7 @@ TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved 
 TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable Unplaceable
 Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive
 parse_policy parse_requirements partition python_call python_calls rank_by_xor rendezvous
-repartition responsible restored value_of
+leaving repartition responsible restored value_of
 """
 
 

@@ -24,7 +24,8 @@ class ActiveLease:
     one behind which nothing waits any more by its slowness. `recalled` are being taken back.
     `fetching` are those that have ended, and whose results are on their way: their runs, and how
     they ended. `heard_s` is since when the worker has reported the end of no attempt, `idle_s`
-    since when none is in flight or fetched.
+    since when none is in flight or fetched. One that is `leaving` gets nothing more to do, and
+    `moved` are the tasks that go on elsewhere from what its worker has.
     """
 
     lease: HeldLease
@@ -38,6 +39,8 @@ class ActiveLease:
     fetching: dict[str, tuple[TaskRun, Ended]] = field(default_factory=dict)
     idle_s: float = float("inf")
     heard_s: float = float("-inf")
+    leaving: bool = False
+    moved: list[TaskRun] = field(default_factory=list)
 
     @property
     def worker(self) -> PeerId:
@@ -82,6 +85,18 @@ class ActiveLease:
     def is_busy(self) -> bool:
         return bool(self.attempts or self.fetching)
 
+    def leave(self) -> None:
+        """It ends soon: all that is in flight comes back, or ends."""
+        self.leaving = True
+        self.recalled.update(self.attempts)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is to be given back, with nothing of value at its worker."""
+        return (
+            self.leaving and not self.is_busy and not any(each.is_awaiting for each in self.moved)
+        )
+
     def _remove(self, attempt_id: str) -> TaskRun | None:
         run = self.attempts.pop(attempt_id, None)
         if run is not None:
@@ -94,7 +109,8 @@ class ActiveLease:
             self.idle_s = now.mono_s
 
     def has_room_for(self, run: TaskRun) -> bool:
-        return self.load.has_room_for(run.task.payload, run.task.shared)
+        """For one whose checkpoint is on its way, none has."""
+        return not run.is_awaiting and self.load.has_room_for(run.task.payload, run.task.shared)
 
     @property
     def slow(self) -> str | None:

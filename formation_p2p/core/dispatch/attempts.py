@@ -34,10 +34,7 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.content import Content
-from formation_p2p.core.workload.large_result import (
-    blob_of,
-    is_large,
-)
+from formation_p2p.core.workload.large_result import blob_of, is_large
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
 # Workers that lack the same thing, while others have it, are rarely so many.
@@ -215,9 +212,9 @@ class Attempts:
         runs = list(active.attempts.items())
         why = str(event.refusal)
         # A worker runs one at a time, in order: only the oldest was running. It had no part in
-        # the loss where it had to make room, where a grant ended, or where this scheduler was away
-        # meanwhile.
-        excused = isinstance(event.refusal, Preempted | Denied | GrantEnded)
+        # the loss where it had to make room or gave notice, where a grant ended, or where this
+        # scheduler was away meanwhile.
+        excused = active.leaving or isinstance(event.refusal, Preempted | Denied | GrantEnded)
         excused = excused or event.state is HeldState.ADOPTED
         blamed = None if excused else next(iter(runs), None)
         if blamed is not None:
@@ -275,6 +272,8 @@ class Attempts:
         # Else it was known before, or another attempt of the task was faster.
         if run is not None and run.state is TaskState.DISPATCHED:
             self._counted(group, active.worker, run, ended, now, recalled=recalled)
+            if run.is_awaiting:
+                active.moved.append(run)
         return True
 
     def _judged(self, active: ActiveLease, run: TaskRun, ended: Ended, now: Moment) -> Ended:
@@ -370,6 +369,8 @@ class Attempts:
             return
         if recalled and outcome.kind is FailureKind.CANCELLED:
             again = self._jobs.recalled(run, attempt_id)
+        elif recalled and outcome.kind is FailureKind.MOVED:
+            again = self._jobs.moved(run, attempt_id, worker, outcome.message)
         elif outcome.kind is FailureKind.INPUT and run.inputs:
             again = self._jobs.input_lost(run, attempt_id, worker, outcome)
         else:

@@ -126,9 +126,13 @@ class Checkpoints:
             chain.due_s = now.mono_s
             self._count(chain)
             self._drop(run, event.sequence - 1, "a newer one is held")
+        elif run.is_awaiting:
+            run.keeps(chain.held)
         waiting, chain.coming, chain.waiting = chain.waiting, None, None
         if waiting is not None:
             self._keep(run, waiting, "it was saved meanwhile")
+        else:
+            run.awaits(checkpoint=False)
         self._rearm()
 
     def due(self, now: Moment) -> list[TaskRun]:
@@ -183,8 +187,19 @@ class Checkpoints:
         pause_s = AGAIN_S * 2.0 ** min(chain.short - 1, 16) if chain.short else RENEWED_S
         chain.due_s = now.mono_s + min(pause_s, RENEWED_S)
 
+    def moved(self, run: TaskRun) -> None:
+        """It goes on elsewhere, once what its worker has of it is here."""
+        chain = self._chains.get(run.task.task_id)
+        run.awaits(checkpoint=chain is not None and chain.coming is not None)
+
+    def run_of(self, task_id: str) -> TaskRun | None:
+        """A task that has saved, and has not ended."""
+        chain = self._chains.get(task_id)
+        return None if chain is None else chain.run
+
     def lost(self, run: TaskRun) -> None:
         """Its worker is, and what that alone had."""
+        run.awaits(checkpoint=False)
         chain = self._chains.get(run.task.task_id)
         run.keeps(None if chain is None else chain.held)
 

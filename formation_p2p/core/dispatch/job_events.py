@@ -89,6 +89,7 @@ class RetryReason(StrEnum):
     NOT_BEGUN = "not begun"  # it ended before the task's own code ran
     MAY_HAVE_RUN = "may have run"  # its worker was lost: it ran not at all, in part, or to its end
     RESULT_LOST = "result lost"  # it ran to its end, and its result did not arrive
+    MOVED = "moved"  # it was given notice, and goes on elsewhere from what it has saved
     DENIED = "denied"  # its worker ended it, since the grant no longer allows it: it may have run
 
 

@@ -225,6 +225,16 @@ class Jobs:
         """It was taken back before it began. Returns whether the task is to be placed again."""
         return self._goes_on(run, job_events.TaskRecalled(run.task.task_id, attempt_id))
 
+    def moved(self, run: TaskRun, attempt_id: str, worker: PeerId, why: str) -> bool:
+        """It was given notice, has saved what it has, and goes on elsewhere. Returns whether it is
+        to be placed again."""
+        self.checkpoints.moved(run)
+        run.leaves(worker)
+        attempt = Attempt(attempt_id, worker, why, lost=False)
+        reason = RetryReason.MOVED
+        moved = job_events.TaskRetried(run.task.task_id, attempt, counts=False, reason=reason)
+        return self._goes_on(run, moved)
+
     def stopped(self, run: TaskRun) -> None:
         """Nothing of it is in flight, and its job does not want it any more."""
         if run.job.state is JobState.CANCELLED:

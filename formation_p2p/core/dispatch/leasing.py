@@ -234,6 +234,13 @@ class Leasing:
         if len(kept) < len(group.leases):
             self.release(group, cause, kept=kept)
 
+    def release_left(self, group: TaskGroup, cause: str) -> None:
+        """Give back those that end soon, and of which nothing is needed any more."""
+        if group.key.member is None:
+            for active in [each for each in group.leases.values() if each.is_left]:
+                self.ended(group, active)
+                self._lessee.release(active.lease, cause)
+
     def release(
         self,
         group: TaskGroup,

@@ -36,6 +36,12 @@ class Queues:
     def waiting(self) -> int:
         return len(self._again) + sum(len(queue) for queue in self._queues.values())
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a task waits that could be placed now."""
+        queues = (self._again, *self._queues.values())
+        return any(not run.is_awaiting for queue in queues for run in queue)
+
     def lengths(self) -> dict[PeerId, int]:
         """How many tasks wait for each worker, as far as they wait for a certain one."""
         queues = self._queues.items()

@@ -21,6 +21,7 @@ from formation_p2p.core.dispatch.fetch import CheckpointEvent, CheckpointKept, F
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import Leasing, Note
+from formation_p2p.core.dispatch.moves import attempts_of, notice_to
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
@@ -144,6 +145,14 @@ class Scheduler:
         if (run := self._jobs.runs.get(job_id)) is not None:
             run.move("cancel")
             self._stop(run, now, f"cancel of {job_id}")
+        return self._outbox.take()
+
+    def move(self, job_id: str, task_id: str, grace_s: float, now: Moment) -> list[SchedulerEffect]:
+        """Have a task that runs go on elsewhere. One that does not run is where it is to be."""
+        for active in self.leases():
+            attempt_ids = attempts_of(active, job_id, task_id)
+            if notice := notice_to(active, attempt_ids, grace_s, f"{task_id} is to move"):
+                self._outbox.emit(notice)
         return self._outbox.take()
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
@@ -287,6 +296,11 @@ class Scheduler:
             case work.TaskCheckpoint():
                 if active.lease.fence == message.fence:
                     self._attempts.saved(active, message, now)
+            case work.Notice():
+                if active.lease.fence == message.fence and not active.leaving:
+                    active.leave()
+                    group.candidates.refused(active.worker, message.refusal, now)
+                    self._pump(group, now, f"lease {message.lease_id} ends: {message.refusal}")
             case work.TasksEnded():
                 # Each result counts only under the fencing token of its lease, and once.
                 if active.lease.fence != message.fence:
@@ -301,7 +315,11 @@ class Scheduler:
 
     def checkpoint_told(self, event: CheckpointEvent, now: Moment) -> list[SchedulerEffect]:
         if isinstance(event, CheckpointKept):
+            run = self._jobs.checkpoints.run_of(event.task_id)
+            awaited = run is not None and run.is_awaiting
             self._jobs.checkpoints.kept(event, now)
+            if run is not None and awaited and (group := self.groups.get(run.scheduling_key)):
+                self._pump(group, now, f"what {event.task_id} has saved is here")
         else:
             self._jobs.checkpoints.spread_ended(event, now)
         self._spread_checkpoints(now)
@@ -405,13 +423,14 @@ class Scheduler:
     def _pump(self, group: TaskGroup, now: Moment, cause: str) -> None:
         """Do all that can be done for a group now. Called after everything that touches it."""
         group.awake()
+        self._leasing.release_left(group, cause)
         group.candidates.forget_expired(now)
         self._decider.review(group, now)
         if group.candidates.barred:
             self._leasing.release_barred(group, cause)
         self._leasing.release_yielding(group, cause)
         self._attempts.fill(group, 1, 0, now, cause)
-        if group.queues.waiting:
+        if group.queues.is_ready:
             # Tasks are left over for the leases that may yet come.
             coming = self._seek(group, now, cause)
             self._attempts.fill(group, 0, coming, now, cause)

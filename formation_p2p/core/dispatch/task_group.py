@@ -140,7 +140,7 @@ class TaskGroup:
         """Whether a lease gets more to do: it stays, its worker answers, is admitted, and is not
         failing."""
         return (
-            not (active.lease.is_suspect or active.lease.yields)
+            not (active.lease.is_suspect or active.lease.yields or active.leaving)
             and active.worker not in self.candidates.barred
             and not self.candidates.is_failing(active.worker, now)
         )

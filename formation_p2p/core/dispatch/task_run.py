@@ -72,7 +72,8 @@ class TaskRun:
     `copies` are in flight: more than one where a second attempt is to overtake the first.
     `printed_bytes` are those of the attempts in flight. `inputs` are the files of other tasks that
     it is bound to, and `near` the worker that keeps most of them. `checkpoint` is the newest
-    that can be had, from which its next attempt goes on.
+    that can be had, from which its next attempt goes on; it `is_awaiting` one that is on its way
+    from the worker that it has `left`, so as to go on elsewhere.
     """
 
     task: Task
@@ -87,6 +88,8 @@ class TaskRun:
     inputs: tuple[tuple[str, Blob], ...] = ()
     near: PeerId | None = None
     checkpoint: Checkpoint | None = None
+    is_awaiting: bool = False
+    left: PeerId | None = None
 
     def move(self, event: str) -> bool:
         """Follow the table; False where the state has no such way out. Counts for the job."""
@@ -139,6 +142,13 @@ class TaskRun:
     def failed(self, failed: Failed) -> None:
         self.last_failure = failed
 
+    def leaves(self, worker: PeerId) -> None:
+        """It is to go on elsewhere, if it can."""
+        self.left = worker
+
+    def awaits(self, *, checkpoint: bool) -> None:
+        self.is_awaiting = checkpoint
+
     def keeps(self, checkpoint: Checkpoint | None) -> None:
         self.checkpoint = checkpoint
 
@@ -158,9 +168,11 @@ class TaskRun:
         return self.state is TaskState.DISPATCHED and self.job.is_wanted
 
     def avoids(self, worker: PeerId) -> bool:
-        """Whether an attempt there brought no result: elsewhere first."""
+        """Whether an attempt there brought no result, or it has left that: elsewhere first."""
         # Asked twice of every task, most of which have none.
-        return bool(self.attempts) and any(each.worker == worker for each in self.attempts)
+        return worker == self.left or (
+            bool(self.attempts) and any(each.worker == worker for each in self.attempts)
+        )
 
 
 class Blocked:

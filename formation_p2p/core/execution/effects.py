@@ -51,11 +51,12 @@ class Execute(LeaseEffect):
 
 @dataclass(frozen=True, slots=True)
 class Kill(LeaseEffect):
-    """Take one attempt back, or end it where it has begun and `begun` says so. It still has its
-    `Ended`."""
+    """Take one attempt back, or end it where it has begun and `begun` says so: at once, or with
+    `grace_s` by giving it notice, and ending it so much later. It still has its `Ended`."""
 
     attempt_id: str
     begun: bool
+    grace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

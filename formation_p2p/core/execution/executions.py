@@ -111,6 +111,11 @@ class Executions:
         run = self.runs.get(lease_id)
         return run is None or not (run.in_flight or run.outbox)
 
+    def has_saved(self, lease_id: str) -> bool:
+        """Whether an attempt in flight has saved, or goes on from a checkpoint."""
+        run = self.runs.get(lease_id)
+        return run is not None and bool(run.saved)
+
     def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
         """Hand over what is new. An attempt that is known already is not run again: the scheduler
         repeats a dispatch when it cannot know whether the first arrived."""
@@ -128,7 +133,10 @@ class Executions:
                     effects.append(_started(run, attempt_id, cause))
                 continue
             shared = run.shared_blobs.get(assignment.shared_blob) if assignment.shared_blob else b""
-            if shared is None:
+            if lease.ending is not None:
+                given_back = Failed(FailureKind.CANCELLED, "the lease ends; nothing more begins")
+                refused.append(Ended(attempt_id, given_back, 0))
+            elif shared is None:
                 problem = f"shared blob {assignment.shared_blob} is not here; dispatch it again"
                 refused.append(_not_run(attempt_id, problem))
             elif not run.has_room_for(assignment.payload, shared):
@@ -157,7 +165,10 @@ class Executions:
             return []
         if isinstance(message, Cancel):
             return [
-                Kill(message.lease_id, attempt_id, message.begun, cause="the owner cancels it")
+                Kill(
+                    *(message.lease_id, attempt_id, message.begun, message.grace_ms / 1000),
+                    cause="the owner cancels it",
+                )
                 for attempt_id in message.attempt_ids
                 if attempt_id in run.in_flight
             ]
@@ -177,6 +188,13 @@ class Executions:
             run.paused = False
             effects.append(Continue(message.lease_id, cause=cause))
         return effects
+
+    def noticed(self, lease_id: str, grace_s: float) -> list[ExecutionEffect]:
+        """The lease ends: what has not begun goes back, and what runs has so long to end."""
+        run = self.runs.get(lease_id)
+        cause = "the lease ends"
+        in_flight = () if run is None else run.in_flight
+        return [Kill(lease_id, each, True, grace_s, cause=cause) for each in in_flight]
 
     def renewed(self, lease: Lease) -> list[ExecutionEffect]:
         """The scheduler is there: send again what it may have missed."""

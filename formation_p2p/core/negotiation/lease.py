@@ -8,6 +8,7 @@ from typing import Final
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.messages import PlacementRequest
+from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.fits import Reservation
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.shares import Account
@@ -39,7 +40,8 @@ class Lease:
     committed to, if it is still free then. `used_s` is when it was last of use, `since_s` when it
     was committed. It is charged to the `account`. What waited long has a higher priority in its
     request than the `base_priority` that it was asked with, until `aged_until_s`. `yields_s` is
-    since when it gives way to an equal, and takes nothing new."""
+    since when it gives way to an equal, and takes nothing new. `ends_s` is when it ends though it
+    is renewed, where its owner was given notice, and `ending` why."""
 
     lease_id: str
     owner: Contact
@@ -56,6 +58,13 @@ class Lease:
     used_s: float = 0.0
     aged_until_s: float = float("inf")
     yields_s: float | None = None
+    ends_s: float = float("inf")
+    ending: PeerRefusal | None = None
+
+    @property
+    def due_s(self) -> float:
+        """When it ends if nothing happens before."""
+        return min(self.expires_s, self.ends_s)
 
     @property
     def needs(self) -> Requirements:
@@ -93,6 +102,10 @@ class Lease:
     def renewed(self, owner: Contact, expires_s: float) -> None:
         """`owner` may be at other addresses, in a later incarnation."""
         self.owner, self.expires_s = owner, expires_s
+
+    def noticed(self, ends_s: float, why: PeerRefusal) -> None:
+        """Its owner is told that it ends then."""
+        self.ends_s, self.ending = ends_s, why
 
     def used(self, now_s: float) -> None:
         """Something ran under it until now."""

@@ -28,6 +28,7 @@ from formation_p2p.core.negotiation.failed_environments import FailedEnvironment
 from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
+from formation_p2p.core.negotiation.notice import Notices
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.precedence import Precedence
 from formation_p2p.core.negotiation.seniority import Seniority
@@ -50,8 +51,8 @@ _LEAVING: Final = refusals.Leaving()
 class Lessor:
     """`admission` judges grants, and `budget` how near their holders are; both are told what leases
     use. `places` says which content of a list is here, `rtt_us` how far a peer is. Nothing runs
-    under a lease that `is_idle`. `seen` is what it was asked for lately, by which it chooses
-    devices."""
+    under a lease that `is_idle`; what runs under one that `has_saved` goes on from there. `seen` is
+    what it was asked for lately, by which it chooses devices."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Lessor:
         rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
         shares: Shares | None = None,
+        has_saved: Callable[[str], bool] = lambda lease_id: False,
     ) -> None:
         self._parameters = parameters
         self.seen = Seen()
@@ -93,6 +95,7 @@ class Lessor:
         )
         self._wants = self._precedence.wants
         self._evicted: list[LessorEffect] = []  # while a request is answered
+        self.notices = Notices(admission, has_saved, parameters)
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._closed: refusals.PeerRefusal | None = None
@@ -162,14 +165,15 @@ class Lessor:
             lease.lease_id, message.grant, sender.peer_id, lease.needs, lease.request.priority, now
         ):
             lease.moved_to(message.grant)
-        if taken := self._taken_back(lease, now):
-            event, why = taken
-            ended = work.LeaseEnded(lease.lease_id, why)
-            return [Send(sender, ended, cause=cause), *self._end(lease, event, cause, now)]
+        taken = self._taken_back(lease, now)
+        if taken is not None and not self.notices.merits(lease, taken[1], now):
+            ended = work.LeaseEnded(lease.lease_id, taken[1])
+            return [Send(sender, ended, cause=cause), *self._end(lease, taken[0], cause, now)]
+        told = self.notices.renewed(lease, taken and taken[1], now)
         lease.moved("renew")
         lease_s = self._parameters.lease_s
         lease.renewed(sender, now.mono_s + lease_s)
-        return [self._renewed(lease, lease_s, cause, now)]
+        return [*told, self._renewed(lease, lease_s, cause, now)]
 
     def _renewed(self, lease: Lease, life_s: float, cause: str, now: Moment) -> Send:
         """Where it was not asked for, with no `life_s`."""
@@ -204,24 +208,37 @@ class Lessor:
         for lease in list(self._leases.values()):
             if lease.expires_s <= now.mono_s:
                 effects += self._end(lease, "expire", f"lease {lease.lease_id} expired", now)
+            elif lease.ending is not None and lease.ends_s <= now.mono_s:
+                effects += self._end_for(lease, lease.ending, now)
         return effects
 
     def next_timeout(self) -> float:
-        live = (x.expires_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
+        live = (x.due_s for x in self._leases.values() if x.state is not LeaseState.ENDING)
         return min(live, default=float("inf"))
 
     def leave(
-        self, now: Moment, why: refusals.Leaving | refusals.GrantEnded = _LEAVING
+        self,
+        now: Moment,
+        why: refusals.Leaving | refusals.GrantEnded = _LEAVING,
+        grace_s: float = 0.0,
+        own: PeerId | None = None,
     ) -> list[LessorEffect]:
-        """End every lease and tell the owners; refuse all that is asked until `reopen`."""
+        """End every lease and tell the owners; refuse all that is asked until `reopen`. With
+        `grace_s` what runs has so long to end, and the leases of this node's `own` stay."""
         self._closed = why
         effects: list[LessorEffect] = []
         for lease in list(self._leases.values()):
-            if lease.state is LeaseState.LEASED:
-                ended = work.LeaseEnded(lease.lease_id, why)
-                effects.append(Send(lease.owner, ended, cause=str(why)))
-            effects += self._end(lease, "leave", str(why), now)
+            if lease.state is not LeaseState.LEASED or not grace_s or self._is_idle(lease.lease_id):
+                effects += self._end_for(lease, why, now)
+            elif lease.owner.peer_id != own and lease.ending is None:
+                effects.append(self.notices.give(lease, why, grace_s, now))
         return effects
+
+    def _end_for(self, lease: Lease, why: refusals.PeerRefusal, now: Moment) -> list[LessorEffect]:
+        """End it, and tell its owner if that has it."""
+        ended = Send(lease.owner, work.LeaseEnded(lease.lease_id, why), cause=str(why))
+        told = [ended] if lease.state is LeaseState.LEASED else []
+        return [*told, *self._end(lease, "leave", str(why), now)]
 
     def reopen(self) -> None:
         self._closed = None
@@ -398,10 +415,7 @@ class Lessor:
         return [Fence(lease.lease_id, cause=cause)]
 
     def _evict(self, lease: Lease, priority: int, now: Moment) -> None:
-        why = refusals.Preempted(priority)
-        ended = work.LeaseEnded(lease.lease_id, why)
-        self._evicted.append(Send(lease.owner, ended, cause=str(why)))
-        self._evicted += self._end(lease, "preempt", str(why), now)
+        self._evicted += self._end_for(lease, refusals.Preempted(priority), now)
 
     def _forget(self, lease: Lease) -> None:
         self.ledger.release(lease.lease_id)

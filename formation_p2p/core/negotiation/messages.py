@@ -293,11 +293,13 @@ class TasksEnded:
 @_WORK.message(15)
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop these, where `begun` also those that have begun; each still ends in TasksEnded."""
+    """Stop these, where `begun` also those that have begun: with `grace_ms` these are given notice,
+    and so long to save what they have. Each still ends in TasksEnded."""
 
     lease_id: Id
     attempt_ids: Annotated[tuple[str, ...], items(_ID, MAX_WINDOW)]
     begun: Flag
+    grace_ms: Milliseconds = 0
 
 
 @_WORK.message(16)
@@ -371,6 +373,19 @@ class TaskCheckpoint:
     checkpoint: Annotated[Checkpoint, custom(Checkpoint.unpack, Checkpoint.pack)]
 
 
+@_WORK.message(31)
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The lease ends in `ends_ms`, or sooner once it is given back, and nothing more begins under
+    it. What has not begun comes back; what runs has been told to save what it has, and ends in
+    TasksEnded as all do."""
+
+    lease_id: Id
+    fence: Count
+    ends_ms: Milliseconds
+    refusal: Annotated[PeerRefusal, REFUSAL]
+
+
 @_WORK.message(23)
 @dataclass(frozen=True, slots=True)
 class ReportUsage:
@@ -383,7 +398,7 @@ class ReportUsage:
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | Enlist
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
-ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint
+ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
 ToOwner = ReportUsage
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused

@@ -32,6 +32,12 @@ class LeaseParameters:
     # send what comes next, between continents too.
     keep_idle_s: float = 0.5
 
+    # What runs where a lease gives way gets so long to save what it has, and ends: several steps of
+    # what saves often, and less than its successor waits for the renewal.
+    notice_s: float = 5.0
+    # Beyond that, for the last checkpoint to be fetched.
+    saving_s: float = 5.0
+
     # Attempts that one lease may have in flight. A warm interpreter does some 10,000 calls of
     # nothing a second, so that these last for 50 ms: longer than a round trip between continents
     # takes to come half way, and than a scheduler takes to answer a batch of results.

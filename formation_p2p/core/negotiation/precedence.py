@@ -239,6 +239,8 @@ class Precedence:
 
     def _gives_way_s(self, lease: Lease) -> float:
         """When it is committed or renewed, or runs out."""
+        if lease.ending is not None:
+            return 0.0  # as soon as it has been given back: ask again
         parameters = self._parameters
         left_s = (1 - parameters.renew_at) * parameters.lease_s
         return lease.expires_s - (left_s if lease.state is LeaseState.LEASED else 0.0)

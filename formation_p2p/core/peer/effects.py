@@ -49,6 +49,11 @@ class Left(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class Vacated(Effect):
+    """Nothing runs here for other nodes any more, and no more work is taken."""
+
+
+@dataclass(frozen=True, slots=True)
 class RejectRequest(Effect):
     """What the person asked for cannot be done. `what` is the job's id or the gang's, the number
     of the query as text, or `serve`."""
@@ -82,6 +87,7 @@ PeerEffect = (
     | ReplicaEffect
     | ServiceAnswer
     | MemberMet
+    | Vacated
     | Left
 )
 

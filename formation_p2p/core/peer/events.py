@@ -141,6 +141,28 @@ class Explain:
 
 
 @dataclass(frozen=True, slots=True)
+class Vacate:
+    """Take no more work, and have what runs for others go on elsewhere: it is given notice, and so
+    long to save what it has. Ends in Vacated."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Take work again, after Vacate."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTask:
+    """Have a task that runs go on elsewhere, after notice."""
+
+    job_id: str
+    task_id: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Go, in good order: jobs under way end as cancelled, leases end. Ends in Left."""
 
@@ -198,6 +220,9 @@ PeerEvent = (
     | EndGang
     | ResizeGang
     | Explain
+    | MoveTask
+    | Vacate
+    | Reopen
     | Leave
     | Measured
     | BlobsChanged

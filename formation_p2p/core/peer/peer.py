@@ -37,7 +37,7 @@ from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer import events
 from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
-from formation_p2p.core.peer.effects import Left, MemberMet, PeerEffect, RejectRequest
+from formation_p2p.core.peer.effects import Left, MemberMet, PeerEffect, RejectRequest, Vacated
 from formation_p2p.core.peer.explanations import Explanations
 from formation_p2p.core.peer.inbox import Inbox
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
@@ -153,7 +153,7 @@ class Peer:
         self._serve: events.Serve | None = None
         self._own: Contact | None = None
         self._joining: OperationId | None = None
-        self._leaving = self._withdrawn = self._left = False
+        self._leaving = self._withdrawn = self._left = self._vacating = False
         self._explanations = Explanations(self._finder, self.scheduler)
         self._reports = Reports(
             self._explanations, self.gangs, self.scheduler, self._gossip, self._story
@@ -171,6 +171,9 @@ class Peer:
         effects += self._settle(now)
         effects = [*self._loop_back(effects, now), *self._met]
         self._met = []
+        if self._vacating and (self.worker is None or self.worker.is_vacant):
+            self._vacating = False
+            effects.append(Vacated(cause="vacate"))
         serves = self.worker is not None and (self.worker.has_leases or not self._withdrawn)
         if self._leaving and not serves and not self._left:
             self._left = True
@@ -292,6 +295,15 @@ class Peer:
                 return self.scheduler.cancel(job_id, now)
             case FormGang() | EndGang() | ResizeGang():
                 self.gangs.handle(event, now)
+            case events.MoveTask(job_id, task_id, grace_s):
+                return self.scheduler.move(job_id, task_id, grace_s, now)
+            case events.Vacate(grace_s):
+                self._vacating = True
+                return [] if self.worker is None else self.worker.vacate(grace_s, now)
+            case events.Reopen():
+                self._vacating = False
+                if self.worker is not None:
+                    self.worker.reopen()
             case events.Explain():
                 return self._explanations.ask(event, now)
             case events.Leave():

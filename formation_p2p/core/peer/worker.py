@@ -99,6 +99,7 @@ class Worker:
             round_trips.rtt_us,
             parameters.lease,
             Shares(Weights(membership.share_of).of, serve.shares_used),
+            self.executions.has_saved,
         )
         buckets = self._buckets()
         self._ttl_s = parameters.discovery.ttl_s
@@ -234,6 +235,20 @@ class Worker:
         self.executions.interrupted(peer_id)
         self.announcer.disconnected(peer_id, now)
 
+    def vacate(self, grace_s: float, now: Moment) -> list[WorkerEffect]:
+        """Take no more work, and have what runs for others go on elsewhere."""
+        return self._after(self.lessor.leave(now, grace_s=grace_s, own=self._own.peer_id), now)
+
+    def reopen(self) -> None:
+        """Take work again."""
+        if not (self._is_paused or self._is_left):
+            self.lessor.reopen()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether no other node has a lease."""
+        return all(lease.owner.peer_id == self._own.peer_id for lease in self.lessor)
+
     def leave(self, now: Moment) -> list[WorkerEffect]:
         self._is_left = True
         effects = self._after(self.lessor.leave(now), now)
@@ -282,6 +297,8 @@ class Worker:
         for effect in effects:
             if isinstance(effect, Fence):
                 self.executions.drop(effect.lease_id)
+        notices = [self.executions.noticed(*each) for each in self.lessor.notices.take()]
+        effects = [*effects, *(each for notice in notices for each in notice)]
         self.announcer.changed(self.lessor.ledger.free, now)
         return [*effects, *self._admission.take(), *self.lessor.shares.take(now)]
 

@@ -120,6 +120,13 @@ class AdmissionController:
         self._tolerate(peer_id, denied.why, now)
         return None
 
+    def is_member(
+        self, grant: bytes, peer_id: PeerId, needs: Requirements, priority: int, now: Moment
+    ) -> bool:
+        """Whether the grant is good, whatever its hours and quotas."""
+        denied = self._membership.denies_submit(grant, peer_id, needs, priority, now)
+        return denied is None
+
     def weighed(self, grant: bytes, priority: int) -> int:
         """A priority, weighed by a grant that was not denied."""
         return read_grant(grant, self._membership.root_public_key).rights.weighed(priority)

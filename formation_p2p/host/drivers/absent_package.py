@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "formation_p2p"
 # What calls may use of it: this file needs nothing else.
-CHECKPOINTS = ("checkpoint", "restored")
+CHECKPOINTS = ("checkpoint", "restored", "leaving", "Steps")
 CHECKPOINT = "formation_p2p_checkpoint"
 CHECKPOINT_FILE = Path(__file__).resolve().parent / "python_checkpoint.py"
 

@@ -19,7 +19,7 @@ A driver of one's own is a class with a name and two methods:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol, runtime_checkable
 
@@ -34,6 +34,7 @@ from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.services.place import ReplicaPlace
@@ -62,7 +63,8 @@ class Execution:
     that its call is for (core/resources/python.py). `owner` has the lease; `gang` says
     what it has in a gang, where it is the lease of a member. `restored` is what an earlier attempt
     at the task has saved. `replica` is where it listens, where it is no task but a replica of a
-    service: it runs until it is asked to end.
+    service: it runs until it is asked to end. `notice` is given where it is to go on elsewhere:
+    whatever it ends in then, but success, is no failure.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -85,6 +87,7 @@ class Execution:
     gang: MemberPlace | None = None
     restored: Blob | None = None
     replica: ReplicaPlace | None = None
+    notice: Notice = field(default_factory=Notice)
 
     @property
     def place(self) -> MemberPlace | ReplicaPlace | None:

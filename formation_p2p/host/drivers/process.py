@@ -31,6 +31,7 @@ from formation_p2p.host.drivers.driver import (
 )
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.member_environment import member_environment
+from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.saves import FILE, VARIABLE, Saves, holder_of
 from formation_p2p.host.drivers.supervised import Launch, Supervised
@@ -194,6 +195,7 @@ class ProcessDriver:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(saves.watch, folder)
+                nursery.start_soon(_notify, execution.notice, task, folder)
                 replica = execution.replica
                 if replica is not None:
                     replica.running()
@@ -215,3 +217,10 @@ class ProcessDriver:
             await place.close()
         if self.blobs is not None:
             await self.blobs.release(holder_of(lease_id))
+
+
+async def _notify(notice: Notice, task: Supervised, folder: Path) -> None:
+    """Once it is given."""
+    await notice.given.wait()
+    notice.leave(folder, FILE)
+    task.notify()

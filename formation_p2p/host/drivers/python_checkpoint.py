@@ -16,10 +16,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 
 # As host/drivers/saves.py has them.
 VARIABLE = "FORMATION_CHECKPOINT"
 RESTORED = ".restored"
+# As host/drivers/notice.py has it.
+NOTICE = ".notice"
+
+TYPE_CHECKING = False  # as in supervisor.py
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
 
 
 def checkpoint(data: bytes | os.PathLike[str]) -> None:
@@ -52,3 +60,45 @@ def restored() -> bytes | None:
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def leaving() -> float | None:
+    """How many seconds are left until this call is ended, so that it goes on elsewhere: None while
+    it may go on here. Save what there is then, and return, or raise what you like."""
+    place = os.environ.get(VARIABLE)
+    if not place:
+        return None
+    try:
+        with open(place + NOTICE, "rb") as file:  # noqa: PTH123
+            return max(0.0, float(file.read()) - time.time())
+    except FileNotFoundError:
+        return None
+
+
+class Leaves(Exception):
+    """Raised by a call that has saved what it has, and is to go on elsewhere."""
+
+
+class Steps:
+    """A generator function as a call: what it yields is saved, and given to it when it is started
+    again, as the first argument; None the first time. What it returns is the result."""
+
+    def __init__(self, function: Callable[..., Generator[Any, None, Any]]) -> None:
+        self.function = function
+        self.__qualname__ = getattr(function, "__qualname__", "steps")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import cloudpickle  # which is there where calls run
+
+        saved = restored()
+        last = None if saved is None else cloudpickle.loads(saved)
+        steps = self.function(last, *args, **kwargs)
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                return end.value
+            checkpoint(cloudpickle.dumps(step))
+            if leaving() is not None:
+                steps.close()
+                raise Leaves("it has saved its last step")

@@ -90,6 +90,7 @@ class CallSession:
         self._blobs = blobs
         self._data = Prefetch(blobs, nursery, self._wake)
         self._home = home
+        self._told = 0  # the last call that was given notice
         nursery.start_soon(self._keep_saves)
 
     async def run(self) -> None:
@@ -111,9 +112,17 @@ class CallSession:
         """Of the call that runs. Until cancelled."""
         while True:
             await trio.sleep(POLL_S)
+            if self._calls and self._calls[0].execution.notice.given.is_set():
+                self._notify(self._calls[0])
             if self._calls and trio.current_time() >= self._began_s + POLL_S:
                 which, execution, *_ = self._calls[0]
                 await self._saves(execution).take(self._home, name_of(which))
+
+    def _notify(self, call: _Call) -> None:
+        """The call that runs, once."""
+        if self._told != call.which:
+            self._told = call.which
+            call.execution.notice.leave(self._home, name_of(call.which))
 
     async def _run(self) -> None:
         while True:

@@ -59,7 +59,7 @@ from formation_p2p.host.drivers.machine import (
     vendors_of,
 )
 from formation_p2p.host.drivers.running import runs_for
-from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, STOP
+from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, NOTICE, STOP
 from formation_p2p.host.gang.device import DeviceUser, device_from, hosts_at
 from formation_p2p.host.gang.device import around as device_around
 from formation_p2p.host.gang.ports import PortUser
@@ -259,6 +259,11 @@ class Supervised:
                     return  # its process is about to end
                 told += data
         when_idle.cancel()
+
+    def notify(self) -> None:
+        """Asks the task to end, and leaves it the time that it takes."""
+        with suppress(OSError):
+            self._control.send(NOTICE)
 
     async def stop(self) -> Ending:
         """Asks the task to end, and kills it and all that it started after its grace."""

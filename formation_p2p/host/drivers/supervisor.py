@@ -6,7 +6,8 @@ guaranteed. In a sandbox it is the first process there: the node is watched by i
 has no number there and is not a parent.
 
 It reads its order (a marshalled dict, made by the same interpreter), and then waits for the task
-to end, for `STOP` over the control socket (ask the task to end, then kill it), or for the end of
+to end, for `STOP` over the control socket (ask the task to end, then kill it; `NOTICE` only asks
+it), or for the end of
 the socket or of the node, or a node that is stopped for longer than its leases live (kill it now;
 see `heartbeat.py`). Once everything that the task started is dead it writes one line saying how
 the task ended, another saying how many bytes of memory and milliseconds of processor time it has
@@ -54,6 +55,8 @@ else:
     import _signal as signal
 
 STOP = b"T"
+# Ask the task to end, and wait.
+NOTICE = b"Q"
 # There is another order.
 NEXT = b"N"
 # The node asks for a socket of the network that this is in: connected to a port of 127.0.0.1, or
@@ -262,15 +265,17 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
             code = os.waitstatus_to_exitcode(status)
             return (f"exit {code}" if code >= 0 else f"signal {-code}"), stop_at is not None
         gone = node_fd in ready if node_fd else os.getppid() != order["node"]
-        if gone or (control in ready and read_control(control) != STOP):
+        said = read_control(control) if control in ready else b""
+        if gone or (control in ready and said not in (STOP, NOTICE)):
             return "signal 9", True
         # Twice: what is read while it is written may be half of each.
         silent = silent + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
         if silent == 2:
             return "signal 9", True
         now = time.monotonic()
-        if control in ready and stop_at is None:
-            stop_at = now + order["grace_s"]
+        if said and stop_at is None:
+            if said == STOP:
+                stop_at = now + order["grace_s"]
             try:
                 os.killpg(task, signal.SIGTERM)
             except ProcessLookupError:
@@ -335,7 +340,7 @@ def silent_for(heart: int) -> float:
 
 
 def read_control(control: int) -> bytes:
-    """STOP, NEXT, or nothing where the node has ended the talk."""
+    """STOP, NOTICE, NEXT, or nothing where the node has ended the talk."""
     try:
         return os.read(control, 1)
     except OSError:
