@@ -27,7 +27,8 @@ class GatewayNode(ServiceNode):
         server = import_module("formation_p2p.gateway.server")
         source = import_module("formation_p2p.gateway.node_source")
         network = self._services.entered()[1].network
-        opened = server.GatewayServer(source.NodeSource(self, self._bridge.look), network, listen)
+        seen = source.NodeSource(self, self._bridge.look, self._bridge.call)
+        opened = server.GatewayServer(seen, network, listen, members=seen.members)
         self._gateways.append(await opened.__aenter__())
         url: str = opened.url
         return url

@@ -76,7 +76,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
                     **gap_in_json(gap),
                     "tier": gap.service.tier,
                     "version": gap.service.version,
-                    "target": gap.service.replicas.target,
+                    "target": gap.wanted,
                     "why": gap.why,
                     "replicas": held,
                     "history": changes,

@@ -28,6 +28,7 @@ class Standing:
     joining: int
     status: str
     why: str
+    wanted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def ready_of(view: ServicesView) -> dict[str, int]:
     """Replicas that are ready, by service."""
     counted: defaultdict[str, int] = defaultdict(int)
     for each in view.replicas:
-        counted[each.service] += each.state == READY
+        counted[each.service] += each.workers if each.state == READY else 0
     return counted
 
 
@@ -96,13 +97,21 @@ def _standing(
     joining = sum(each.state == JOINING for each in replicas)
     is_unknown = service.name in view.unknown and gap.status is not GapStatus.OK
     status = UNKNOWN if is_unknown else gap.status.value
-    return Standing(service, gap, joining, status, _why(service, gap, replicas, status))
+    wanted = view.wanted.get(service.name, service.replicas.target)
+    why = _why(service, gap, replicas, wanted, status)
+    return Standing(service, gap, joining, status, why, wanted)
 
 
-def _why(service: ServiceSpec, gap: Gap, replicas: Sequence[ReplicaView], status: str) -> str:
+def _why(
+    service: ServiceSpec,
+    gap: Gap,
+    replicas: Sequence[ReplicaView],
+    wanted: int,
+    status: str,
+) -> str:
     if status == UNKNOWN:
         return "too few peers answered about it; nothing is started or stopped on that"
-    enough = min(COVERED, service.replicas.target)
+    enough = min(COVERED, wanted)
     parts = [f"{gap.current_workers} of {enough} workers are ready"]
     for each in replicas:
         if each.state != READY:

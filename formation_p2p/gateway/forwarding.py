@@ -41,11 +41,13 @@ _OWN_COOKIES: Final = (COOKIE, STICKY)
 @dataclass(frozen=True, slots=True)
 class Destination:
     """The service that a request is for, and the path there: None where its last / is missing.
-    `prefix` is what stands before the path, nothing at an origin of the service's own."""
+    `prefix` is what stands before the path, nothing at an origin of the service's own. One that
+    `is_relayed` comes from another gateway, which says what is to be known of its client."""
 
     service: str
     path: str | None
     prefix: str
+    is_relayed: bool = False
 
 
 def destination_of(head: Head, *, is_local: bool) -> Destination | None:
@@ -71,7 +73,8 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
     headers: Headers = [(b"host", host)]
     is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
     for name, value in head.headers:
-        if name in _HOP or name in dropped or name == b"host":
+        is_told = to.is_relayed and name.startswith(b"x-forwarded-")
+        if (name in _HOP and not is_told) or name in dropped or name == b"host":
             continue
         if name == b"authorization" and value == own:
             continue  # the service is not to have it
@@ -85,6 +88,8 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
     if head.wants_upgrade:
         headers.append((b"connection", b"upgrade"))
         headers.append((b"upgrade", head.header(b"upgrade").encode("latin-1")))
+    if to.is_relayed:
+        return headers
     headers.append((b"x-forwarded-for", address.encode()))
     headers.append((b"x-forwarded-proto", b"http"))
     if asked := head.header(b"host"):

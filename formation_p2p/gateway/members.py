@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.services.catalog import Detected, assign, worker_type_of
-from formation_p2p.core.services.spec import TIER_OF_TYPE, WorkerType
+from formation_p2p.core.services.spec import TIER_OF_TYPE, ServiceSpec, WorkerType
 from formation_p2p.gateway.coverage import READY, ready_of
+from formation_p2p.gateway.node_members import Share
 from formation_p2p.gateway.sources import (
     Command,
     GangView,
@@ -90,6 +91,7 @@ class Members:
         self._source = source
         self._allows_private = allows_private
         self._members: dict[str, Member] = {}
+        self._specs: dict[str, ServiceSpec] = {}  # of the last read
 
     @property
     def peer_id(self) -> str:
@@ -167,7 +169,19 @@ class Members:
     async def services(self) -> ServicesView:
         return self._with(await self._source.services(), self.alive())
 
+    def shares(self) -> dict[str, Share]:
+        """What serves here now, by service: for the other nodes of the network."""
+        found: dict[str, Share] = {}
+        for member in self.alive():
+            for name in filter(member.serves, member.services):
+                if (spec := self._specs.get(name)) is not None:
+                    before = found.get(name, Share(spec, 0))
+                    busy = before.outstanding + max(member.outstanding, member.active_requests)
+                    found[name] = Share(spec, before.members + 1, busy)
+        return found
+
     def _with(self, view: ServicesView, members: Sequence[Member]) -> ServicesView:
+        self._specs = {spec.name: spec for spec in view.catalog}
         added = tuple(
             ReplicaView(
                 service,
@@ -216,7 +230,6 @@ class Members:
         return await self._source.metrics()
 
     async def connect(self, service: str, sticky: str | None) -> Upstream:
-        members = self._candidates(service, sticky)
         is_mine = sticky is not None and sticky.startswith(_HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
@@ -224,6 +237,15 @@ class Members:
                 return await self._source.connect(service, sticky)
             except ServiceUnavailable as error:
                 missing = error
+        if not self._candidates(service, sticky):
+            if missing is not None:
+                raise missing
+            return await self._source.connect(service, None)
+        return await self.connect_here(service, sticky)
+
+    async def connect_here(self, service: str, sticky: str | None) -> Upstream:
+        """To one of the members. Raises ServiceUnavailable."""
+        members = self._candidates(service, sticky)
         for member in members:
             try:
                 reader, writer = await connected(member.url, allows_private=self._allows_private)
@@ -232,10 +254,6 @@ class Members:
                 continue
             url = member.url
             return Upstream(reader, writer, member.replica, url.authority, url.path)
-        if missing is not None and not members:
-            raise missing
-        if is_mine and not members:
-            return await self._source.connect(service, None)
         problem = f"no worker of {service} answers now; try again"
         raise ServiceUnavailable(problem, RETRY_AFTER_S)
 
@@ -250,6 +268,20 @@ class Members:
             return each.ejected_until_s > now_s, is_other, each.current_load
 
         return sorted(found, key=rank)
+
+
+class MembersOnly:
+    """Where requests of other gateways go: to no other node again."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    async def connect(self, service: str, sticky: str | None) -> Upstream:
+        """Raises ServiceUnavailable."""
+        return await self._members.connect_here(service, sticky)
+
+    def failed(self, service: str, replica: str) -> None:
+        self._members.failed(service, replica)
 
 
 def declared_type(capabilities: Mapping[str, Any]) -> WorkerType:

@@ -15,6 +15,7 @@ from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.gateway.node_members import Call, NodeMembers
 from formation_p2p.gateway.sources import (
     Command,
     GangView,
@@ -56,11 +57,12 @@ class Look(Protocol):
 class NodeSource:
     """On the node's own loop."""
 
-    def __init__(self, node: Node, look: Look) -> None:
+    def __init__(self, node: Node, look: Look, call: Call) -> None:
         self._node = node
         self._look = look
         self._known: frozenset[str] = frozenset()
         self._serving_as: dict[str, WorkerType] = {}  # of the last read
+        self.members = NodeMembers(call)
 
     @property
     def peer_id(self) -> str:
@@ -77,10 +79,13 @@ class NodeSource:
     async def services(self) -> ServicesView:
         read = await self._node.services()
         unknown = read.unknown if read.was_heard else tuple(each.name for each in read.catalog)
-        replicas = tuple(_replica(each) for each in read.replicas)
+        # Those behind this gateway itself are added by it, each by itself.
+        others = (x for x in read.replicas if not x.members or x.peer_id != self.peer_id)
+        replicas = tuple(_replica(each) for each in others)
         self._serving_as = {each.peer_id: each.worker_type for each in read.replicas}
         self._known = frozenset(each.name for each in read.catalog)
-        return ServicesView(read.catalog, replicas, frozenset(unknown))
+        wanted = {each.name: read.wanted(each.name) for each in read.catalog}
+        return ServicesView(read.catalog, replicas, frozenset(unknown), wanted)
 
     async def connect(self, service: str, sticky: str | None) -> Upstream:
         wanted = None
@@ -92,6 +97,10 @@ class NodeSource:
         except ServiceError as error:
             again_s = None if await self._is_missing(service) else RETRY_AFTER_S
             raise ServiceUnavailable(str(error), again_s) from error
+        if stream.replica == self.peer_id and self.members.leads(service):
+            stream.writer.close()
+            problem = f"{service} is served behind this gateway alone"
+            raise ServiceUnavailable(problem, RETRY_AFTER_S)
         return Upstream(stream.reader, stream.writer, stream.replica)
 
     async def _is_missing(self, service: str) -> bool:
@@ -207,16 +216,18 @@ def _result(result: TaskResult) -> Mapping[str, Any]:
 
 
 def _replica(claim: Claim) -> ReplicaView:
+    name = name_of(claim.peer_id) or short_id(claim.peer_id)
     return ReplicaView(
         claim.service,
         claim.peer_id,
-        name_of(claim.peer_id) or short_id(claim.peer_id),
+        f"{name}, a gateway to {claim.members} over HTTP" if claim.members else name,
         claim.state.value,
         claim.worker_type,
         claim.slot,
         claim.outstanding,
         claim.capacity,
         claim.issued_unix_s,
+        workers=max(claim.members, 1),
     )
 
 

@@ -20,7 +20,7 @@ from formation_p2p.gateway.forwarding import (
     response_headers,
     sticky_of,
 )
-from formation_p2p.gateway.sources import ServiceUnavailable, Source
+from formation_p2p.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.gateway.streams import Broken, Kept, Stream
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ MAX_TRIES: Final = 3
 
 
 class Proxy:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Upstreams) -> None:
         self._source = source
         self.kept = Kept()
 

@@ -12,13 +12,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Self
 
-from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
-from formation_p2p.gateway.forwarding import destination_of
+from formation_p2p.gateway.forwarding import Destination, destination_of
+from formation_p2p.gateway.members import MembersOnly
+from formation_p2p.gateway.node_members import NodeMembers
 from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
@@ -41,7 +43,8 @@ _PUBLIC: Final = ("/health", "/api/network")
 
 class GatewayServer:
     """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
-    like; `address` is what it became. Open pages have the network read each `refresh_s`."""
+    like; `address` is what it became. `members` has the node know of what registers
+    here. Open pages have the network read each `refresh_s`."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class GatewayServer:
         network: Network | None,
         listen: str,
         *,
+        members: NodeMembers | None = None,
         refresh_s: float = REFRESH_S,
         patience: Patience = PATIENCE,
         max_connections: int = MAX_CONNECTIONS,
@@ -66,6 +70,8 @@ class GatewayServer:
         self._access = Access(network, is_local=is_local)
         self.gateway = Gateway(source, network, refresh_s, is_local=is_local)
         self._proxy = Proxy(self.gateway.members)
+        self._relaying = Proxy(MembersOnly(self.gateway.members))
+        self._members = members
         self._pages = Pages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of: Counter[str] = Counter()
@@ -89,6 +95,8 @@ class GatewayServer:
                 each.listen(BACKLOG)
                 loop.add_reader(each, self._accept, each)
             self._sweeping = asyncio.create_task(self._sweep())
+            if self._members is not None:
+                self._members.begin(self._relay)
         except BaseException:
             self._close_sockets()
             raise
@@ -108,6 +116,9 @@ class GatewayServer:
         self._close_sockets()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._members is not None:
+            with suppress(NodeClosed):
+                self._members.tell({})
         for client in self._clients:
             if client.is_idle:
                 await client.close()
@@ -118,6 +129,7 @@ class GatewayServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._proxy.kept.close()
+        self._relaying.kept.close()
         await self.gateway.end()
 
     @property
@@ -172,6 +184,32 @@ class GatewayServer:
             self._clients.discard(client)
             await client.close()
 
+    def _relay(self, service: str, end: socket.socket) -> None:
+        """Another node of the network has a stream to a service that members here serve: requests
+        come on `end`."""
+        if self._is_closing or len(self._tasks) >= self._max_connections:
+            end.close()
+            return
+        task = asyncio.ensure_future(self._relayed(service, end))
+        self._of[service] += 1
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, service))
+
+    async def _relayed(self, service: str, end: socket.socket) -> None:
+        client = await client_of(end, self._patience)
+        self._clients.add(client)
+        try:
+            while (head := await client.head()) is not None:
+                to = Destination(service, head.path, "", is_relayed=True)
+                await self._relaying.serve(client, head, to)
+                if self._is_closing or not client.next():
+                    break
+        except ClientLeft:
+            log.debug("a peer has left %s", service)
+        finally:
+            self._clients.discard(client)
+            await client.close()
+
     async def _answer(self, client: Client, head: Head) -> None:
         requests = self.gateway.requests
         began_s = time.monotonic()
@@ -216,6 +254,10 @@ class GatewayServer:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._proxy.kept.sweep()
+            self._relaying.kept.sweep()
+            if self._members is not None:
+                with suppress(NodeClosed):
+                    self._members.tell(self.gateway.members.shares())
 
 
 def parse_listen(text: str) -> tuple[str, int]:

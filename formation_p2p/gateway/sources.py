@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from formation_p2p.core.errors import RemoteError
@@ -35,16 +35,19 @@ class ReplicaView:
     capacity: int = 0
     since_unix_s: int = 0
     why: str = ""
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ServicesView:
     """The catalog and its replicas as of one read. `unknown` are services of which too few holders
-    answered: they are no gaps."""
+    answered: they are no gaps. `wanted` is how many of a service there are to be by its load,
+    where that is known."""
 
     catalog: tuple[ServiceSpec, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
     unknown: frozenset[str] = frozenset()
+    wanted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,20 @@ class Command:
     env: tuple[tuple[str, str], ...] = ()
 
 
-class Source(Protocol):
+class Upstreams(Protocol):
+    """Where requests go."""
+
+    async def connect(self, service: str, sticky: str | None) -> Upstream:
+        """A stream to the best replica, or to the one that `sticky` names while it is ready. Raises
+        ServiceUnavailable, and FormationError, where nothing was sent."""
+        ...
+
+    def failed(self, service: str, replica: str) -> None:
+        """A replica answered with an error of its own, such as the status 500."""
+        ...
+
+
+class Source(Upstreams, Protocol):
     """On the loop of the gateway."""
 
     @property
@@ -138,15 +154,6 @@ class Source(Protocol):
         self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
     ) -> RunningJob:
         """Raises InvalidInput."""
-        ...
-
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
-        """A stream to the best replica, or to the one that `sticky` names while it is ready. Raises
-        ServiceUnavailable, and FormationError, where nothing was sent."""
-        ...
-
-    def failed(self, service: str, replica: str) -> None:
-        """A replica answered with an error of its own, such as the status 500."""
         ...
 
     async def metrics(self) -> bytes:

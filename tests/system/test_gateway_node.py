@@ -10,10 +10,11 @@ import pytest
 
 from formation_p2p import InvalidInput, LocalError
 from tests.support.gateways import caller, fetch
-from tests.support.http_program import serving
+from tests.support.http_program import HttpProgram, serving
 from tests.support.network import DEADLINE_S, small_network
 from tests.support.waiting import until
 from tests.system.test_services import world_of
+from tests.system.test_services_whole import SPEC
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -93,3 +94,44 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
                 await slow.left.wait()
             missing = await fetch(address, "GET", "/service/nothing/")
             assert missing.status in (404, 503)
+
+
+async def test_what_registers_at_one_gateway_is_reached_from_all_of_the_network(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path) as network:
+        alice, bob = network.alice, network.bob
+        assert (await alice.publish(SPEC)).why == ""
+        program = HttpProgram("over HTTP")
+        server = await asyncio.start_server(program.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        at_alice = address_of(await alice.gateway("127.0.0.1:0"))
+        at_bob = address_of(await bob.gateway("127.0.0.1:0"))
+        said = {
+            "worker_id": "http-1",
+            "tunnel_url": f"http://127.0.0.1:{port}/below",
+            "capabilities": {"worker_type": "cpu"},
+        }
+        told = await fetch(at_alice, "POST", "/api/worker/register", said)
+        assert told.json["assigned_services"] == ["who"]
+
+        async def is_seen() -> bool:
+            return any(each.members for each in (await bob.services()).of("who"))
+
+        await until(is_seen)
+        async with bob.service("who") as who:
+            assert (await who.post("/echo", content=b"hello")).text == "over HTTP"
+        answer = await fetch(at_bob, "GET", "/service/who/name")
+        assert (answer.status, answer.body) == (200, b"over HTTP")
+        assert set(program.requests) == {("POST", "/below/echo"), ("GET", "/below/name")}
+        own = await fetch(at_alice, "GET", "/service/who/name")
+        assert own.headers["set-cookie"].startswith("formation_replica=http")
+        (shown,) = (await fetch(at_bob, "GET", "/api/services/discover/who")).json["workers"]
+        assert "a gateway to 1 over HTTP" in str(shown)
+        await fetch(at_alice, "DELETE", "/api/worker/unregister/http-1")
+
+        async def is_gone() -> bool:
+            return not (await bob.services()).of("who")
+
+        await until(is_gone)
+        server.close()

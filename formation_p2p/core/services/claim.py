@@ -36,6 +36,9 @@ MAX_CLAIM_BYTES: Final = 4096
 CLAIM_TTL_S: Final = 60
 # A slot beyond the replicas is for one that replaces another while both run.
 MAX_SLOT: Final = 2 * MAX_REPLICAS - 1
+# Of the workers that speak HTTP only, behind the gateway that signs the claim: they are beside the
+# slots that workers fill, and none of those counts as filled by them.
+MEMBERS_SLOT: Final = MAX_SLOT + 1
 # Twice what it takes: what waits beyond that would not be seen from fewer replicas either.
 MAX_BUSY_PERCENT: Final = 200
 # Who watches a claim. All three die with the holder in one of 8,000 cases where 5 % die at once.
@@ -69,7 +72,10 @@ class Claim:
     By the load of all replicas there are to be `wanted`; 0 leaves that to the spec. Of
     `next_version` a replica is being started beside this one, and of `failed_version` one did not
     become ready here; 0 for none. The worker has `services_held` replicas, this one included.
-    `grant` shows that it may work in this network. Raises InvalidInput.
+    `grant` shows that it may work in this network.
+
+    A claim of the slot MEMBERS_SLOT is of a gateway, and of so many `members` that serve behind it.
+    Raises InvalidInput.
     """
 
     service: str
@@ -92,13 +98,15 @@ class Claim:
     wanted: int = 0
     next_version: int = 0
     failed_version: int = 0
+    members: int = 0
     grant: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         check_service_name("service", self.service)
         if len(self.digest) != DIGEST_BYTES:
             raise InvalidInput("digest", f"it has {len(self.digest)} bytes, not {DIGEST_BYTES}")
-        check_amount("slot", self.slot, 0, MAX_SLOT)
+        check_amount("slot", self.slot, 0, MEMBERS_SLOT)
+        check_amount("members", self.members, 0, MAX_INT)
         for name in (
             *("version", "next_version", "failed_version"),
             *("epoch", "sequence", "issued_unix_s", "expires_unix_s"),
@@ -119,8 +127,14 @@ class Claim:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a replica, or is to be one soon, that is not about to stop."""
-        return self.state in (ClaimState.JOINING, ClaimState.READY)
+        """Whether there is a replica in a slot, or is to be one soon, that is not about to stop."""
+        is_there = self.state in (ClaimState.JOINING, ClaimState.READY)
+        return is_there and self.slot <= MAX_SLOT
+
+    @property
+    def serving(self) -> int:
+        """How many workers take requests."""
+        return max(self.members, 1) if self.state is ClaimState.READY else 0
 
     def is_fresh(self, now_unix_s: float) -> bool:
         return self.expires_unix_s > now_unix_s
@@ -210,15 +224,16 @@ def _pack(claim: Claim) -> list[object]:
         claim.wanted,
         claim.next_version,
         claim.failed_version,
+        claim.members,
         claim.grant,
     ]
 
 
 def _unpack(value: object, signer: PeerId) -> Claim:
-    row = resources.take_row(value, 21, "claim", "is not a list of twenty-one fields")
+    row = resources.take_row(value, 22, "claim", "is not a list of twenty-two fields")
     author, service, digest, version, slot, epoch, state, sequence, issued, *others = row
     expires, worker_type, reached_at, guardians, outstanding, capacity, *more = others
-    held, busy, wanted, next_version, failed_version, grant = more
+    held, busy, wanted, next_version, failed_version, members, grant = more
     if resources.take_peer_id(author, "author") != signer:
         raise ForgedRecord(f"a claim of another peer, signed by {signer}")
     return resources.checked(
@@ -249,6 +264,7 @@ def _unpack(value: object, signer: PeerId) -> Claim:
         wanted=wanted,
         next_version=next_version,
         failed_version=failed_version,
+        members=members,
         grant=codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
     )
 

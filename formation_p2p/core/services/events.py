@@ -8,6 +8,7 @@ from enum import StrEnum
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.codec import MAX_INT
 from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.services.claim import SignedClaim
 from formation_p2p.core.services.signed_spec import SignedSpec
@@ -86,8 +87,27 @@ class ReadServices(ServiceRequest):
     named: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class MembersServe(ServiceRequest):
+    """So many members behind the gateway of this node serve a service, with so many requests; with
+    none of them it is served here no more. Raises InvalidInput."""
+
+    service: str
+    members: int
+    outstanding: int = 0
+
+    def __post_init__(self) -> None:
+        check_amount("members", self.members, 0, MAX_INT)
+
+
 ServiceRequestEvent = (
-    ServeServices | StopServing | ReplicaReported | PublishSpec | DrainReplica | ReadServices
+    ServeServices
+    | StopServing
+    | ReplicaReported
+    | PublishSpec
+    | DrainReplica
+    | ReadServices
+    | MembersServe
 )
 
 

@@ -25,6 +25,7 @@ from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.inquiries import Inquiries
 from formation_p2p.core.services.keeping import Keeping
 from formation_p2p.core.services.means import Machine, Means, density
+from formation_p2p.core.services.members import Members
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.queries import Queries
 from formation_p2p.core.services.replica import Replica
@@ -51,6 +52,7 @@ class Services:
         self._leaving = False
         self.holding = Holding(means, self._gone)
         self._keeping = Keeping(means, self.holding)
+        self._members = Members(means, self.holding)
         self.autoscaling = Autoscaling(means, self.holding)
         self._filler = Filler(means, self.holding, self._may_run, self._wanted, self._look_soon)
         self._watcher = Watcher(means, self._seen)
@@ -130,6 +132,8 @@ class Services:
             case events.DrainReplica(service):
                 self._avoid(service, now)
                 self.holding.drain(service, now, "asked for")
+            case events.MembersServe():
+                self._members.changed(event, now)
             case events.ReadServices():
                 self._queries.read(event, now)
             case _:
@@ -169,6 +173,7 @@ class Services:
         self._watcher.tick(now)
         self._guards.tick(now)
         self._filler.tick(now)
+        self._members.tick(now)
         for replica in self.holding.tick(now):
             self._look(replica, now)
         if now.mono_s >= self._count_s:
@@ -181,6 +186,7 @@ class Services:
             self._guards.next_timeout(),
             self._filler.next_timeout(),
             self.holding.next_timeout(),
+            self._members.next_timeout(),
             self._count_s,
         )
 

@@ -38,6 +38,8 @@ class ServicesView:
 def view_of(read: ServicesRead) -> ServicesView:
     catalog = tuple(each.spec for each in read.catalog if not each.spec.withdrawn)
     replicas = tuple(each.claim for each in read.claims if each.claim.state is not ClaimState.GONE)
-    ready = Counter(each.service for each in replicas if each.state is ClaimState.READY)
+    ready = Counter[str]()
+    for each in replicas:
+        ready[each.service] += each.serving
     known = [spec for spec in catalog if spec.name not in read.unknown]
     return ServicesView(catalog, replicas, gaps(known, ready), read.unknown, read.heard)

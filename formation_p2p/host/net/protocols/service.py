@@ -66,10 +66,12 @@ ScopeOf = Callable[[bytes, PeerId], Scope]
 
 
 class ServiceServer:
-    """Of one node. Methods are for its thread. `replicas` are what it serves."""
+    """Of one node. Methods are for its thread. `replicas` are what it serves, and `members` what
+    serves behind its gateway, where it has no replica itself."""
 
     def __init__(self, admit: Admit, scope_of: ScopeOf) -> None:
         self.replicas: LocalReplicas = NoReplicas()
+        self.members: LocalReplicas = NoReplicas()
         self._admit = admit
         self._scope_of = scope_of
         self._streams: Counter[PeerId] = Counter()
@@ -102,7 +104,7 @@ class ServiceServer:
         why = self._admit(peer, asked.grant)
         if why is not None:
             return ServiceRefused(ServiceRefusal.DENIED, why)
-        here = self.replicas.here(asked.service)
+        here = self.replicas.here(asked.service) or self.members.here(asked.service)
         if here is None or asked.digest not in (ANY, here.digest):
             version = "" if here is None else " of that version"
             return ServiceRefused(ServiceRefusal.NOT_HERE, f"no replica{version} is here")
