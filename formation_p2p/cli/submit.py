@@ -50,6 +50,7 @@ A job file:
   policy = "xor"                  # how workers are ranked; this, hints and scope as for run
   hints = ["region=eu-west"]
   scope = "commons"
+  find = "dht"                    # how workers are looked for
   max_price = "0.05"              # of a core-hour
   learn = true                    # estimate memory from earlier runs
   env = "requirements.txt"        # packages of the tasks; or a list: ["numpy>=2"]

@@ -186,6 +186,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "SCOPE",
         default="commons",
     ),
+    "find": Flag(
+        "find",
+        TEXT,
+        "How workers are looked for: dht, notice, dht+notice or announce.",
+        "HOW",
+        default="dht",
+    ),
 }
 
 

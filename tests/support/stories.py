@@ -39,6 +39,7 @@ from formation_p2p.core.resources.capability import Capability, Capacity, idle
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.workload.find import Find
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.sim.executor import Run, Running
@@ -149,6 +150,7 @@ def job(
     speculate: bool = False,
     priority: int = 0,
     linger_s: float | None = None,
+    find: Find = Find.DHT,
     **options: Unpack[PlacementKwargs],
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
@@ -162,6 +164,7 @@ def job(
         speculate=speculate,
         priority=priority,
         linger_s=linger_s,
+        find=find,
     )
     return Job(job_id, tasks, options=options_of(options, base))
 

@@ -7,11 +7,13 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
     MAX_MS,
     MAX_OTHERS,
+    MAX_REACH,
     MAX_WINDOW,
     AskGrant,
     AskOpinions,
@@ -23,8 +25,10 @@ from formation_p2p.core.negotiation.messages import (
     Enlist,
     GrantIssued,
     GrantRefused,
+    HandWant,
     Leased,
     LeaseEnded,
+    LeaveWant,
     Notice,
     Offer,
     Opinions,
@@ -35,6 +39,7 @@ from formation_p2p.core.negotiation.messages import (
     ReportUsage,
     RequestRefused,
     ResultAck,
+    SpreadWant,
     TaskCheckpoint,
     TaskOutput,
     TasksEnded,
@@ -165,6 +170,7 @@ rosters = st.builds(
     ).map(lambda members: tuple(sorted(members, key=lambda member: member.rank))),
     st.booleans(),
 )
+offered = counts, ids, holdings, counts, times_ms, tuples_of(places), tuples_of(trips)
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(
         PlacementRequest,
@@ -176,7 +182,7 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
         others=tuples_of(peers),
         ticket=counts,
     ),
-    st.builds(Offer, counts, ids, holdings, counts, times_ms, tuples_of(places), tuples_of(trips)),
+    st.builds(Offer, *offered, st.none() | blobs),
     st.builds(RequestRefused, counts, refusals),
     st.builds(Commit, ids),
     st.builds(Leased, ids, counts, times_ms, windows),
@@ -198,6 +204,9 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(GrantIssued, blobs),
     st.builds(GrantRefused, refusals),
     st.builds(Opinions, tuples_of(blobs)),
+    st.builds(LeaveWant, blobs),
+    st.builds(HandWant, blobs),
+    st.builds(SpreadWant, blobs, st.integers(0, KEY_BITS), st.integers(1, MAX_REACH)),
     st.builds(Enlist, ids, counts, st.integers(0, MAX_MEMBERS - 1), rosters),
     st.builds(ReportUsage, tuples_of(lease_usages)),
 )

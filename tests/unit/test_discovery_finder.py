@@ -209,7 +209,9 @@ def test_everyone_is_found_without_a_question_asked(market: Market) -> None:
     market.perform(market.alice)
     market.elapse(1)
     trace = Trace((step(members=1, found=1),))
-    assert market.finding.found == [Found(find or FindId(0), (erin,), trace, False, True)]
+    [found] = market.finding.found
+    assert replace(found, holders=()) == Found(find or FindId(0), (erin,), trace, False, True)
+    assert found.holders
 
 
 def test_a_node_that_is_alone_finds_itself() -> None:

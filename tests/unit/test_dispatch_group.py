@@ -17,6 +17,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, distance
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
+from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.decision import Ranked
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
@@ -279,7 +280,7 @@ def test_however_many_workers_are_heard_of_a_bounded_number_is_kept() -> None:
 def test_a_group_is_idle_when_nothing_waits_runs_or_is_negotiated() -> None:
     group = group_of(ALICE)
     assert group.is_idle
-    group.acquisition.round_ended([ALICE.peer_id])
+    group.acquisition.round_ended(RoundId(1), [ALICE.peer_id])
     assert not group.is_idle
 
 

@@ -27,8 +27,10 @@ from formation_p2p.core.negotiation.messages import (
     Commit,
     CommitRefused,
     Dispatch,
+    HandWant,
     Leased,
     LeaseEnded,
+    LeaveWant,
     Offer,
     Opinions,
     PlacementRequest,
@@ -36,9 +38,11 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
     RequestRefused,
+    SpreadWant,
     TaskOutput,
     TasksEnded,
     ToLessee,
+    ToListener,
     ToMember,
     ToOwner,
     ToPeer,
@@ -332,11 +336,14 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
         Renew,
         Renewed,
         Release,
+        LeaveWant,
+        HandWant,
+        SpreadWant,
     }
 
 
 def test_each_message_has_one_receiver() -> None:
-    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember)
+    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember, ToListener)
     kinds = [ToOwner, *(kind for receiver in receivers for kind in receiver.__args__)]
     assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
 

@@ -26,6 +26,7 @@ from formation_p2p.core.placement.task_options import (
 from formation_p2p.core.records.codec import Malformed, decode, encode
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
+from formation_p2p.core.workload.find import Find
 from formation_p2p.core.workload.hints import Hints
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.core.workload.work import MAX_PRIORITY
@@ -46,6 +47,7 @@ ALL = TaskOptions(
     scope=Scope.ORG,
     learn=False,
     max_result=GIB // 2,
+    find=Find.ANNOUNCE,
 )
 
 
@@ -139,8 +141,16 @@ def test_the_largest_of_everything_is_accepted() -> None:
     assert options.max_price_micro == MAX_PRICE_MICRO
 
 
+def test_how_workers_are_looked_for_is_a_word() -> None:
+    assert options_of({"find": "dht+notice"}).find is Find.DHT_NOTICE
+    with pytest.raises(InvalidInput, match="find: 'gossip' is none of dht, notice, dht"):
+        options_of({"find": "gossip"})
+    with pytest.raises(InvalidInput, match="find: 'dht' is not valid"):
+        TaskOptions(find="dht")  # type: ignore[arg-type]
+
+
 def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
-    reported = "deadline_s: map does not take this option; it takes attempts, env, hints, linger_s"
+    reported = "deadline_s: map does not take this option; it takes attempts, env, find, hints, "
     with pytest.raises(InvalidInput, match=reported):
         options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^deadline_s: map"):
@@ -167,7 +177,7 @@ def test_the_python_of_a_call_is_one_of_its_needs() -> None:
 
 def test_tasks_share_leases_by_what_decides_who_runs_them() -> None:
     needs = Requirements(cpu_milli=1, driver="process")
-    key = SchedulingKey(needs, 3, 7, ALL.policy, EU, Scope.ORG)
+    key = SchedulingKey(needs, 3, 7, ALL.policy, EU, Scope.ORG, find=Find.ANNOUNCE)
     assert ALL.scheduling_key(needs) == key
     other = replace(ALL, attempts=1, timeout_s=None, deadline_s=None, learn=True)
     assert other.scheduling_key(needs) == key

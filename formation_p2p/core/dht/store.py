@@ -262,6 +262,11 @@ class RecordStore:
             if not _is_fresh(entry.signed, now):
                 self.drop(author)
 
+    def profiles(self, now: Moment) -> Iterator[Profile]:
+        """Those that are kept here and fresh, of workers that have not withdrawn."""
+        signed = (entry.signed for entry in self._entries.values() if entry.names)
+        return (each.profile for each in signed if _is_fresh(each, now))
+
     def __len__(self) -> int:
         return len(self._entries)
 

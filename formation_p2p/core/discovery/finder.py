@@ -23,7 +23,7 @@ from formation_p2p.core.dht.operations import OperationId, Searched
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.trace import Step, Trace
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, prefix
@@ -46,7 +46,8 @@ ROOMY: Final = b"\x00"
 class Found:
     """`profiles` are verified and fresh. `suited` is False for the workers that were looked up
     only to say why they do not suit. `complete` says that there are no others. `heard` is False
-    where peers were asked and none answered: then nothing is known of who is there."""
+    where peers were asked and none answered: then nothing is known of who is there. `holders` are
+    those who keep the profiles of the workers nearest to the target."""
 
     find: FindId
     profiles: tuple[Profile, ...]
@@ -54,6 +55,7 @@ class Found:
     suited: bool
     complete: bool
     heard: bool = True
+    holders: tuple[Contact, ...] = ()
 
 
 class _Answer(NamedTuple):
@@ -63,6 +65,7 @@ class _Answer(NamedTuple):
     held: ShardCount
     asked: int
     heard: bool
+    holders: tuple[Contact, ...]
 
 
 class _Remembered(Generic[_K, _V]):
@@ -104,6 +107,7 @@ class _Find:
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     heard: bool = False
+    holders: tuple[Contact, ...] = ()
 
 
 class Finder:
@@ -182,7 +186,7 @@ class Finder:
             return False
         heard = not ended.asked or bool(ended.closest)
         held = agreed(ended.counts[: self._dht.parameters.beta])
-        answer = _Answer(ended.found, held, ended.asked, heard)
+        answer = _Answer(ended.found, held, ended.asked, heard, ended.closest)
         if ended.found and len(ended.found) < self._parameters.max_providers:
             self._answers.learn((self._shard(find), find.requirements), answer, now)
         self._proceed(find, answer, now)
@@ -213,6 +217,8 @@ class Finder:
         step = Step(find.bucket, bits, answer.asked, held.members, held.deeper, found)
         find.steps.append(step)
         find.heard |= answer.heard
+        if find.region == find.target and answer.holders:
+            find.holders = answer.holders
         find.found |= {signed.profile.peer_id: signed for signed in answer.found}
         more = find.search.learn(answer.held) is not None or self._next_region(find, now)
         to_room = find.roomy and not find.found
@@ -231,7 +237,8 @@ class Finder:
         profiles = tuple(signed.profile for signed in find.found.values())
         complete = not more and len(profiles) < find.wanted
         trace = Trace(tuple(find.steps))
-        self._ended.append(Found(find.find, profiles, trace, find.suited, complete, find.heard))
+        ended = find.find, profiles, trace, find.suited, complete, find.heard, find.holders
+        self._ended.append(Found(*ended))
         return False
 
     def _begin_again(self, find: _Find, bucket: str, now: Moment) -> None:

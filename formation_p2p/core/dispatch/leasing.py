@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.discovery.finder import Finder
+from formation_p2p.core.announce.caller import Caller
+from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Known
 from formation_p2p.core.dispatch.job_events import Awaited, ForgetLease, PersistLease
@@ -15,8 +16,9 @@ from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.dispatch.saved import SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.call import Call
 from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.round import RoundId
@@ -25,6 +27,7 @@ from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.workload.find import Find
 
 # Workers named of one search, of each kind: what a person reads, where a search names hundreds.
 NAMED: Final = 8
@@ -60,8 +63,10 @@ class Leasing:
         known: Known,
         outbox: Outbox,
         note: Note,
+        caller: Caller,
         parameters: DispatchParameters,
     ) -> None:
+        self._caller = caller
         self._finder = finder
         self._lessee = lessee
         self._known = known
@@ -163,6 +168,8 @@ class Leasing:
         if group.acquisition.find is not None or now.mono_s < searched_s + pause_s:
             group.wake_by(searched_s + pause_s)
             return
+        if self._spread(group, now, cause):
+            return
         find = self._finder.find(
             group.key.needs,
             group.candidates.look_around(head),
@@ -175,6 +182,63 @@ class Leasing:
             group.wake_by(now.mono_s + parameters.second_look_s)
         else:
             group.acquisition.search_began(find, now.mono_s, stranded=stranded)
+
+    # -- wants ----------------------------------------------------------------------------------
+
+    def awaits_notice(self, group: TaskGroup, found: Found, now: Moment) -> bool:
+        """Discovery has ended. A want is left where no worker suits, or without asking any where
+        the notice goes first; the latter is told."""
+        goes_first = group.key.find is Find.NOTICE and group.acquisition.left_s == float("-inf")
+        if goes_first or not (found.suited and found.profiles):
+            self.leave_notice(group, now)
+        return goes_first and bool(found.holders)
+
+    def leave_notice(self, group: TaskGroup, now: Moment) -> None:
+        """Leave a want with the holders of what was searched, if it is time."""
+        acquisition, waiting = group.acquisition, group.queues.waiting
+        if not (group.key.find.leaves_notice and waiting):
+            return
+        if not self._caller.is_leave_due(acquisition.left_s, now):
+            return
+        holders, cause = acquisition.holders, "a want is left"
+        for send in self._caller.leave(group.key, waiting, holders, now, cause):
+            acquisition.want_left(now.mono_s)
+            self._outbox.emit(send)
+
+    def expect(
+        self, group: TaskGroup, head: TaskRun, call: Call, worker: Contact, now: Moment
+    ) -> None:
+        """Have a worker's offer taken: in the round of its call, with what others offered there."""
+        acquisition = group.acquisition
+        wanted = group.queues.waiting - len(acquisition.committing)
+        if worker.peer_id not in group.candidates.pool or wanted <= 0:
+            return
+        before = self._lessee.rounds.get(call.round) if call.round is not None else None
+        there = [worker, *(() if before is None else before.order)]
+        lengths = group.queues.lengths()
+        ranked = group.candidates.ask_order(head, lengths, now, self._known)
+        places = {contact.peer_id: place for place, contact in enumerate(ranked)}
+        there.sort(key=lambda contact: places.get(contact.peer_id, len(places)))
+        cause = f"{worker.peer_id} answers a want"
+        asked = self._lessee.expected(call, there, min(wanted, call.wanted), now, cause)
+        if asked != acquisition.call_round:
+            acquisition.call_began(asked)
+            self._note(RoundOpened(group.key, asked, (worker.peer_id,)), now)
+
+    def _spread(self, group: TaskGroup, now: Moment, cause: str) -> bool:
+        """Spread a want, if that is how workers are looked for, and it is time."""
+        acquisition, waiting = group.acquisition, group.queues.waiting
+        if group.key.find is not Find.ANNOUNCE or not waiting:
+            return False
+        if not self._caller.is_spread_due(acquisition.spread_s, now):
+            return False
+        sends = self._caller.spread(group.key, waiting, now, cause)
+        for send in sends:
+            self._outbox.emit(send)
+        if sends:
+            acquisition.want_spread(now.mono_s)
+            group.wake_by(now.mono_s + self._parameters.second_look_s)
+        return bool(sends)
 
     # -- those that are held --------------------------------------------------------------------
 

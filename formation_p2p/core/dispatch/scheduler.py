@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import assert_never
 
+from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
@@ -50,7 +51,7 @@ from formation_p2p.core.trust.experience import Experience
 
 class Scheduler:
     """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Attempts. `note`
-    gets what a task's story tells of searches and rounds.
+    gets what a task's story tells of searches and rounds; `caller` reaches workers not asked.
 
     A group is kept for as long as tasks of it wait or run, a round of it is open, or a lease of it
     is held. Others read `groups`, and change nothing there.
@@ -64,6 +65,7 @@ class Scheduler:
         facts: Facts,
         experienced: Callable[[PeerId, Experience, Moment], None],
         note: Note,
+        caller: Caller,
         parameters: DispatchParameters = DISPATCH_DEFAULTS,
     ) -> None:
         self._lessee = lessee
@@ -74,7 +76,7 @@ class Scheduler:
         self.saved = self._jobs.checkpoints.numbers
         self._decider = PlacementDecider(authorised, facts, self.leases)
         self._leasing = Leasing(
-            finder, lessee, self._decider.candidates, self._outbox, note, parameters
+            finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
         )
         self._attempts = Attempts(
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes
@@ -210,9 +212,11 @@ class Scheduler:
         group = next((g for g in self.groups.values() if g.acquisition.find == found.find), None)
         if group is None:
             return []
-        group.acquisition.search_ended(answered=found.heard)
+        group.acquisition.search_ended(answered=found.heard, holders=found.holders)
         head = group.first()
-        if head is not None:
+        if self._leasing.awaits_notice(group, found, now):
+            pass  # those found are asked after the next look
+        elif head is not None:
             decision = self._decider.decide(
                 group.key, head.task.task_id, head.key, found.profiles, now
             )
@@ -234,10 +238,13 @@ class Scheduler:
             match event:
                 case RoundClosed():
                     asking = self.groups.values()
-                    group = next(g for g in asking if g.acquisition.round == event.round)
-                    group.acquisition.round_ended(event.committed)
+                    rounds = ((g.acquisition.round, g.acquisition.call_round, g) for g in asking)
+                    group = next(g for *either, g in rounds if event.round in either)
+                    group.acquisition.round_ended(event.round, event.committed)
                     for worker, refusal in event.refusals:
                         group.candidates.refused(worker, refusal, now)
+                    if not event.committed:
+                        self._leasing.leave_notice(group, now)
                     self._pump(group, now, "a round closed")
                 case LeaseHeld(lease):
                     group = self._group(lease.scheduling_key)
@@ -265,6 +272,21 @@ class Scheduler:
         if active.lease.yields:
             self._attempts.cancel(active, active.recall_all(), cause, begun=False)
         self._pump(group, now, cause)
+
+    def volunteered(
+        self, worker: Contact, number: int, profile: Profile, now: Moment
+    ) -> list[SchedulerEffect]:
+        """A worker that was not asked makes an offer by the number of a call. It is expected where
+        tasks wait and the worker is a candidate for them; else the lessee gives it back."""
+        call = self._lessee.called(number, now)
+        group = None if call is None else self.groups.get(call.key)
+        head = None if group is None else group.queues.first()
+        if call is None or group is None or head is None:
+            return []
+        decision = self._decider.decide(group.key, head.task.task_id, head.key, (profile,), now)
+        group.candidates.learn(decision.ranked, decision.rejected)
+        self._leasing.expect(group, head, call, worker, now)
+        return self._outbox.take()
 
     def _lease_lost(self, event: LeaseLost, now: Moment) -> None:
         lease, worker = event.lease, event.lease.lessor.peer_id

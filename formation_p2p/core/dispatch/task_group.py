@@ -15,7 +15,7 @@ from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchPa
 from formation_p2p.core.dispatch.queues import Queues
 from formation_p2p.core.dispatch.stragglers import Estimates
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
-from formation_p2p.core.effects import Moment
+from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import LeaseKey
@@ -27,11 +27,15 @@ class Acquisition:
     """How far the group has come in getting leases. `find` and `round` are open, `committing` have
     not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
     to be asked at once; `fruitless` searches in a row began with no worker known. `was_answered`:
-    whether any peer answered the last."""
+    whether any peer answered the last. `call_round` is open for workers that were not asked;
+    `spread_s` and `left_s` are when a want was spread and left last, the latter with `holders`."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
         self.round: RoundId | None = None
+        self.call_round: RoundId | None = None
+        self.spread_s = self.left_s = float("-inf")
+        self.holders: tuple[Contact, ...] = ()
         self.committing: set[PeerId] = set()
         self.searched_s = float("-inf")
         self.fruitless = 0
@@ -40,7 +44,11 @@ class Acquisition:
 
     @property
     def is_open(self) -> bool:
-        return self.round is not None or bool(self.committing)
+        return self.has_round or bool(self.committing)
+
+    @property
+    def has_round(self) -> bool:
+        return self.round is not None or self.call_round is not None
 
     @property
     def is_patient(self) -> bool:
@@ -51,9 +59,17 @@ class Acquisition:
         self.find, self.searched_s = find, now_s
         self.fruitless = self.fruitless + 1 if stranded else 0
 
-    def search_ended(self, *, answered: bool) -> None:
+    def search_ended(self, *, answered: bool, holders: tuple[Contact, ...] = ()) -> None:
         """`answered`: whether any peer did."""
         self.find, self.was_answered = None, answered
+        self.holders = holders or self.holders
+
+    def want_spread(self, now_s: float) -> None:
+        """That is a search of its own, whose answers come by themselves."""
+        self.spread_s = self.searched_s = now_s
+
+    def want_left(self, now_s: float) -> None:
+        self.left_s = now_s
 
     def found_more(self) -> None:
         """Where there were more workers, there may be more yet."""
@@ -66,8 +82,14 @@ class Acquisition:
     def round_began(self, asked: RoundId) -> None:
         self.round = asked
 
-    def round_ended(self, committed: Iterable[PeerId]) -> None:
-        self.round = None
+    def call_began(self, expected: RoundId) -> None:
+        self.call_round = expected
+
+    def round_ended(self, ended: RoundId, committed: Iterable[PeerId]) -> None:
+        if ended == self.round:
+            self.round = None
+        else:
+            self.call_round = None
         self.committing |= set(committed)
 
     def leased(self, worker: PeerId) -> None:

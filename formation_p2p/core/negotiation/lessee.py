@@ -17,6 +17,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
+from formation_p2p.core.negotiation.call import MAX_CALLS, Call
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, LeaseKey
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.round import Round, RoundId
@@ -111,6 +112,7 @@ class Lessee:
         self.grant = grant
         self._rtt_us = rtt_us
         self.rounds: dict[RoundId, Round] = {}
+        self.calls: dict[int, Call] = {}  # the oldest first
         self.offers: dict[LeaseKey, CollectedOffer] = {}
         self._round_count = 0
         # Random, so that answers to an earlier incarnation of this node match nothing.
@@ -158,6 +160,39 @@ class Lessee:
                 ticket,
             )
             self._send(contact, request, cause)
+        return number
+
+    def call(self, key: SchedulingKey, wanted: int, enough: int, until_s: float) -> int:
+        """Take offers by the number that is returned, of workers that are not asked, if they are
+        `expected` as they come."""
+        self._request_count += 1
+        self.calls[self._request_count] = Call(self._request_count, key, wanted, enough, until_s)
+        if len(self.calls) > MAX_CALLS:
+            del self.calls[next(iter(self.calls))]
+        return self._request_count
+
+    def called(self, number: int, now: Moment) -> Call | None:
+        """The call that an offer is for, while that stands."""
+        call = self.calls.get(number)
+        return None if call is None or call.until_s <= now.mono_s else call
+
+    def expected(
+        self, call: Call, order: Sequence[Contact], wanted: int, now: Moment, cause: str
+    ) -> RoundId:
+        """The offers of these workers, best first, are taken for up to `wanted` leases: in the
+        round of the call, or in a new one, which ends as a round of those asked does."""
+        opened = self.rounds.get(call.round) if call.round is not None else None
+        if opened is not None:
+            opened.extended(tuple(order))
+            return opened.round
+        self._round_count += 1
+        number = RoundId(self._round_count)
+        self.rounds[number] = Round(
+            *(number, call.key, tuple(order), wanted, now.mono_s, cause, self._parameters),
+            call=call.number,
+            enough=call.enough,
+        )
+        call.opened(number)
         return number
 
     def commit(
@@ -260,6 +295,7 @@ class Lessee:
             for contact, lease_id in asked.leases():
                 self._give_back(contact, lease_id, cause)
         self.rounds.clear()
+        self.calls.clear()
         self.turn_down(list(self.offers.values()), cause)
 
     def undelivered(self, event: Undelivered, now: Moment) -> None:

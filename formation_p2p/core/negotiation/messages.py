@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.negotiation.gang_usage import MAX_REPORTS, LeaseUsage
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
@@ -21,7 +22,7 @@ from formation_p2p.core.negotiation.refusal_kind import REFUSAL
 from formation_p2p.core.negotiation.roster import MAX_MEMBERS, PEER_ID, Roster
 from formation_p2p.core.placement.round_trips import MAX_RTT_US
 from formation_p2p.core.records.codec import MAX_INT, Malformed
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.records.profile import MAX_GRANT_BYTES, MAX_PROFILE_BYTES
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
 from formation_p2p.core.records.schema import (
     Schema,
@@ -65,6 +66,10 @@ MAX_WINDOW: Final = 1024
 MAX_ATTESTATIONS: Final = 8
 # Workers that a gang of 64 members, chosen of three times as many, asks at once.
 MAX_OTHERS: Final = 192
+# A want is needs with labels, eight addresses of a relay's length, and a grant, under a signature.
+MAX_WANT_BYTES: Final = 6 * KIB
+# Peers that are to hear one want that is spread (docs/placement.md).
+MAX_REACH: Final = 300
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -147,7 +152,8 @@ class Offer:
 
     `price_micro` is what it costs, in the unit of the worker's profile. `there` are the places, in
     the request's `near`, of the data that the worker has. `trips_us` are the round trips that it
-    has measured to the request's `others`, by their places.
+    has measured to the request's `others`, by their places. A worker that was not asked, and
+    answers a want, shows its signed `profile`.
     """
 
     request_id: Count
@@ -157,6 +163,7 @@ class Offer:
     hold_ms: Milliseconds
     there: Annotated[tuple[int, ...], items(_PLACE, MAX_NEAR)] = ()
     trips_us: Annotated[tuple[tuple[int, int], ...], items(_TRIP, MAX_OTHERS)] = ()
+    profile: Annotated[bytes | None, octets(MAX_PROFILE_BYTES, trailing=True)] = None
 
 
 @_WORK.message(3, urgent=True)
@@ -395,6 +402,34 @@ class ReportUsage:
     reports: Annotated[tuple[LeaseUsage, ...], items(record(LeaseUsage), MAX_REPORTS)]
 
 
+@_WORK.message(40, urgent=True)
+@dataclass(frozen=True, slots=True)
+class LeaveWant:
+    """Keep this want of mine (core/announce/want.py), for workers that announce themselves to
+    you."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+
+
+@_WORK.message(41, urgent=True)
+@dataclass(frozen=True, slots=True)
+class HandWant:
+    """You have announced room, and this is wanted: offer it to the author, if you like."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+
+
+@_WORK.message(42, urgent=True)
+@dataclass(frozen=True, slots=True)
+class SpreadWant:
+    """Answer this want, if you like, and pass it on to the peers that share `depth` bits of their
+    keys with yours, so that `reach` hear it, with you."""
+
+    want: Annotated[bytes, octets(MAX_WANT_BYTES)]
+    depth: Annotated[int, integer(0, KEY_BITS)]
+    reach: Annotated[int, integer(1, MAX_REACH)]
+
+
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | Enlist
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
@@ -402,7 +437,8 @@ ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
 ToOwner = ReportUsage
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused
-WorkMessage = ToWorker | ToLessee | ToScheduler | ToOwner | ToPeer | ToMember
+ToListener = LeaveWant | HandWant | SpreadWant
+WorkMessage = ToWorker | ToLessee | ToScheduler | ToOwner | ToPeer | ToMember | ToListener
 
 pack = _WORK.pack
 parse = _WORK.parse

@@ -37,7 +37,8 @@ class Round:
     from when it hears whether its price or its place was the reason.
 
     `offered_s` is when the first offer came. One that `collects` commits to none of its offers: who
-    asked chooses. `others` are as in the requests.
+    asked chooses. `others` are as in the requests. Those of a `call` were not asked, and
+    answer by its number.
     """
 
     round: RoundId
@@ -54,9 +55,18 @@ class Round:
     turned_down: list[tuple[Contact, str]] = field(default_factory=list)
     collects: bool = False
     others: tuple[PeerId, ...] = ()
+    call: int | None = None
+    enough: int = 0
 
     def waits_for(self, peer_id: PeerId, request_id: int) -> bool:
-        return self.requests.get(request_id) == peer_id and self.outstanding(peer_id)
+        was_asked = self.requests.get(request_id) == peer_id
+        if request_id == self.call:
+            was_asked = any(contact.peer_id == peer_id for contact in self.order)
+        return was_asked and self.outstanding(peer_id)
+
+    def extended(self, order: tuple[Contact, ...]) -> None:
+        """More workers answer its call: these are all of them, best first."""
+        self.order = order
 
     def outstanding(self, peer_id: PeerId) -> bool:
         return peer_id not in self.offers and peer_id not in self.refusals
@@ -88,7 +98,10 @@ class Round:
 
     def decided(self) -> bool:
         """Whether no answer still to come could change the choice: the best `wanted` offers
-        stand before the first worker that has not answered, and none can have more of the data."""
+        stand before the first worker that has not answered, and none can have more of the data.
+        Any number of workers may answer a call: `enough` do."""
+        if self.call is not None:
+            return len(self.offers) >= self.enough
         offers = 0
         for contact in self.order:
             if offers >= self.wanted:

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.gang.gangs import Gangs
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages
@@ -18,6 +20,7 @@ from formation_p2p.core.peer.effects import MemberMet, PeerEffect
 from formation_p2p.core.peer.renewal import Issuer, Renewal
 from formation_p2p.core.peer.renewal import answer as answer_renewal
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
+from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.refusals import Denied, Leaving
 from formation_p2p.core.trust.membership import Membership
@@ -39,7 +42,11 @@ class Inbox:
         membership: Membership,
         reputation: Reputation,
         submit_milli: int,
+        store: RecordStore,
+        wants: Wants,
     ) -> None:
+        self._store = store
+        self._wants = wants
         self.issuer: Issuer | None = None
         self._me = me
         self._lessee = lessee
@@ -56,20 +63,25 @@ class Inbox:
     ) -> Sequence[PeerEffect]:
         """`worker` as it is now: it begins after the peer has joined."""
         if isinstance(message, messages.ToLessee):
+            told: Sequence[PeerEffect] = ()
+            if isinstance(message, messages.Offer) and message.profile is not None:
+                told = self._volunteered(sender, message, now)
             self._lessee.received(sender, message, now)
-            return []
+            return told
         if isinstance(message, messages.ToScheduler):
             return self._scheduler.received(sender, message, now)
         if isinstance(message, messages.ToOwner):
             return self._gangs.reported(sender.peer_id, message.reports)
         if isinstance(message, messages.ToPeer):
             return self._gossip.received(sender, message, now)
+        if isinstance(message, messages.ToListener):
+            return self._wants.received(sender, message, worker, now)
         if isinstance(message, messages.AskGrant):
             answer = answer_renewal(self.issuer, sender, message, now)
             return [Send(sender, answer, cause=f"{sender.peer_id} asks for a new grant")]
         if isinstance(message, messages.GrantIssued | messages.GrantRefused):
             return self._renewal.answered(sender, message, now)
-        if isinstance(message, messages.PlacementRequest) and self._distrusts(sender, now):
+        if isinstance(message, messages.PlacementRequest) and self.distrusts(sender, now):
             denied = Denied("submit", "this node has had bad experience with you")
             refused = messages.RequestRefused(message.request_id, denied)
             return [Send(sender, refused, cause=f"{sender.peer_id} is not trusted")]
@@ -81,7 +93,22 @@ class Inbox:
             effects.append(MemberMet(sender.peer_id, message.name, message.grant, cause=cause))
         return effects
 
-    def _distrusts(self, submitter: Contact, now: Moment) -> bool:
+    def _volunteered(
+        self, sender: Contact, offer: messages.Offer, now: Moment
+    ) -> Sequence[PeerEffect]:
+        """An offer of a worker that was not asked, with its profile."""
+        if offer.profile is None or self._lessee.called(offer.request_id, now) is None:
+            return []  # none was called for: its profile is not worth a look
+        try:
+            profile = self._store.check(offer.profile, (), now).signed.profile
+        except BadRecord:
+            return []
+        if profile.peer_id != sender.peer_id or profile.withdrawn:
+            return []
+        worker = Contact(sender.peer_id, profile.addresses)
+        return self._scheduler.volunteered(worker, offer.request_id, profile, now)
+
+    def distrusts(self, submitter: Contact, now: Moment) -> bool:
         if submitter.peer_id == self._me:
             return False
         return self._reputation.score_milli(submitter.peer_id, now) < self._submit_milli

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.parameters import DispatchParameters
@@ -23,6 +24,7 @@ class PeerParameters:
     discovery: DiscoveryParameters = field(default_factory=DiscoveryParameters)
     lease: LeaseParameters = field(default_factory=LeaseParameters)
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
+    announce: AnnounceParameters = field(default_factory=AnnounceParameters)
     gang: GangParameters = field(default_factory=GangParameters)
     services: ServiceParameters = field(default_factory=ServiceParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)

@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import assert_never
 
+from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
@@ -47,6 +48,7 @@ from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
+from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile
@@ -126,6 +128,15 @@ class Peer:
             lambda: self.network.grant,
             lambda: self.worker if self.grant.may_work else None,
         )
+        self._wants = Wants(
+            identity.peer_id,
+            self.dht,
+            store,
+            self.membership,
+            lambda peer, now: self._inbox.distrusts(peer, now),
+            rng,
+            parameters.announce,
+        )
         self.scheduler = Scheduler(
             self._finder,
             self.lessee,
@@ -133,6 +144,14 @@ class Peer:
             self._context.candidate,
             self.reputation.note,
             self._story.note,
+            Caller(
+                identity,
+                self.lessee,
+                self._wants.relay,
+                lambda: self._own,
+                self._wants.size,
+                parameters.announce,
+            ),
             parameters.dispatch,
         )
         facts = self._context.authorised, self._context.candidate
@@ -148,6 +167,8 @@ class Peer:
             self.membership,
             self.reputation,
             parameters.trust.submit_milli,
+            store,
+            self._wants,
         )
         self.worker: Worker | None = None
         self._serve: events.Serve | None = None
@@ -236,7 +257,8 @@ class Peer:
                 self.lessee.undelivered(event, now)
                 if self.worker is not None:
                     self.worker.executions.interrupted(to)  # it may not have got the last
-                return self.renewal.undelivered(to, event.reason, now)
+                again = self._wants.undelivered(to, now)
+                return [*self.renewal.undelivered(to, event.reason, now), *again]
             case Disconnected(sender):
                 self.dht.disconnected(sender, now)
                 self.lessee.disconnected(sender, now)
@@ -315,6 +337,7 @@ class Peer:
     def _met_worker(self, profile: Profile) -> None:
         if profile.peer_id != self._identity.peer_id:
             self.dht.met(profile.peer_id)
+            self._wants.met(profile)
             met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
             self._met.append(met)
 
@@ -436,7 +459,7 @@ class Peer:
             effects += self._chartered(now)
             asked, completed = self.dht.take()
             sent, negotiated = self.lessee.take()
-            effects += [*asked, *sent, *self.services.take()]
+            effects += [*asked, *sent, *self.services.take(), *self._wants.settle(now)]
             found = [each for each in self._finder.take() if not self.services.found(each, now)]
             told = self._reports.of_gangs(now)
             effects += told or ()

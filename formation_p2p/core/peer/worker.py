@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
+from formation_p2p.core.announce.offers import Offers
+from formation_p2p.core.announce.want import Want
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.discovery.announcer import Announcer
@@ -81,6 +84,8 @@ class Worker:
         self._is_paused = self._is_left = False
         self._serve = serve
         self._sequence = 0
+        self._announced: bytes | None = None  # the newest profile, from `start` on
+        self.volunteered = Offers()
         self._environments: tuple[str, ...] = ()
         self.executions = Executions(parameters.lease)
         self._admission = AdmissionController(
@@ -134,6 +139,16 @@ class Worker:
         has = needs, serve.capability, dict(serve.labels), serve.drivers
         return fits_now(*has, self.lessor.ledger.free) is None
 
+    def volunteer(self, want: Want, now: Moment) -> list[WorkerEffect]:
+        """Offer what is wanted, where that suits. It says nothing where it does not."""
+        request = messages.PlacementRequest(want.number, want.needs, want.grant, want.priority)
+        [answer, *effects] = self.lessor.requested(want.author, request, now)
+        if isinstance(answer, Send) and isinstance(answer.message, messages.Offer):
+            shown = replace(answer.message, profile=self._announced)
+            effects.append(Send(answer.to, shown, cause="it has what is wanted"))
+            self.volunteered.offered(shown.lease_id)
+        return self._after(effects, now)
+
     def set_aside(self, name: str, needs: Requirements, now: Moment) -> tuple[str, ...] | None:
         """Reserve what a replica needs; the ids of its devices, None where there is no room."""
         held = self.lessor.ledger.set_aside(f"service {name}", needs)
@@ -158,6 +173,8 @@ class Worker:
                 effects += self.lessor.requested(sender, message, now)
             case messages.Commit():
                 effects += self.lessor.committed(sender, message, now)
+                if any(map(_grants, effects)):
+                    self.volunteered.committed(message.lease_id)
             case messages.Release():
                 effects += self.lessor.released(sender, message, now)
             case messages.Renew():
@@ -323,10 +340,17 @@ class Worker:
             mix=self.lessor.seen.mix,
             environments=self._environments,
         )
-        return SignedProfile(profile, seal_profile(self._identity, profile))
+        signed = SignedProfile(profile, seal_profile(self._identity, profile))
+        self._announced = signed.raw
+        return signed
 
     def _until_unix_s(self, now: Moment) -> int:
         """No profile is good for longer than its grant."""
         issued_unix_s = int(now.unix_s)
         until_unix_s = min(issued_unix_s + int(self._ttl_s), self._network.rights.expires_unix_s)
         return max(until_unix_s, issued_unix_s + 1)
+
+
+def _grants(effect: WorkerEffect) -> bool:
+    """Whether it tells a scheduler that it has a lease."""
+    return isinstance(effect, Send) and isinstance(effect.message, messages.Leased)

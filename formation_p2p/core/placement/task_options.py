@@ -33,6 +33,7 @@ from formation_p2p.core.units import parse_bytes
 from formation_p2p.core.workload.blob import MAX_BLOB_BYTES
 from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES
 from formation_p2p.core.workload.environment import Env, Environment, env_of
+from formation_p2p.core.workload.find import Find, parse_find
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
 from formation_p2p.core.workload.scope import Scope, parse_scope
 from formation_p2p.core.workload.work import MAX_PRIORITY
@@ -54,7 +55,8 @@ class SchedulingKey(NamedTuple):
     """Tasks with equal ones share leases. It is hashable, with custom policies too: two policies
     are the same where they are equal.
 
-    The maximum price, the hints that prefer workers and the policy are not sent to workers.
+    The maximum price, the hints that prefer workers and the policy are not sent to workers; `find`
+    says how these are looked for.
     `member` is a gang's id and a rank: only the lease of that member runs such tasks.
     """
 
@@ -66,6 +68,7 @@ class SchedulingKey(NamedTuple):
     scope: Scope = Scope.COMMONS
     linger_s: float | None = None
     member: tuple[str, int] | None = None
+    find: Find = Find.DHT
 
     def view(self, name: str, key: Key) -> TaskView:
         """A task with this scheduling key."""
@@ -136,6 +139,9 @@ class CallKwargs(PlacementKwargs, total=False):
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
     who ask for the room get it at once."""
+    find: Find | str
+    """How workers are looked for: `dht`, `notice`, `dht+notice` or `announce`
+    (docs/placement.md)."""
 
 
 class TaskOptionKwargs(CallKwargs, total=False):
@@ -184,6 +190,7 @@ class TaskOptions:
     env: Env | Environment | None = None
     max_result: int = DEFAULT_MAX_RESULT_BYTES
     linger_s: float | None = None
+    find: Find = Find.DHT
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -197,6 +204,7 @@ class TaskOptions:
         sound(self.policy)
         _check_kind("hints", self.hints, Hints, "Hints, or a text such as 'region=eu'")
         _check_kind("scope", self.scope, Scope, "a Scope, or a text such as 'org'")
+        _check_kind("find", self.find, Find, "a Find, or a text such as 'announce'")
         check_amount("max_result", self.max_result, 1, MAX_BLOB_BYTES)
         if self.env is not None:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
@@ -216,6 +224,7 @@ class TaskOptions:
             self.scope,
             self.linger_s,
             member,
+            self.find,
         )
 
     def pack(self) -> list[list[object]]:
@@ -249,6 +258,7 @@ _CODECS: Final[Mapping[str, tuple[Callable[[Any], object], Callable[[Any], objec
     "needs": (pack_requirements, unpack_requirements),
     "hints": (Hints.pack, Hints.unpack),
     "scope": (int, Scope),
+    "find": (str, Find),
 }
 
 
@@ -291,6 +301,8 @@ def options_of(
                 changed["hints"] = parse_hints((given,) if isinstance(given, str) else given)
             case "scope", _ if not isinstance(given, Scope):
                 changed["scope"] = parse_scope(given)
+            case "find", _ if not isinstance(given, Find):
+                changed["find"] = parse_find(given)
     options = replace(options, **changed) if changed else options
     if "python" in kwargs:
         needs = replace(options.needs, python=parse_python(kwargs["python"]))

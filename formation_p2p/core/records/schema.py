@@ -78,9 +78,10 @@ def text(max_chars: int) -> Kind:
     )
 
 
-def octets(max_bytes: int) -> Kind:
+def octets(max_bytes: int, *, trailing: bool = False) -> Kind:
     return Kind(
         lambda field: lambda value: codec.take_bytes(value, field, max_bytes),
+        trailing=trailing,
         good=f"type({{x}}) is bytes and len({{x}}) <= {max_bytes}",
     )
 
