@@ -257,7 +257,7 @@ def test_offers_that_were_not_called_for_are_given_back() -> None:
     world = town(run=taking(30), alice=1, carol=1)
     bob, alice, carol = (world.nodes[name] for name in ("bob", "alice", "carol"))
     own = {
-        node.name: node.peer.worker._announced  # type: ignore[attr-defined]
+        node.name: node.peer.worker.announced  # type: ignore[attr-defined]
         for node in (alice, carol)
     }
     deliver(world, "bob", "alice", offer(1, own["alice"]))

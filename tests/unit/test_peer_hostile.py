@@ -156,6 +156,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "refusal": Leaving(),
         "ttl_ms": 0,
         "hold_ms": 0,
+        "grace_ms": 0,
         "profile": None,
         "window": 1,
         "price_micro": 0,

@@ -84,7 +84,7 @@ class Worker:
         self._is_paused = self._is_left = False
         self._serve = serve
         self._sequence = 0
-        self._announced: bytes | None = None  # the newest profile, from `start` on
+        self.announced: bytes | None = None  # the newest profile, from `start` on
         self.volunteered = Offers()
         self._environments: tuple[str, ...] = ()
         self.executions = Executions(parameters.lease)
@@ -144,7 +144,7 @@ class Worker:
         request = messages.PlacementRequest(want.number, want.needs, want.grant, want.priority)
         [answer, *effects] = self.lessor.requested(want.author, request, now)
         if isinstance(answer, Send) and isinstance(answer.message, messages.Offer):
-            shown = replace(answer.message, profile=self._announced)
+            shown = replace(answer.message, profile=self.announced)
             effects.append(Send(answer.to, shown, cause="it has what is wanted"))
             self.volunteered.offered(shown.lease_id)
         return self._after(effects, now)
@@ -341,7 +341,7 @@ class Worker:
             environments=self._environments,
         )
         signed = SignedProfile(profile, seal_profile(self._identity, profile))
-        self._announced = signed.raw
+        self.announced = signed.raw
         return signed
 
     def _until_unix_s(self, now: Moment) -> int:
