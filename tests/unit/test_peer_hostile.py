@@ -157,6 +157,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "ttl_ms": 0,
         "hold_ms": 0,
         "grace_ms": 0,
+        "ends_ms": 0,
         "profile": None,
         "window": 1,
         "price_micro": 0,
