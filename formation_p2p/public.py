@@ -18,6 +18,7 @@ from formation_p2p.api.sync_service import SyncServiceClient as SyncServiceClien
 from formation_p2p.api.task_result import TaskResult as TaskResult
 from formation_p2p.core.discovery.trace import Step as Step
 from formation_p2p.core.discovery.trace import Trace as Trace
+from formation_p2p.core.dispatch.job_events import Answer as Answer
 from formation_p2p.core.dispatch.job_events import Attempt as Attempt
 from formation_p2p.core.dispatch.job_events import Awaited as Awaited
 from formation_p2p.core.dispatch.job_events import CodeSent as CodeSent
@@ -25,8 +26,10 @@ from formation_p2p.core.dispatch.job_events import JobEnded as JobEnded
 from formation_p2p.core.dispatch.job_events import JobEvent as JobEvent
 from formation_p2p.core.dispatch.job_events import JobWaits as JobWaits
 from formation_p2p.core.dispatch.job_events import RetryReason as RetryReason
+from formation_p2p.core.dispatch.job_events import TaskAnswered as TaskAnswered
 from formation_p2p.core.dispatch.job_events import TaskBegan as TaskBegan
 from formation_p2p.core.dispatch.job_events import TaskCancelled as TaskCancelled
+from formation_p2p.core.dispatch.job_events import TaskDisagreed as TaskDisagreed
 from formation_p2p.core.dispatch.job_events import TaskGaveUp as TaskGaveUp
 from formation_p2p.core.dispatch.job_events import TaskPlaced as TaskPlaced
 from formation_p2p.core.dispatch.job_events import TaskPrinted as TaskPrinted
@@ -37,6 +40,7 @@ from formation_p2p.core.dispatch.job_events import TaskSucceeded as TaskSucceede
 from formation_p2p.core.dispatch.job_events import TaskUnplaceable as TaskUnplaceable
 from formation_p2p.core.dispatch.job_events import WorkerLost as WorkerLost
 from formation_p2p.core.errors import AmbiguousPeer as AmbiguousPeer
+from formation_p2p.core.errors import Disagreement as Disagreement
 from formation_p2p.core.errors import FormationError as FormationError
 from formation_p2p.core.errors import InvalidInput as InvalidInput
 from formation_p2p.core.errors import LocalError as LocalError
@@ -114,7 +118,9 @@ from formation_p2p.core.refusals import OutOfScope as OutOfScope
 from formation_p2p.core.refusals import Preempted as Preempted
 from formation_p2p.core.refusals import Refusal as Refusal
 from formation_p2p.core.refusals import Silent as Silent
+from formation_p2p.core.refusals import TooClose as TooClose
 from formation_p2p.core.refusals import TooDear as TooDear
+from formation_p2p.core.refusals import Unalike as Unalike
 from formation_p2p.core.refusals import Unbuildable as Unbuildable
 from formation_p2p.core.refusals import Unwanted as Unwanted
 from formation_p2p.core.resources.capability import Capability as Capability
@@ -149,6 +155,7 @@ from formation_p2p.core.workload.process import ContainerSpec as ContainerSpec
 from formation_p2p.core.workload.process import ProcessResult as ProcessResult
 from formation_p2p.core.workload.process import ProcessSpec as ProcessSpec
 from formation_p2p.core.workload.process import WasmSpec as WasmSpec
+from formation_p2p.core.workload.quorum import Quorum as Quorum
 from formation_p2p.core.workload.scope import Place as Place
 from formation_p2p.core.workload.scope import Scope as Scope
 from formation_p2p.core.workload.scope import ScopeShares as ScopeShares

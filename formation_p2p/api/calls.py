@@ -19,8 +19,9 @@ from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
+from formation_p2p.core.dispatch.job_events import Answer, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import (
+    Disagreement,
     InvalidInput,
     LocalError,
     NotPlain,
@@ -39,10 +40,11 @@ from formation_p2p.core.workload.code_bundle import Code, ModuleNames
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel, places_of
+from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
+from formation_p2p.host.results import answers
 from formation_p2p.host.results.load import load_result
 
 T = TypeVar("T")
@@ -262,9 +264,20 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
     error = result.error()
     if error is None:
         return loaded(result.result, result.content, trust_results)
+    if isinstance(error, Disagreement):
+        error.answers = tuple(
+            (str(each.worker), _answered(each, trust_results)) for each in result.answers
+        )
     if result.kind in _RAISED and result.result:
         raise _raised(result, str(error), trust_results)
     raise error
+
+
+def _answered(answer: Answer, trust_results: bool) -> Any:
+    try:
+        return loaded(answer.result, answer.content, trust_results)
+    except NotPlain as refusal:
+        return refusal
 
 
 def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
@@ -348,17 +361,7 @@ def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
 
 def loaded(result: bytes, content: Content | None, trust: bool) -> Any:
     """Arrays are used where the content lies."""
-    if content is None:
-        return load_result(result, trust=trust)
-    pickled, buffers = parts_of(Parcel.decode(result), content.take())
-    return load_result(pickled, buffers=buffers, trust=trust)
-
-
-def parts_of(parcel: Parcel, content: memoryview) -> tuple[bytes, list[memoryview]]:
-    """The pickle and its buffers."""
-    sizes = parcel.sizes
-    pieces = [content[at : at + size] for at, size in zip(places_of(sizes), sizes, strict=False)]
-    return parcel.pickled or bytes(pieces[0]), pieces[1:]
+    return answers.loaded(result, content, trust=trust)
 
 
 def bytes_of_end(end: TaskSucceeded) -> int:

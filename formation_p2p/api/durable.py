@@ -112,6 +112,8 @@ class DurableJobs:
         if not _has_a_name(job.options.policy):
             problem = "the node's state keeps named policies only; join without a state for yours"
             raise InvalidInput("policy", problem)
+        if job.options.quorum is not None:
+            job.options.quorum.pack()  # raises
         state, _ = self._opened()
         # Before it is on the disk: from there a new shell may begin it first.
         handle = self._handle_of(job, sizes, show_output=show_output)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from formation_p2p.core.dispatch.job_events import (
+    Answer,
     Attempt,
     JobEvent,
     TaskCancelled,
+    TaskDisagreed,
     TaskEnd,
     TaskGaveUp,
     TaskPlaced,
@@ -18,6 +20,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskUnplaceable,
 )
 from formation_p2p.core.errors import (
+    Disagreement,
     FormationError,
     ResultTooLarge,
     TaskFailed,
@@ -33,13 +36,16 @@ from formation_p2p.host.names import named
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How one task ended: exactly one of succeeded, failed, unplaceable and cancelled.
+    """How one task ended: exactly one of succeeded, failed, disagreed, unplaceable and
+    cancelled.
 
     `result` is the driver's encoding. `attempts` counts all that were started; `reasons` tell
     of those that brought nothing; `refusals` is why each worker did not take it. `waited_for` is
     the label, or else the id, of the task that brought no result, where this one never ran because
     of that. `nearest` is whether it ran where it waited: see TaskPlaced. Of the large result of a
     call, `result` is a record, and `content` what lay with its worker; `value_of` reads both.
+    `answers` are those of which too few are the same, and `problem` is what was wrong with the
+    function that compared them.
     """
 
     task_id: str
@@ -55,6 +61,8 @@ class TaskResult:
     kind: FailureKind | None = None
     waited_for: str = ""
     content: Content | None = field(default=None, compare=False, repr=False)
+    answers: tuple[Answer, ...] = ()
+    problem: str = ""
 
     def error(self) -> FormationError | None:
         """What to raise for a task that brought no result, None for one that did."""
@@ -78,10 +86,23 @@ class TaskResult:
                 if (size := kept_size(self.kind, self.result)) is not None:
                     return ResultTooLarge(why, last.worker, size, self.result)
                 return TaskFailed(why)
+            case "disagreed":
+                return self._disagreement(who)
             case "cancelled":
                 return TaskFailed(f"{who} was cancelled")
             case _:
                 return self._unplaceable(who)
+
+    def _disagreement(self, who: str) -> Disagreement:
+        pairs = [(str(each.worker), each.result) for each in self.answers]
+        workers = ", ".join(named(worker) for worker, _ in pairs)
+        why = f"{who}: too few of its {len(pairs)} answers are the same, of {workers}"
+        if self.refusals:
+            listed = "; ".join(f"{named(worker)} {refusal}" for worker, refusal in self.refusals)
+            why += f"; no other worker may give one: {listed}"
+        if self.problem:
+            why += f"; they could not be compared: {self.problem}"
+        return Disagreement(f"{why}. `answers` of this error has all of them", pairs)
 
     def _unplaceable(self, who: str) -> Unplaceable:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
@@ -120,6 +141,16 @@ def result_of(end: TaskEnd, label: str = "", placed: Sequence[TaskPlaced] = ()) 
                 reasons=attempts,
                 kind=kind,
                 waited_for=waited_for,
+            )
+        case TaskDisagreed(task_id, answers, reasons, problem):
+            return TaskResult(
+                task_id,
+                label,
+                "disagreed",
+                attempts=len(placed),
+                refusals=reasons,
+                answers=answers,
+                problem=problem,
             )
         case TaskUnplaceable(task_id, reasons):
             return TaskResult(task_id, label, "unplaceable", refusals=reasons)

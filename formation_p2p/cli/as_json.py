@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from formation_p2p.cli.words import Json, put
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
+    TaskDisagreed,
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
@@ -145,6 +146,10 @@ class EventLines:
                 document |= _process(result)
             case TaskGaveUp(result=result, waited_for=waited_for):
                 document |= {"waited_for": self._labels.get(waited_for), **_process(result)}
+            case TaskDisagreed(_, answers, reasons):
+                for given, answer in zip(document["answers"], answers, strict=True):
+                    given |= _process(answer.result)
+                document["refusals"] = [refusal(worker, why) for worker, why in reasons]
             case TaskUnplaceable(_, reasons):
                 document["refusals"] = [refusal(worker, why) for worker, why in reasons]
             case _:

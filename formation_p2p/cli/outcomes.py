@@ -19,6 +19,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.names import named
@@ -52,6 +53,26 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
         if printed and result.kind is FailureKind.EXIT and _ended_badly(result.result):
             why = why.partition(":")[0]
     return one_line(why)
+
+
+def why_disagreed(result: TaskResult) -> str:
+    """With all answers, each in a few words."""
+    answers = "; ".join(
+        f"{named(each.worker)}: {_answer_in_words(each.result)}" for each in result.answers
+    )
+    why = f"too few answers are the same: {answers}"
+    if result.refusals:
+        why += f"; no other worker may give one: {why_unplaceable(result.refusals)}"
+    return one_line(f"{why}; {result.problem}" if result.problem else why)
+
+
+def _answer_in_words(raw: bytes) -> str:
+    try:
+        process = ProcessResult.decode(raw)
+    except InvalidInput:
+        return format_bytes(len(raw))
+    printed = process.stdout_tail.decode(errors="replace").strip().splitlines()[-1:]
+    return f"exit {process.exit_code}, {' '.join(printed) or 'nothing printed'}"
 
 
 def why_unplaceable(refusals: Iterable[tuple[PeerId, Refusal]]) -> str:
@@ -96,6 +117,8 @@ def error_of(result: TaskResult, what: str) -> FormationError | None:
             why = why_failed(result, printed=True)
             where = f" on {named(result.reasons[-1].worker)}" if result.reasons else ""
             return TaskFailed(f"{what} failed{where}: {why}")
+        case "disagreed":
+            return TaskFailed(f"{what} has no result: {why_disagreed(result)}")
         case "cancelled":
             return TaskFailed(f"{what} was cancelled")
         case _:

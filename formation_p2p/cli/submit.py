@@ -282,7 +282,7 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
     console().print(table(results, notes))
     counts = {
         status: sum(each.status == status for each in results)
-        for status in ("succeeded", "failed", "unplaceable", "cancelled")
+        for status in ("succeeded", "failed", "disagreed", "unplaceable", "cancelled")
     }
     counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     where = "" if out_dir is None else f"; their files are in {out_dir}"
@@ -291,11 +291,18 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
 
 def _note(result: TaskResult) -> str:
     """Why it has no result, or the last line of its output."""
-    from formation_p2p.cli.outcomes import process_result, why_failed, why_unplaceable
+    from formation_p2p.cli.outcomes import (
+        process_result,
+        why_disagreed,
+        why_failed,
+        why_unplaceable,
+    )
 
     match result.status:
         case "failed":
             return why_failed(result, printed=False)
+        case "disagreed":
+            return why_disagreed(result)
         case "unplaceable":
             return why_unplaceable(result.refusals)
         case "succeeded":

@@ -97,6 +97,7 @@ TEXTS: Final = Form(list[str], _as_written, _texts)
 NEEDS: Final = Form(str, _as_written, _needs)
 DURATION: Final = Form(str, _duration, _duration)
 ENV: Final = Form(str, _as_written, _env)
+QUORUM: Final = Form(str, _as_written, _needs)
 PRICE: Final = Form(str, _price, _price)
 
 # Stands in the help for the names of the policies: to find those of installed packages takes 10 ms.
@@ -146,6 +147,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
         YES_OR_NO,
         "Try a task that takes much longer than the others on a second worker meanwhile.",
         default=False,
+    ),
+    "quorum": Flag(
+        "quorum",
+        QUORUM,
+        "How many workers are to agree on each result: '2 of 3', or '2 of 5 check=0.02', with "
+        "same=numbers(1e-6), alike=arch or apart=org.",
+        "QUORUM",
     ),
     "max_price_micro": Flag(
         "max-price",

@@ -71,6 +71,18 @@ class TaskRaised(TaskFailed):
         self.load_trusted = refusal.load_trusted
 
 
+class Disagreement(TaskFailed):
+    """Too few of the workers that ran a task agree on its result.
+
+    `answers` has what each brought, as pairs of its peer id and its answer: the value that a call
+    returned, or else its bytes. Of a call's answer that is not plain data it has the NotPlain.
+    """
+
+    def __init__(self, message: str, answers: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(message)
+        self.answers = tuple(answers)
+
+
 class ResultTooLarge(TaskFailed):
     """A call returned more than its `max_result`. Its worker keeps the result for an hour, where it
     has room: `Node.fetch_result` gets it.

@@ -212,7 +212,42 @@ class Faulty:
         return f"the machine could not run a task: {self.why}"
 
 
+@dataclass(frozen=True, slots=True)
+class TooClose:
+    """Another worker has answered the task, and both may be one operator's."""
+
+    mark: str
+    other: str
+
+    def __str__(self) -> str:
+        if not self.mark:
+            return "has answered already"
+        kind, _, value = self.mark.partition(":")
+        named = "invitation" if kind == "grant" else f"{kind} {value}"
+        return f"shares the {named} with {self.other}, which has answered already"
+
+
+@dataclass(frozen=True, slots=True)
+class Unalike:
+    """All copies of the task are to run on machines that are alike in this."""
+
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"is not {self.wanted.replace(':', ' ', 1)}, as the worker that answered first"
+
+
 PeerRefusal = (
     Infeasible | Denied | Gone | Busy | Leaving | GrantEnded | Unbuildable | GivingWay | Preempted
 )
-Refusal = PeerRefusal | TooDear | OutOfScope | Distrusted | Unwanted | Silent | Faulty
+Refusal = (
+    PeerRefusal
+    | TooDear
+    | OutOfScope
+    | Distrusted
+    | Unwanted
+    | Silent
+    | Faulty
+    | TooClose
+    | Unalike
+)

@@ -73,6 +73,7 @@ from formation_p2p.host.net.mdns import run_mdns
 from formation_p2p.host.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.host.net.protocols.rate import RateServer
 from formation_p2p.host.result_fetches import ResultFetches
+from formation_p2p.host.results import answers
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
@@ -127,6 +128,7 @@ class Shell:
             config.parameters,
             config.name,
             membership,
+            answers.read,
         )
         self._config = config
         self._stack = stack
@@ -153,7 +155,7 @@ class Shell:
         own = config.identity.peer_id, config.network, self.service_reads
         self.services = ServiceRouting(stack, exchange, *own, self.do)
         self.replicas: Replicas | None = None
-        self.charter_spread: CharterSpread | None = None
+        self.charter_told: Callable[[CharterSpread], None] = lambda spread: None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -426,12 +428,12 @@ class Shell:
             case KeepGrant(network):
                 if self._config.keep_grant is not None:
                     self.do(self._config.keep_grant, network)
-            case CharterAdopted(signed):
-                log.info("version %d of the network's charter counts from now on", signed.version)
+            case CharterAdopted(charter, raw):
+                log.info("the charter of this network is version %d now", charter.version)
                 if self._config.keep_charter is not None:
-                    self.do(self._config.keep_charter, signed)
+                    self.do(self._config.keep_charter, raw)
             case CharterSpread():
-                self.charter_spread = effect
+                self.charter_told(effect)
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
             case Vacated():

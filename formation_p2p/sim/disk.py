@@ -33,6 +33,7 @@ TRY_AGAIN_S: Final = 1.0
 _ENDED: Final[dict[type[job_events.JobEvent], TaskState]] = {
     job_events.TaskSucceeded: TaskState.SUCCEEDED,
     job_events.TaskGaveUp: TaskState.FAILED,
+    job_events.TaskDisagreed: TaskState.FAILED,
     job_events.TaskUnplaceable: TaskState.UNPLACEABLE,
     job_events.TaskCancelled: TaskState.CANCELLED,
 }
@@ -145,6 +146,7 @@ def _begun(
     """Of one job; `in_flight` gets its attempts that have not ended, by their lease."""
     tried: Counter[str] = Counter()
     attempts: defaultdict[str, list[job_events.Attempt]] = defaultdict(list)
+    answers: defaultdict[str, list[job_events.Answer]] = defaultdict(list)
     ended: dict[str, TaskState] = {}
     placed: dict[str, job_events.TaskPlaced] = {}
     saved: dict[str, Checkpoint] = {}
@@ -163,11 +165,15 @@ def _begun(
                 placed.pop(attempt.attempt_id, None)
             case job_events.TaskSaved(task_id, checkpoint):
                 saved[task_id] = checkpoint
+            case job_events.TaskAnswered(task_id, answer):
+                answers[task_id].append(answer)
+                placed.pop(answer.attempt_id, None)
             case job_events.TaskRecalled(_, attempt_id):
                 placed.pop(attempt_id, None)
             case job_events.TaskReopened(task_id):
                 ended.pop(task_id, None)
                 saved.pop(task_id, None)
+                answers.pop(task_id, None)
                 keepers.pop(task_id, None)
                 placed = {a: known for a, known in placed.items() if known.task_id != task_id}
             case _ if isinstance(event, job_events.TaskEnd):
@@ -185,6 +191,7 @@ def _begun(
             ended.get(task_id),
             *keepers.get(task_id, none),
             checkpoint=saved.get(task_id),
+            answers=tuple(answers.get(task_id, ())),
         )
         for task_id in {**tried, **ended}
     )

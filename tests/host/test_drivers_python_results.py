@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import trio
 
-from formation_p2p.api.calls import ArgumentPickler, parts_of, pickled_function
+from formation_p2p.api.calls import ArgumentPickler, pickled_function
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
@@ -27,6 +27,7 @@ from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
 from formation_p2p.host.drivers.call_result import GivenResult
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.results.answers import parts_of
 from formation_p2p.host.results.load import load_result
 from tests.support.drivers_world import (
     OWNER,

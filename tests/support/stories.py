@@ -13,6 +13,7 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     TaskCancelled,
+    TaskDisagreed,
     TaskGaveUp,
     TaskPlaced,
     TaskSucceeded,
@@ -40,6 +41,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.workload.find import Find
+from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.core.workload.scope import EVERYTHING, Scope
 from formation_p2p.core.workload.work import Task, task_id
 from formation_p2p.sim.executor import Run, Running
@@ -50,7 +52,7 @@ T = TypeVar("T")
 
 NEEDS = Requirements(driver="process")
 
-END = (TaskSucceeded, TaskGaveUp, TaskUnplaceable, TaskCancelled)
+END = (TaskSucceeded, TaskGaveUp, TaskDisagreed, TaskUnplaceable, TaskCancelled)
 
 
 def known(profiles: Iterable[Profile], terms: SchedulingKey, now: Moment) -> list[Candidate]:
@@ -151,6 +153,7 @@ def job(
     priority: int = 0,
     linger_s: float | None = None,
     find: Find = Find.DHT,
+    quorum: Quorum | None = None,
     **options: Unpack[PlacementKwargs],
 ) -> Job:
     """Tasks whose payloads are their numbers, unless one is given."""
@@ -165,6 +168,7 @@ def job(
         priority=priority,
         linger_s=linger_s,
         find=find,
+        quorum=quorum,
     )
     return Job(job_id, tasks, options=options_of(options, base))
 

@@ -10,21 +10,22 @@ import pytest
 import formation_p2p
 
 PUBLIC = """
-AmbiguousPeer Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest CodeSent
-ContainerSpec Decision Denied Discovery Distrusted Driver Env EnvironmentSettings Execution
-Experience Failed FailureKind Faulty FormationError Gang GangEnded GangEvent GangFormed GangMember
-GiveUp GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints Home Hours Infeasible InvalidInput
-JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver Leaving Limits Links LocalError Loss
-Mapped MemberCapacity MemberJoined MemberLost MemberReleased MemberReplaced MemoryEstimate Node
-NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed Part Partition Place PlacementPolicy Plan
-PlannedTask Policy Pool Preempted ProcessResult ProcessSpec Profile PythonCall Quota Ranked Rate
-Recompute Recovery Reference Refusal RelayFor RelaySettings RemoteError RemoteTraceback Repartition
-Repartitioned Replace Report Requirements ResultTooLarge Retention RetryReason Right Rights
-RoundTrip Scope ScopeShares Score Scored ServiceClient ServiceConnection ServiceError ServicesView
-Silent Spread Stage Standing StateError Step StoryEntry StoryStep Succeeded SyncGang SyncJob
-SyncNode SyncServiceClient TakeOver TaskBegan TaskCancelled TaskFailed TaskGaveUp TaskOptions
-TaskPlaced TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved TaskSucceeded
-TaskUnplaceable TaskView Term TooDear Trace Trusted Turns Unauthorized Unbuildable Unplaceable
+AmbiguousPeer Answer Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest
+CodeSent ContainerSpec Decision Denied Disagreement Discovery Distrusted Driver Env
+EnvironmentSettings Execution Experience Failed FailureKind Faulty FormationError Gang GangEnded
+GangEvent GangFormed GangMember GiveUp GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints
+Home Hours Infeasible InvalidInput JobEnded JobEvent JobHandle JobSummary JobWaits LeaseDriver
+Leaving Limits Links LocalError Loss Mapped MemberCapacity MemberJoined MemberLost MemberReleased
+MemberReplaced MemoryEstimate Node NodeClosed NodeExecutor NotPlain OutOfScope Outcome Packed Part
+Partition Place PlacementPolicy Plan PlannedTask Policy Pool Preempted ProcessResult ProcessSpec
+Profile PythonCall Quorum Quota Ranked Rate Recompute Recovery Reference Refusal RelayFor
+RelaySettings RemoteError RemoteTraceback Repartition Repartitioned Replace Report Requirements
+ResultTooLarge Retention RetryReason Right Rights RoundTrip Scope ScopeShares Score Scored
+ServiceClient ServiceConnection ServiceError ServicesView Silent Spread Stage Standing StateError
+Step StoryEntry StoryStep Succeeded SyncGang SyncJob SyncNode SyncServiceClient TakeOver
+TaskAnswered TaskBegan TaskCancelled TaskDisagreed TaskFailed TaskGaveUp TaskOptions TaskPlaced
+TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved TaskSucceeded TaskUnplaceable
+TaskView Term TooClose TooDear Trace Trusted Turns Unalike Unauthorized Unbuildable Unplaceable
 Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive
 parse_policy parse_requirements partition python_call python_calls rank_by_xor rendezvous
 leaving repartition responsible restored value_of

@@ -124,7 +124,7 @@ def test_a_success_raises_the_share_of_good_and_all_else_lowers_it(
     good, bad = account.aged(age)
     account.add(experience, age, at_s)
     more_good, more_bad = account.aged(age)
-    if experience is Experience.SUCCESS:
+    if experience in (Experience.SUCCESS, Experience.AGREED):
         assert more_good * (good + bad) >= good * (more_good + more_bad)
     else:
         assert more_good * (good + bad) <= good * (more_good + more_bad)

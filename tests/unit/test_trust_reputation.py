@@ -34,7 +34,7 @@ ALICE, BOB, CAROL, DAVE, ERIN = map(identity, ("alice", "bob", "carol", "dave", 
 NOW = at(0)
 BEST, WORST = Opinion(1000, MEMORY * 1000), Opinion(0, MEMORY * 1000)
 
-SUCCESS, ERROR, LOST, WRONG = Experience
+SUCCESS, AGREED, ERROR, LOST, WRONG = Experience
 histories = st.lists(st.sampled_from(Experience), max_size=40)
 sybils = st.sampled_from([identity(f"sybil {n}") for n in range(12)])
 opinions = st.builds(Opinion, st.integers(0, 1000), st.integers(0, MEMORY * 1000))
@@ -105,7 +105,7 @@ def test_a_success_never_lowers_a_score_and_nothing_else_raises_it(
     before = reputation.score_milli(ALICE.peer_id, NOW)
     reputation.note(ALICE.peer_id, experience, NOW)
     after = reputation.score_milli(ALICE.peer_id, NOW)
-    assert after >= before if experience is SUCCESS else after <= before
+    assert after >= before if experience in (SUCCESS, AGREED) else after <= before
 
 
 def test_of_more_peers_than_can_be_remembered_those_least_known_are_forgotten() -> None:

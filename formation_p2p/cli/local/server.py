@@ -25,7 +25,12 @@ from formation_p2p.cli.local.frames import (
     socket_of,
 )
 from formation_p2p.cli.local.values import pack, unpack, unpack_as
-from formation_p2p.core.dispatch.job_events import JobEvent, TaskPlaced, TaskUnplaceable
+from formation_p2p.core.dispatch.job_events import (
+    JobEvent,
+    TaskDisagreed,
+    TaskPlaced,
+    TaskUnplaceable,
+)
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
@@ -133,7 +138,6 @@ class _Server:
             "neighbours": self._neighbours,
             "incompatible": self._incompatible,
             "renew": self._renew,
-            "offer_charter": self._offer_charter,
             "ping": self._ping,
             "rate": self._rate,
             "publish": self._publish,
@@ -233,9 +237,6 @@ class _Server:
     async def _renew(self, _: dict[str, Any], __: _Client) -> int:
         return await self._node.renew()
 
-    async def _offer_charter(self, question: dict[str, Any], _: _Client) -> int:
-        return await self._node.offer_charter(unpack(bytes, question.get("raw")))
-
     async def _ping(self, question: dict[str, Any], _: _Client) -> object:
         return await self._node.ping(unpack(str, question.get("peer")))
 
@@ -261,7 +262,7 @@ def _names_in(event: JobEvent) -> dict[str, str]:
     match event:
         case TaskPlaced(worker=worker):
             peers: tuple[PeerId, ...] = (worker,)
-        case TaskUnplaceable(reasons=reasons):
+        case TaskUnplaceable(reasons=reasons) | TaskDisagreed(reasons=reasons):
             peers = tuple(peer_id for peer_id, _ in reasons)
         case _:
             return {}

@@ -1,15 +1,24 @@
-"""Attempts: sent to leases, taken back, made twice; and what comes of them at their workers."""
+"""Attempts: sent to leases, taken back, made twice; and what comes of them at their workers.
+
+One concept: the life of an attempt, from its dispatch to the moment when its worker may forget it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.fetch import FetchEvent, FetchResult, ResultFetched, StopFetch
-from formation_p2p.core.dispatch.job_events import RetryReason, TaskPlaced, TaskPrinted, WorkerLost
+from formation_p2p.core.dispatch.job_events import (
+    Answer,
+    RetryReason,
+    TaskPlaced,
+    TaskPrinted,
+    WorkerLost,
+)
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
+from formation_p2p.core.dispatch.quorum_elections import Elections
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact, Moment
@@ -37,9 +46,6 @@ from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.large_result import blob_of, is_large
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 
-# Workers that lack the same thing, while others have it, are rarely so many.
-_TELLING: Final = 2
-
 
 class Attempts:
     """Tasks to be placed again wait first in their group. `experienced` gets to know what each
@@ -51,8 +57,10 @@ class Attempts:
         outbox: Outbox,
         experienced: Callable[[PeerId, Experience, Moment], None],
         max_printed_bytes: int,
+        elections: Elections,
     ) -> None:
         self._jobs = jobs
+        self._elections = elections
         self._outbox = outbox
         self._experienced = experienced
         self._max_printed_bytes = max_printed_bytes
@@ -95,7 +103,7 @@ class Attempts:
             if due_s == float("inf"):
                 continue
             run = active.attempts[active.began]
-            elsewhere = (x for x in idle if x.worker != active.worker and not run.avoids(x.worker))
+            elsewhere = (x for x in idle if x.worker != active.worker and group.suits(run, x))
             other = next(elsewhere, None)
             if other is None:
                 continue
@@ -182,8 +190,8 @@ class Attempts:
     def saved(self, active: ActiveLease, message: TaskCheckpoint, now: Moment) -> None:
         """An attempt has saved a checkpoint. Its worker has it, whatever other peers it names."""
         run = active.attempts.get(message.attempt_id)
-        if run is None or not run.is_wanted:
-            return
+        if run is None or not run.is_wanted or run.job.job.options.quorum is not None:
+            return  # no copy goes on from what another worker says
         cause = f"{message.attempt_id} has saved"
         blob = replace(message.checkpoint.blob, sources=(active.lease.lessor,))
         checkpoint = replace(message.checkpoint, blob=blob)
@@ -357,11 +365,20 @@ class Attempts:
             if made is None:
                 outcome = Failed(FailureKind.OUTPUT, "files for which other tasks wait are missing")
         if isinstance(outcome, Succeeded):
-            run.job.outputs.made(run, worker, made or {})
             group.candidates.back_off.succeeded(worker)
-            self._experienced(worker, Experience.SUCCESS, now)
-            ran_ms = ended.ran_us // 1000
-            self._jobs.succeeded(run, worker, outcome.result, ran_ms, ended.used, content)
+            ran_ms, result = ended.ran_us // 1000, outcome.result
+            answer = Answer(attempt_id, worker, result, ran_ms, (), ended.used, content)
+            if run.job.job.options.quorum is None:
+                self._experienced(worker, Experience.SUCCESS, now)
+            elif (chosen := self._elections.chosen(group, run, answer, now)) is not None:
+                answer = chosen
+                made = run.job.outputs.read(run.task.task_id, answer.result)
+            else:
+                return
+            run.job.outputs.made(run, answer.worker, made or {})
+            self._jobs.succeeded(
+                run, answer.worker, answer.result, answer.ran_ms, answer.used, answer.content
+            )
             if run.copies:
                 for other in group.leases.values():
                     copies = [a for a, copy in other.attempts.items() if copy is run]
@@ -383,16 +400,8 @@ class Attempts:
                 group.candidates.refused(worker, Faulty(outcome.message), now)
                 self._experienced(worker, Experience.ERROR, now)
             again = self._jobs.failed(run, attempt_id, worker, outcome)
-            if not again and self._fails_anywhere(group, run):
+            if not again and group.fails_anywhere(run):
                 for waiting in group.queues.drain(run.job):
                     self._jobs.not_tried(waiting, run)
         if again:
             group.queues.wait(run, first=True)
-
-    def _fails_anywhere(self, group: TaskGroup, run: TaskRun) -> bool:
-        """Whether a task that has failed says how the others of its job will: no code of any has
-        run, and this one was tried on all workers, or on as many as make chance unlikely."""
-        if run.job.has_run or run.state is not TaskState.FAILED or not run.attempts:
-            return False
-        workers = {each.worker for each in run.attempts}
-        return len(workers) >= _TELLING or workers.issuperset(group.candidates.pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -41,7 +42,8 @@ Refusals = tuple[tuple[PeerId, Refusal], ...]
 class Candidates:
     """Those of `pool` may be asked, as `back_off` says; those `barred` are not admitted any longer.
     `leased` names the workers that have a lease of the group; `changed` is called when there are
-    more workers than before, or others."""
+    more workers than before, or others. With an `rng`, tasks with a quorum look around at
+    random."""
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class Candidates:
         parameters: DispatchParameters,
         leased: Callable[[], Collection[PeerId]],
         changed: Callable[[], None],
+        rng: random.Random | None = None,
     ) -> None:
         self._key = key
+        self._rng = rng
         self._parameters = parameters
         self._leased = leased
         self._changed = changed
@@ -155,7 +159,9 @@ class Candidates:
         where none waits for a certain one, the one that ranks highest for `head`, the first of
         them. Workers that were silent or failed come last."""
         asked = [p for p in self.pool.values() if self.is_askable(p.peer_id, now)]
-        if queued:
+        if self._key.quorum is not None:
+            asked = [p for p in asked if p.peer_id in queued]
+        elif queued:
             asked.sort(key=lambda p: distance(key_of_peer(p.peer_id), head.key))
             asked.sort(key=lambda p: queued.get(p.peer_id, 0), reverse=True)
         else:
@@ -171,23 +177,28 @@ class Candidates:
     def is_askable(self, worker: PeerId, now: Moment) -> bool:
         return self.back_off.until_s(worker) <= now.mono_s
 
-    def next_askable_s(self) -> float:
-        """When the next worker's back-off ends."""
+    def next_askable_s(self, after_s: float = float("-inf")) -> float:
+        """When the next worker's back-off ends, of those that end later."""
         ends = map(self.back_off.until_s, self.pool)
-        return min((end for end in ends if end > float("-inf")), default=float("inf"))
+        return min((end for end in ends if end > after_s), default=float("inf"))
 
     def is_failing(self, worker: PeerId, now: Moment) -> bool:
         """Whether it could not run what it took, and another worker might: tasks that fail at once
         would all flow to it."""
         if self.back_off.fault(worker) is not Fault.FAILED or self.is_askable(worker, now):
             return False
-        return any(self.back_off.fault(p) is not Fault.FAILED for p in self._at_hand(now))
+        return any(self.back_off.fault(p) is not Fault.FAILED for p in self.at_hand(now))
 
     def could_elsewhere(self, run: TaskRun, now: Moment) -> bool:
         """Whether a worker that has not failed the task has a lease of ours, or may be asked."""
-        return any(not run.avoids(p) for p in self._at_hand(now))
+        return any(not run.avoids(p) for p in self.at_hand(now))
 
-    def _at_hand(self, now: Moment) -> Iterator[PeerId]:
+    def doubted(self) -> None:
+        """One of them was found wrong: they are to be judged anew."""
+        self._reviewed_s = float("-inf")
+
+    def at_hand(self, now: Moment) -> Iterator[PeerId]:
+        """Those that have a lease of ours, or may be asked."""
         leased = self._leased()
         return (p for p in self.pool if p in leased or self.is_askable(p, now))
 
@@ -196,6 +207,8 @@ class Candidates:
         one that keeps most of the files that it reads, or else the one that the policy names. None
         while no worker is known, and where the policy or a hint has tasks wait for the worker that
         ranks highest when it is asked."""
+        if self._key.quorum is not None:
+            return run.voting.drawn if run.voting.drawn in self.pool else None
         if self._key.hints != NO_HINTS or packages_of(self._key.needs.environment):
             return None
         home = home_of(self._key.policy, run.key, self._near)
@@ -209,6 +222,8 @@ class Candidates:
     def look_around(self, head: TaskRun) -> Key:
         """Where to look for workers: around a task that waits, then half the key space away from
         it, a quarter, three quarters, an eighth, … One answer names the nearest few alone."""
+        if self._key.quorum is not None and self._rng is not None:
+            return Key(self._rng.getrandbits(KEY_BITS))
         turned = int(f"{self._looked_around:0{KEY_BITS}b}"[::-1], 2)
         self._looked_around += 1
         return Key(head.key ^ turned)

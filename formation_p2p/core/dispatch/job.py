@@ -28,6 +28,9 @@ class Job:
             raise InvalidInput("tasks", f"a job has 1 to {MAX_TASKS} tasks, not {len(self.tasks)}")
         if len({task.task_id for task in self.tasks}) < len(self.tasks):
             raise InvalidInput("tasks", "two of them have the same id")
+        if self.options.quorum is not None and any(task.member for task in self.tasks):
+            problem = "a member of a gang runs its tasks alone; leave it out, or submit to the node"
+            raise InvalidInput("quorum", problem)
         if any(task.after or task.inputs_from for task in self.tasks):
             _check_order(self.tasks)
 

@@ -81,6 +81,37 @@ class TaskSucceeded:
         return self if small else replace(self, result=b"", content=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one copy of a task brought, where several workers are to agree. `marks` say what its
+    worker has in common with others, such as `org:acme` (core/trust/marks.py)."""
+
+    attempt_id: str
+    worker: PeerId
+    result: bytes
+    ran_ms: int
+    marks: tuple[str, ...] = ()
+    used: Usage = UNMEASURED
+    content: Content | None = field(default=None, compare=False, repr=False)
+
+    def in_brief(self) -> Answer:
+        """As of TaskSucceeded."""
+        small = self.content is None and len(self.result) <= SMALL_RESULT_BYTES
+        return self if small else replace(self, result=b"", content=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAnswered:
+    """A copy of the task brought an answer, and more are needed: the task is placed again, with
+    another worker, unless a copy of it is in flight."""
+
+    task_id: str
+    answer: Answer
+
+    def in_brief(self) -> TaskAnswered:
+        return replace(self, answer=self.answer.in_brief())
+
+
 class RetryReason(StrEnum):
     """What is known of an attempt without a result: whether what the task does elsewhere, such as
     writing to a shared folder, may be done twice."""
@@ -147,6 +178,20 @@ class TaskGaveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskDisagreed:
+    """Too few of the answers are the same. `reasons` tell why no further worker may give one, where
+    more were allowed; `problem` what was wrong with the function that compared them."""
+
+    task_id: str
+    answers: tuple[Answer, ...]
+    reasons: tuple[tuple[PeerId, Refusal], ...] = ()
+    problem: str = ""
+
+    def in_brief(self) -> TaskDisagreed:
+        return replace(self, answers=tuple(each.in_brief() for each in self.answers))
+
+
+@dataclass(frozen=True, slots=True)
 class TaskUnplaceable:
     """No worker can run the task, or where none is among the `reasons`, none was in sight. They
     have every worker that was considered."""
@@ -200,9 +245,16 @@ class JobEnded:
 
 
 # How a task ends, in exactly one of these ways.
-TaskEnd = TaskSucceeded | TaskGaveUp | TaskUnplaceable | TaskCancelled
+TaskEnd = TaskSucceeded | TaskGaveUp | TaskDisagreed | TaskUnplaceable | TaskCancelled
 TaskNews = (
-    TaskPlaced | TaskBegan | TaskPrinted | TaskSaved | TaskRetried | TaskRecalled | TaskReopened
+    TaskPlaced
+    | TaskBegan
+    | TaskPrinted
+    | TaskSaved
+    | TaskAnswered
+    | TaskRetried
+    | TaskRecalled
+    | TaskReopened
 )
 # Of a job as a whole: these name no task.
 WholeJobEvent = CodeSent | WorkerLost | JobWaits | JobEnded

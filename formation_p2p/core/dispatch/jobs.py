@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.checkpoints import Checkpoints
 from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Attempt, Awaited, JobEvent, RetryReason
+from formation_p2p.core.dispatch.job_events import (
+    Answer,
+    Attempt,
+    Awaited,
+    JobEvent,
+    RetryReason,
+)
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -56,10 +63,17 @@ class Outbox:
 
 class Jobs:
     """`begin` a job, and say how each of its tasks fares: the outbox has its events. Others only
-    read `runs`, and hand `checkpoints` what they are told of these."""
+    read `runs`, and hand `checkpoints` what they are told of these. `opaque` names the attempts of
+    jobs with a quorum: not after their tasks."""
 
-    def __init__(self, outbox: Outbox, parameters: DispatchParameters = DISPATCH_DEFAULTS) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        parameters: DispatchParameters = DISPATCH_DEFAULTS,
+        opaque: Callable[[], str] | None = None,
+    ) -> None:
         self._outbox = outbox
+        self._opaque = opaque
         self._parameters = parameters
         self.runs: dict[str, JobRun] = {}
         self._ready: list[TaskRun] = []
@@ -76,7 +90,8 @@ class Jobs:
             raise InvalidInput("job", f"{limit} are running; wait for one to end")
         deadline_s = job.options.deadline_s
         due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
-        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation, durable)
+        opaque = None if job.options.quorum is None else self._opaque
+        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation, durable, opaque)
         if job.code is not None:
             self.notify(run, job_events.CodeSent(job.code))
         return run
@@ -220,6 +235,22 @@ class Jobs:
         final = counts and losses >= self._parameters.max_lost
         retried = job_events.TaskRetried(run.task.task_id, attempt, counts, reason)
         return self._goes_on(run, retried, final)
+
+    def answered(self, run: TaskRun, answer: Answer) -> bool:
+        """A copy brought an answer, and more are needed. Returns whether another is to be
+        placed."""
+        run.job.ran()
+        return self._goes_on(run, job_events.TaskAnswered(run.task.task_id, answer))
+
+    def disagreed(
+        self,
+        run: TaskRun,
+        answers: tuple[Answer, ...],
+        reasons: tuple[tuple[PeerId, Refusal], ...],
+        problem: str = "",
+    ) -> None:
+        disagreed = job_events.TaskDisagreed(run.task.task_id, answers, reasons, problem)
+        self._end(run, "give up", disagreed)
 
     def recalled(self, run: TaskRun, attempt_id: str) -> bool:
         """It was taken back before it began. Returns whether the task is to be placed again."""

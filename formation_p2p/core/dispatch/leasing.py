@@ -103,7 +103,8 @@ class Leasing:
             return len(workers)
         if acquisition.find is None:
             self._search(group, head, now, cause)
-        group.wake_by(group.candidates.next_askable_s())
+        # Those that may be asked already are not wanted now.
+        group.wake_by(group.candidates.next_askable_s(now.mono_s))
         return 0
 
     def look_around(self, group: TaskGroup, run: TaskRun, now: Moment, cause: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import Attempt
+from formation_p2p.core.dispatch.job_events import Answer, Attempt
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
@@ -21,7 +21,7 @@ class SavedTask:
 
     `ended` is how it ended; None while it is still to be done. Where it succeeded and other tasks
     read files of it, `outputs` are those, and `worker` keeps them. `checkpoint` is the newest that
-    was held.
+    was held, `answers` are those of its copies.
     """
 
     task_id: str
@@ -31,6 +31,7 @@ class SavedTask:
     worker: PeerId | None = None
     outputs: Mapping[str, Blob] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
+    answers: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
         known = begun.get(task.task_id, unknown)
         state = known.ended or TaskState.WAITING
         run = TaskRun(task, job, task.key, state, known.attempts, known.tried)
+        if known.ended is None and job.job.options.quorum is not None:
+            for answer in known.answers:
+                run.voting.add(answer)
         if known.ended is not None:
             job.count(task, known.ended)
             if known.worker is not None:

@@ -25,6 +25,7 @@ from formation_p2p.core.dispatch.leasing import Leasing, Note
 from formation_p2p.core.dispatch.moves import attempts_of, notice_to
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
+from formation_p2p.core.dispatch.quorum_elections import Elections, Jury
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
@@ -52,6 +53,7 @@ from formation_p2p.core.trust.experience import Experience
 class Scheduler:
     """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Attempts. `note`
     gets what a task's story tells of searches and rounds; `caller` reaches workers not asked.
+    `jury` judges the answers of copies.
 
     A group is kept for as long as tasks of it wait or run, a round of it is open, or a lease of it
     is held. Others read `groups`, and change nothing there.
@@ -66,20 +68,24 @@ class Scheduler:
         experienced: Callable[[PeerId, Experience, Moment], None],
         note: Note,
         caller: Caller,
+        jury: Jury,
         parameters: DispatchParameters = DISPATCH_DEFAULTS,
     ) -> None:
         self._lessee = lessee
         self._parameters = parameters
         self._outbox = Outbox()
-        self._jobs = Jobs(self._outbox, parameters)
+        self._jury = jury
+        self._jobs = Jobs(self._outbox, parameters, lambda: f"{jury.rng.getrandbits(64):016x}")
         self.live = self._jobs.live
         self.saved = self._jobs.checkpoints.numbers
         self._decider = PlacementDecider(authorised, facts, self.leases)
         self._leasing = Leasing(
             finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
         )
+        self._elections = Elections(self._jobs, jury, self._judged, parameters)
+        self._experienced = experienced
         self._attempts = Attempts(
-            self._jobs, self._outbox, experienced, parameters.max_printed_bytes
+            self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections
         )
         self.groups: dict[SchedulingKey, TaskGroup] = {}
 
@@ -227,6 +233,7 @@ class Scheduler:
             dropped = dict(decision.rejected)
             profiles = (each for each in found.profiles if each.peer_id in dropped)
             self._decider.bar(group, head, profiles, now)
+        self._elections.searched(group)
         for told in self._leasing.to_tell(group, now):
             self._jobs.waits(*told)
         self._pump(group, now, "discovery ended")
@@ -414,12 +421,19 @@ class Scheduler:
         held = {k: x for k, x in held.items() if k in used or not x.scheduling_key.member}
         ensure(used == held, f"{used.keys() ^ held.keys()} are held, or used, but not both")
 
+    def _judged(self, worker: PeerId, experience: Experience, now: Moment) -> None:
+        self._experienced(worker, experience, now)
+        if experience is Experience.WRONG:
+            for group in self.groups.values():
+                group.candidates.doubted()
+
     # -- groups ---------------------------------------------------------------------------------
 
     def _group(self, key: SchedulingKey) -> TaskGroup:
         """The group of tasks with this key, from now on."""
         if key not in self.groups:
-            self.groups[key] = TaskGroup(key, self._parameters)
+            draw = self._jury.rng, self._jury.marks
+            self.groups[key] = TaskGroup(key, self._parameters, draw)
         return self.groups[key]
 
     def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
@@ -451,6 +465,7 @@ class Scheduler:
         if group.candidates.barred:
             self._leasing.release_barred(group, cause)
         self._leasing.release_yielding(group, cause)
+        group.draw(now)
         self._attempts.fill(group, 1, 0, now, cause)
         if group.queues.is_ready:
             # Tasks are left over for the leases that may yet come.

@@ -5,7 +5,9 @@ A group knows no messages. Each part of its state has one owner, which alone wri
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
+from typing import Final
 
 from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.dispatch.active_lease import ActiveLease
@@ -13,14 +15,18 @@ from formation_p2p.core.dispatch.candidates import Candidates
 from formation_p2p.core.dispatch.job_events import Awaited
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.queues import Queues
+from formation_p2p.core.dispatch.quorum_draw import DrawnQueues, Marks
 from formation_p2p.core.dispatch.stragglers import Estimates
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import LeaseKey
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.task_options import SchedulingKey
+
+# Workers that lack the same thing, while others have it, are rarely so many.
+_TELLING: Final = 2
 
 
 class Acquisition:
@@ -100,10 +106,13 @@ class Acquisition:
 class TaskGroup:
     """`wake_s` is when to look at it again, if nothing happens before; `told` is what its jobs were
     told last that their tasks wait for. Other modules read the attributes, of the parts too, and
-    write none of them."""
+    write none of them. `draw` is what tasks with a quorum are drawn by."""
 
     def __init__(
-        self, key: SchedulingKey, parameters: DispatchParameters = DISPATCH_DEFAULTS
+        self,
+        key: SchedulingKey,
+        parameters: DispatchParameters = DISPATCH_DEFAULTS,
+        draw: tuple[random.Random, Marks] | None = None,
     ) -> None:
         self.key = key
         self.linger_s = parameters.linger_s if key.linger_s is None else key.linger_s
@@ -114,8 +123,14 @@ class TaskGroup:
             parameters,
             leased=lambda: {active.worker for active in self.leases.values()},
             changed=lambda: self.queues.reroute(),
+            rng=None if draw is None else draw[0],
         )
-        self.queues = Queues(self.candidates, parameters.max_steal_scan)
+        scanned = parameters.max_steal_scan
+        self.queues = (
+            Queues(self.candidates, scanned)
+            if key.quorum is None or draw is None
+            else DrawnQueues(self.candidates, scanned, *draw)
+        )
         self.leases: dict[LeaseKey, ActiveLease] = {}
         self.told: dict[JobRun, Awaited] = {}
         self.wake_s = float("inf")
@@ -166,6 +181,27 @@ class TaskGroup:
             and active.worker not in self.candidates.barred
             and not self.candidates.is_failing(active.worker, now)
         )
+
+    def suits(self, run: TaskRun, active: ActiveLease) -> bool:
+        """Whether another attempt of the task may be made there."""
+        if isinstance(self.queues, DrawnQueues):
+            profile = self.candidates.pool.get(active.worker)
+            if profile is None or not self.queues.may(run, profile):
+                return False
+        return not run.avoids(active.worker)
+
+    def fails_anywhere(self, run: TaskRun) -> bool:
+        """Whether a task that has failed says how the others of its job will: no code of any has
+        run, and this one was tried on all workers, or on as many as make chance unlikely."""
+        if run.job.has_run or run.state is not TaskState.FAILED or not run.attempts:
+            return False
+        workers = {each.worker for each in run.attempts}
+        return len(workers) >= _TELLING or workers.issuperset(self.candidates.pool)
+
+    def draw(self, now: Moment) -> None:
+        """Have copies of tasks with a quorum wait for certain workers."""
+        if isinstance(self.queues, DrawnQueues):
+            self.queues.draw(now)
 
     def first(self) -> TaskRun | None:
         """The task that has waited longest, or where none waits, one that is in flight."""

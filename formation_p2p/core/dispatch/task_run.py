@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Attempt
 from formation_p2p.core.dispatch.outputs import Outputs
+from formation_p2p.core.dispatch.quorum_ballot import Ballot
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
@@ -73,7 +74,8 @@ class TaskRun:
     `printed_bytes` are those of the attempts in flight. `inputs` are the files of other tasks that
     it is bound to, and `near` the worker that keeps most of them. `checkpoint` is the newest
     that can be had, from which its next attempt goes on; it `is_awaiting` one that is on its way
-    from the worker that it has `left`, so as to go on elsewhere.
+    from the worker that it has `left`, so as to go on elsewhere. `ballot` has the answers of its
+    copies, where several workers are to agree.
     """
 
     task: Task
@@ -90,6 +92,7 @@ class TaskRun:
     checkpoint: Checkpoint | None = None
     is_awaiting: bool = False
     left: PeerId | None = None
+    ballot: Ballot | None = None
 
     def move(self, event: str) -> bool:
         """Follow the table; False where the state has no such way out. Counts for the job."""
@@ -101,11 +104,21 @@ class TaskRun:
         self.state = state
         if state in ENDED:
             self.job.count(self.task, state)
+            self.ballot = None
         return True
 
     @property
     def scheduling_key(self) -> SchedulingKey:
         return self.job.job.options.scheduling_key(self.task.needs, self.task.member)
+
+    @property
+    def voting(self) -> Ballot:
+        """Of a job with a quorum."""
+        if self.ballot is None:
+            quorum = self.job.job.options.quorum
+            assert quorum is not None
+            self.ballot = Ballot(quorum)
+        return self.ballot
 
     def block(self, before: Collection[str]) -> None:
         """It waits for these tasks of its job, which are to succeed first."""
@@ -128,6 +141,8 @@ class TaskRun:
         """The id of one more attempt."""
         self.tried += 1
         self.printed_bytes = 0
+        if self.job.opaque is not None:
+            return self.job.opaque()
         return f"{self.task.task_id}#{self.tried}{self.job.incarnation}"
 
     def dispatched(self) -> None:
@@ -230,12 +245,14 @@ class Blocked:
 class JobRun:
     """`due_s` is its deadline, on this machine's monotonic clock. `incarnation` ends the ids of its
     attempts, so that no two incarnations of a scheduler use one twice. One that is `durable` is
-    kept on the disk: it waits while no worker is in sight."""
+    kept on the disk: it waits while no worker is in sight. `opaque` makes the ids of attempts where
+    they are not to tell that two are of one task."""
 
     job: Job
     due_s: float = float("inf")
     incarnation: str = ""
     durable: bool = False
+    opaque: Callable[[], str] | None = None
     timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)

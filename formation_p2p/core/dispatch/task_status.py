@@ -15,8 +15,10 @@ from typing import Final
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     JobWaits,
+    TaskAnswered,
     TaskBegan,
     TaskCancelled,
+    TaskDisagreed,
     TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
@@ -103,6 +105,12 @@ class Statuses:
                 how = "lost on" if attempt.lost else "failed on"
                 reason = f"{how} {self._named(attempt.worker)}: {attempt.why}; it is placed again"
                 return [self._move(task_id, "again", reason)]
+            case TaskAnswered(task_id, answer):
+                reason = f"{self._named(answer.worker)} has answered; more answers are needed"
+                return [self._move(task_id, "again", reason)]
+            case TaskDisagreed(task_id, answers):
+                why = f"too few of its {len(answers)} answers are the same"
+                return [self._end(task_id, TaskStatus.FAILED, why)]
             case TaskRecalled(task_id):
                 reason = "taken back before it began; it is placed again"
                 return [self._move(task_id, "again", reason)]

@@ -12,7 +12,7 @@ claims costs one small request a second.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.dht import messages as kad
@@ -21,9 +21,9 @@ from formation_p2p.core.dht.operations import Asked, OperationId, Published, Sea
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.charter_shelf import CharterShelf
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.signed_charter import SignedCharter
 
 # A peer is asked once in this time for what it claims, and so many peers are remembered.
 EMPTY_S: Final = 600.0
@@ -44,7 +44,8 @@ COPIES: Final = 8
 class CharterAdopted(Effect):
     """This node goes by this charter from now on: keep it, in place of the one before."""
 
-    signed: SignedCharter
+    charter: Charter
+    raw: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,7 @@ class CharterNews:
         shelf: CharterShelf,
         dht: Kademlia[SignedProfile],
         own: PeerId,
-        max_empty: int = MAX_EMPTY,
     ) -> None:
-        self._max_empty = max_empty
         self._membership = membership
         self._shelf = shelf
         self._dht = dht
@@ -96,7 +95,7 @@ class CharterNews:
         """What came of it since the last time."""
         if (signed := self._shelf.adopted) is not None:
             self._shelf.adopted = None
-            adopted = CharterAdopted(signed, cause="a new charter")
+            adopted = CharterAdopted(signed.charter, signed.raw, cause="a new charter")
             self._effects.append(adopted)
         effects, self._effects = self._effects, []
         return effects
@@ -140,11 +139,11 @@ class CharterNews:
                 self._brought_nothing(asked, now)
         elif operation == self._finding and isinstance(completed, Searched):
             self._finding = None
-            assert self._membership.signed is not None, "it was taken before it is handed on"
-            write = kad.PutValue(self._shelf.name, self._membership.signed.raw)
-            nearest = self._dht.nearest(self._shelf.name, completed.closest, COPIES)
-            writes = [(contact, write) for contact in nearest]
-            self._writing = self._dht.operations.deliver(writes, now, "hand on the charter")
+            if (signed := self._membership.signed) is not None:
+                write = kad.PutValue(self._shelf.name, signed.raw)
+                nearest = self._dht.nearest(self._shelf.name, completed.closest, COPIES)
+                writes = [(contact, write) for contact in nearest]
+                self._writing = self._dht.operations.deliver(writes, now, "hand on the charter")
         elif operation == self._writing and isinstance(completed, Published):
             self._writing = None
             holders = len(completed.stored_at)
@@ -167,7 +166,7 @@ class CharterNews:
 
     def _brought_nothing(self, peer_id: PeerId, now: Moment) -> None:
         self._empty_s.pop(peer_id, None)
-        if len(self._empty_s) >= self._max_empty:
+        if len(self._empty_s) >= MAX_EMPTY:
             del self._empty_s[next(iter(self._empty_s))]
         self._empty_s[peer_id] = now.mono_s
 

@@ -27,6 +27,7 @@ from formation_p2p.core.dispatch.fetch import (
     ResultFetched,
     ResultLost,
 )
+from formation_p2p.core.dispatch.quorum_elections import Jury
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
@@ -60,12 +61,14 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.core.workload.comparers import Read, read_plain
 
 
 class Peer:
     """`network` is as this peer joins it: its grant is bound to `identity`. `reputation` is what
     an earlier incarnation learnt of others, `name` what this node goes by, `membership` what other
-    parts of the node judge peers by, too. Parts are read-only."""
+    parts of the node judge peers by, too. `read` reads answers that are compared. Parts are
+    read-only."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Peer:
         parameters: PeerParameters = DEFAULT_PARAMETERS,
         name: str = "",
         membership: Membership | None = None,
+        read: Read = read_plain,
     ) -> None:
         self._identity = identity
         self.network = network
@@ -151,6 +155,13 @@ class Peer:
                 lambda: self._own,
                 self._wants.size,
                 parameters.announce,
+            ),
+            Jury(
+                rng,
+                self._context.marks,
+                self._context.is_trusted,
+                self.reputation.doubt,
+                read,
             ),
             parameters.dispatch,
         )

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.candidate import Candidate
+from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_valid_at
 from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.marks import marks_of
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.reputation import Reputation
@@ -44,6 +47,14 @@ class PlacementContext:
         """Those of the workers that our grant is for."""
         rights = self._rights
         return frozenset() if rights is None else rights.labels
+
+    def marks(self, profile: Profile) -> frozenset[str]:
+        """What a worker has in common with others."""
+        return marks_of(profile, self.network.root_public_key)
+
+    def is_trusted(self, worker: PeerId, now: Moment) -> bool:
+        """Whether its results count where several workers are to agree."""
+        return self.reputation.score_milli(worker, now) >= EXECUTE_MILLI
 
     def authorised(
         self, profile: Profile, terms: SchedulingKey | None, now: Moment

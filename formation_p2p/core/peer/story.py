@@ -55,10 +55,12 @@ class StoryStep(StrEnum):
     BEGAN = "began"
     SAVED = "saved"
     RECALLED = "recalled"
+    ANSWERED = "answered"
     RETRIED = "retried"
     REOPENED = "reopened"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    DISAGREED = "disagreed"
     UNPLACEABLE = "unplaceable"
     CANCELLED = "cancelled"
 
@@ -86,11 +88,13 @@ TaskEvent = (
     job_events.TaskPlaced
     | job_events.TaskBegan
     | job_events.TaskSaved
+    | job_events.TaskAnswered
     | job_events.TaskSucceeded
     | job_events.TaskRetried
     | job_events.TaskRecalled
     | job_events.TaskReopened
     | job_events.TaskGaveUp
+    | job_events.TaskDisagreed
     | job_events.TaskUnplaceable
     | job_events.TaskCancelled
 )
@@ -110,6 +114,9 @@ _OF_JOBS: Final = (
 )
 
 
+_BRIEFED: Final = (job_events.TaskSucceeded, job_events.TaskAnswered, job_events.TaskDisagreed)
+
+
 class Story:
     """Hand it all that happens; ask it `of` a task."""
 
@@ -123,7 +130,7 @@ class Story:
             if type(effect) is not job_events.EmitJobEvent:
                 continue
             event = effect.event
-            if type(event) is job_events.TaskSucceeded:
+            if isinstance(event, _BRIEFED):
                 event = event.in_brief()
             elif type(event) is job_events.TaskGaveUp:
                 if len(event.result) > job_events.SMALL_RESULT_BYTES:
@@ -168,7 +175,12 @@ def _waits(taken: list[Moment], events: list[tuple[Moment, TaskEvent]]) -> Waits
     since_s = taken[0].mono_s if taken else None
     for at, event in events:
         match event:
-            case job_events.TaskRetried() | job_events.TaskRecalled() | job_events.TaskReopened():
+            case (
+                job_events.TaskRetried()
+                | job_events.TaskRecalled()
+                | job_events.TaskReopened()
+                | job_events.TaskAnswered()
+            ):
                 since_s = at.mono_s
             case job_events.TaskBegan() | job_events.TaskSaved():
                 pass
@@ -227,6 +239,11 @@ def _step(event: TaskEvent) -> tuple[StoryStep, PeerId | None, str]:
             return StoryStep.SAVED, None, f"checkpoint {saved.sequence}, held by {others}"
         case job_events.TaskSucceeded(_, worker):
             return StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms"
+        case job_events.TaskAnswered(_, answer):
+            return StoryStep.ANSWERED, answer.worker, "more answers are needed"
+        case job_events.TaskDisagreed(_, answers):
+            why = f"too few of its {len(answers)} answers are the same"
+            return StoryStep.DISAGREED, None, why
         case job_events.TaskRetried(_, attempt):
             return StoryStep.RETRIED, attempt.worker, attempt.why
         case job_events.TaskRecalled(_, attempt_id):

@@ -18,7 +18,8 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import TaskView
 from formation_p2p.core.placement.guarded import sound
 from formation_p2p.core.placement.names import BUILT_IN, parse_policy
-from formation_p2p.core.placement.policy import PlacementPolicy, PolicyFactory
+from formation_p2p.core.placement.policies import Trusted
+from formation_p2p.core.placement.policy import Gated, PlacementPolicy, PolicyFactory
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
@@ -35,6 +36,7 @@ from formation_p2p.core.workload.call_context import DEFAULT_MAX_RESULT_BYTES
 from formation_p2p.core.workload.environment import Env, Environment, env_of
 from formation_p2p.core.workload.find import Find, parse_find
 from formation_p2p.core.workload.hints import NO_HINTS, Hints, parse_hints
+from formation_p2p.core.workload.quorum import Quorum, quorum_of
 from formation_p2p.core.workload.scope import Scope, parse_scope
 from formation_p2p.core.workload.work import MAX_PRIORITY
 
@@ -49,6 +51,7 @@ MAX_LINGER_S: Final = 60.0
 MAX_PRICE_MICRO: Final = 2**63 - 1
 
 NEAREST: Final = Xor()
+_GATE: Final = Trusted()
 
 
 class SchedulingKey(NamedTuple):
@@ -56,8 +59,8 @@ class SchedulingKey(NamedTuple):
     are the same where they are equal.
 
     The maximum price, the hints that prefer workers and the policy are not sent to workers; `find`
-    says how these are looked for.
-    `member` is a gang's id and a rank: only the lease of that member runs such tasks.
+    says how these are looked for. `member` is a gang's id and a rank: only the lease of that member
+    runs such tasks. Workers that are to agree on them are drawn as `quorum` says.
     """
 
     needs: Requirements
@@ -69,6 +72,7 @@ class SchedulingKey(NamedTuple):
     linger_s: float | None = None
     member: tuple[str, int] | None = None
     find: Find = Find.DHT
+    quorum: Quorum | None = None
 
     def view(self, name: str, key: Key) -> TaskView:
         """A task with this scheduling key."""
@@ -135,6 +139,9 @@ class CallKwargs(PlacementKwargs, total=False):
     speculate: bool
     """Whether a task that takes much longer than the others gets a second attempt on another
     worker meanwhile; the first result counts."""
+    quorum: Quorum | str | Mapping[str, object] | None
+    """How many workers are to agree on the result of each task: a Quorum, or a text such as
+    `2 of 3` (docs/quorum.md)."""
     linger_s: float | None
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
@@ -191,6 +198,7 @@ class TaskOptions:
     max_result: int = DEFAULT_MAX_RESULT_BYTES
     linger_s: float | None = None
     find: Find = Find.DHT
+    quorum: Quorum | None = None
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -208,6 +216,8 @@ class TaskOptions:
         check_amount("max_result", self.max_result, 1, MAX_BLOB_BYTES)
         if self.env is not None:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
+        if self.quorum is not None:
+            _check_kind("quorum", self.quorum, Quorum, "Quorum(2, of=3), or '2 of 3'")
         for name in ("memory_given", "speculate", "learn"):
             _check_kind(name, getattr(self, name), bool, "True or False")
 
@@ -215,16 +225,20 @@ class TaskOptions:
         self, needs: Requirements, member: tuple[str, int] | None = None
     ) -> SchedulingKey:
         """By which tasks with these needs, of a gang's member where one is given, share leases."""
+        policy = self.policy
+        if self.quorum is not None:
+            policy = Gated(_GATE, policy)  # a worker that was found wrong has no vote
         return SchedulingKey(
             needs,
             self.priority,
             self.max_price_micro,
-            self.policy,
+            policy,
             self.hints,
             self.scope,
             self.linger_s,
             member,
             self.find,
+            self.quorum,
         )
 
     def pack(self) -> list[list[object]]:
@@ -259,6 +273,10 @@ _CODECS: Final[Mapping[str, tuple[Callable[[Any], object], Callable[[Any], objec
     "hints": (Hints.pack, Hints.unpack),
     "scope": (int, Scope),
     "find": (str, Find),
+    "quorum": (
+        lambda quorum: quorum and quorum.pack(),
+        lambda packed: packed and Quorum.unpack(packed),
+    ),
 }
 
 
@@ -297,6 +315,8 @@ def options_of(
                 changed["max_result"] = _bytes_of(given)
             case "policy", str():
                 changed["policy"] = parse_policy(given, policies)
+            case "quorum", _:
+                changed["quorum"] = quorum_of(given)
             case "hints", str() | Iterable():
                 changed["hints"] = parse_hints((given,) if isinstance(given, str) else given)
             case "scope", _ if not isinstance(given, Scope):

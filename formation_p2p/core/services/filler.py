@@ -1,11 +1,8 @@
-"""Filling a slot that is free: read, probe, wait one's turn, read, claim, settle, read, start.
+"""Filling a slot that is free: wait one's turn, read, probe, claim, settle, read again, start.
 
 All workers reckon alike who is next, from the distance of their keys to the slot's. Whoever is
 nearest comes first, and the others find the slot taken when their turn comes. A read that a
 majority of the holders did not answer says nothing, and nothing follows from it.
-
-The first read and the probe come shortly before the turn, so that a suspect that does not answer
-costs no time. The second one comes last: who has claimed the slot in between is seen.
 """
 
 from __future__ import annotations
@@ -54,28 +51,25 @@ TRANSITIONS: Final[Mapping[Stage, Mapping[str, Stage]]] = {
         "later": Stage.WAITING,
         "taken": Stage.OVER,
     },
-    Stage.PROBING: {"later": Stage.WAITING, "taken": Stage.OVER},
+    Stage.PROBING: {"free": Stage.CLAIMING, "later": Stage.WAITING, "taken": Stage.OVER},
     Stage.CLAIMING: {"voted": Stage.SETTLING, "taken": Stage.OVER},
     Stage.SETTLING: {"due": Stage.CHECKING, "taken": Stage.OVER},
-    Stage.CHECKING: {"later": Stage.SETTLING, "free": Stage.OVER, "taken": Stage.OVER},
+    Stage.CHECKING: {"free": Stage.OVER, "taken": Stage.OVER},
     Stage.OVER: {},
 }
 # Probes of one that does not answer: a packet may be lost.
 PROBES: Final = 2
-# Reads and claims that too few answer, before the slot is left to the next look. Those that did
-# not answer are not asked again: with three rounds, of 20 holders 12 may have died at once.
+# Reads that too few answer, one after the other, before the slot is left to the next look.
 MAX_UNHEARD: Final = 3
-LOOKUP_AFTER: Final = 2
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Its turn is at `turn_s`; the last read began at `read_s`. `doubted` are claims whose authors
-    do not answer, by their sequence. `held` replicas were here when it began to wait."""
+    """`doubted` are claims whose authors do not answer, by their sequence. `held` replicas
+    were here when it began to wait."""
 
     signed: SignedSpec
     slot: int
-    turn_s: float
     due_s: float
     cause: str
     doubted: dict[PeerId, int] = field(default_factory=dict)
@@ -83,9 +77,7 @@ class Attempt:
     probes: int = 0
     held: int = 0
     is_guard: bool = False
-    is_located: bool = False
     unheard: int = 0
-    read_s: float = 0.0
 
     @property
     def service(self) -> str:
@@ -93,11 +85,6 @@ class Attempt:
 
     def move(self, event: str) -> None:
         self.stage = TRANSITIONS[self.stage][event]
-
-    def is_late(self) -> bool:
-        """Too few have answered, or too late: whether it may be tried once more."""
-        self.unheard += 1
-        return self.unheard <= MAX_UNHEARD
 
 
 class Filler:
@@ -124,8 +111,7 @@ class Filler:
 
     def suspect(self, claim: Claim, rank: int, now: Moment) -> None:
         """The holder of a slot does not answer its guardian, which is the next but `rank`."""
-        doubts = self._means.sight(claim.service).doubts(claim)
-        self.consider(claim.service, now, doubts, rank, claim.slot)
+        self.consider(claim.service, now, {claim.peer_id: claim.sequence}, rank)
 
     def consider(
         self,
@@ -133,10 +119,8 @@ class Filler:
         now: Moment,
         doubted: Mapping[PeerId, int] = {},
         rank: int | None = None,
-        suspected: int | None = None,
     ) -> None:
-        """Begin to fill a slot, if one seems free that this worker may fill: the one that is
-        `suspected`, or else the nearest."""
+        """Begin to fill a slot, if one seems free that this worker may fill."""
         signed = self._means.spec(service)
         if signed is None or not self._may_run(signed):
             return
@@ -148,27 +132,23 @@ class Filler:
                 self._end(attempt)
             return
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
-        slot = min(free, key=lambda each: (each != suspected, ranks[each], each))
+        slot = min(free, key=lambda each: (ranks[each], each))
         is_guard, kind = rank is not None, signed.spec.worker_type
         wait_s = self._wait_s(ranks[slot] if rank is None else rank, kind, is_guard=is_guard)
-        turn_s = now.mono_s + wait_s
-        due_s = max(now.mono_s, turn_s - self._means.parameters.probe_s)
+        due_s = now.mono_s + wait_s
         if attempt is None:
+            cause = "a guardian's" if rank is not None else "a read"
             self._attempts[service] = Attempt(
                 signed,
                 slot,
-                turn_s,
                 due_s,
-                "a guardian's" if is_guard else "a read",
+                cause,
                 known,
                 held=len(self._holding),
-                is_guard=is_guard,
-                # A guardian hears with each answer who is nearest to the service's name.
-                is_located=is_guard,
+                is_guard=rank is not None,
             )
-        elif attempt.stage is Stage.WAITING and not attempt.probes and turn_s < attempt.turn_s:
-            attempt.slot, attempt.doubted = slot, known
-            attempt.turn_s, attempt.due_s = turn_s, due_s
+        elif attempt.stage is Stage.WAITING and due_s < attempt.due_s:
+            attempt.slot, attempt.due_s, attempt.doubted = slot, due_s, known
 
     def drop(self, service: str) -> None:
         """The service is not to be run here any more."""
@@ -185,9 +165,9 @@ class Filler:
             attempt.move("due")
             if stage is Stage.WAITING:
                 then = partial(self._read, attempt)
-                means, attempt.read_s = self._means, now.mono_s
-                read = means.read if attempt.is_located else means.look_up_and_read
-                attempt.is_located = True
+                # A guardian hears with each answer who is nearest to the service's name.
+                knows = attempt.is_guard and not attempt.unheard
+                read = self._means.read if knows else self._means.look_up_and_read
                 read(attempt.service, now, "confirm", then)
             else:
                 then = partial(self._checked, attempt)
@@ -229,29 +209,19 @@ class Filler:
         if self._is_unheard_of(attempt, reading, now):
             self._end(attempt)
             self._look_soon(attempt.service, now)
-        elif silent := self._silent(attempt, now):
-            self._probe(attempt, silent, now)
-        elif now.mono_s < attempt.turn_s:
-            self._wait(attempt, attempt.turn_s)
-        elif now.mono_s - attempt.read_s > self._means.parameters.fresh_s and attempt.is_late():
-            self._wait(attempt, now.mono_s)
-        else:
-            self._claim(attempt, now)
+            return
+        self._probe(attempt, now)
 
     def _try_again(self, attempt: Attempt, now: Moment) -> None:
         """Nothing is known, and nothing follows from that; soon more may answer."""
+        attempt.unheard += 1
         if self._attempts.get(attempt.service) is not attempt:
             return
-        if not attempt.is_late():
+        if attempt.unheard > MAX_UNHEARD:
             self._end(attempt)
             return
-        # First those that are known to be next; then whoever is nearest by now.
-        attempt.is_located = attempt.unheard != LOOKUP_AFTER
-        self._wait(attempt, now.mono_s + self._means.parameters.again_s)
-
-    def _wait(self, attempt: Attempt, until_s: float) -> None:
         attempt.move("later")
-        attempt.due_s = until_s
+        attempt.due_s = now.mono_s + self._means.parameters.again_s
 
     def _is_unheard_of(self, attempt: Attempt, reading: Reading, now: Moment) -> bool:
         """Whether there may be a holder of whom the peers asked cannot know: they are new, and the
@@ -260,20 +230,19 @@ class Filler:
             return False
         return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
 
-    def _silent(self, attempt: Attempt, now: Moment) -> list[Claim]:
-        """Those whose claims of the slot have expired, and those in doubt once more: while no read
-        was answered they were not either."""
-        if attempt.probes >= PROBES:
-            return []
+    def _probe(self, attempt: Attempt, now: Moment) -> None:
+        """Ask those whose claims of the slot have expired, and those in doubt once more: while no
+        read was answered they were not either. Then claim it."""
         sight = self._means.sight(attempt.service)
         silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
         if not attempt.probes:
             claims = [sight.claims[each].claim for each in attempt.doubted if each in sight.claims]
             silent += [claim for claim in claims if claim.slot == attempt.slot]
-        return silent
-
-    def _probe(self, attempt: Attempt, silent: list[Claim], now: Moment) -> None:
-        attempt.move("probe")
+        if not silent or attempt.probes >= PROBES:
+            self._claim(attempt, now)
+            return
+        if attempt.stage is Stage.READING:
+            attempt.move("probe")
         attempt.probes += 1
         request = asking(self._means.name(attempt.service), self._means.parameters.max_claims)
         asked = [(Contact(claim.peer_id, claim.addresses), request) for claim in silent]
@@ -293,15 +262,15 @@ class Filler:
             else:  # it answers, and runs the service no more
                 attempt.doubted[peer_id] = claim.sequence
         if self._still_free(attempt, now):
-            self._wait(attempt, max(now.mono_s, attempt.turn_s))
+            self._probe(attempt, now)
 
     def _claim(self, attempt: Attempt, now: Moment) -> None:
         means, signed = self._means, attempt.signed
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
-            attempt.held, attempt.probes = len(self._holding), 0
+            attempt.move("later")
+            attempt.held = len(self._holding)
             kind, is_guard = signed.spec.worker_type, attempt.is_guard
-            attempt.turn_s = now.mono_s + self._wait_s(0, kind, is_guard=is_guard)
-            self._wait(attempt, attempt.turn_s - self._means.parameters.probe_s)
+            attempt.due_s = now.mono_s + self._wait_s(0, kind, is_guard=is_guard)
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
@@ -315,11 +284,7 @@ class Filler:
         if self._attempts.get(attempt.service) is not attempt:
             return
         if len(ended.good) < quorum:
-            if attempt.is_late():  # others are asked instead of those that did not answer
-                then = partial(self._claimed, attempt, quorum)
-                self._holding.claim_again(attempt.service, now, then, quorum)
-            else:
-                self._yield(attempt, now, "too few peers took the claim")
+            self._yield(attempt, now, "too few peers took the claim")
             return
         attempt.move("voted")
         attempt.due_s = now.mono_s + self._means.parameters.settle_s
@@ -329,10 +294,7 @@ class Filler:
         if self._attempts.get(attempt.service) is not attempt:
             return
         if not reading.sound:
-            if attempt.is_late():
-                self._wait(attempt, now.mono_s)
-            else:
-                self._yield(attempt, now, "too few peers answer")
+            self._yield(attempt, now, "too few peers answer")
             return
         other = self._other(attempt, now)
         if other is not None:

@@ -36,6 +36,7 @@ class Experience(StrEnum):
     says nothing of the worker."""
 
     SUCCESS = "success"  # it brought a result
+    AGREED = "agreed"  # its result was the same as that of another worker
     ERROR = "error"  # its machine could not run the task
     LOST = "lost"  # it fell silent, or left, while the task ran there
     WRONG = "wrong"  # its result proved to be false
@@ -68,6 +69,8 @@ class PeerHistory:
     all before is counted by itself, from `began_unix_s` on, and what was before stays as it is, in
     `other_…`; where that is of a later date, it counts as if it were of then. Once dates go on from
     the other part it was the clock that was wrong: what came in between joins it.
+
+    `agreed` counts results that were the same as another worker's, since the last wrong one.
     """
 
     good: int = 0
@@ -82,6 +85,7 @@ class PeerHistory:
     lost: int = 0
     wrong: int = 0
     lost_unix_s: int = 0
+    agreed: int = 0
 
     def add(self, experience: Experience, age: Age, unix_s: float) -> None:
         now_s = max(int(unix_s), 0)
@@ -91,8 +95,9 @@ class PeerHistory:
             age = age_of(self.seen_unix_s)
         good, bad = _aged(self.good, self.bad, self.seen_unix_s, age)
         self.seen_unix_s = max(now_s, self.seen_unix_s)
-        if experience is Experience.SUCCESS:
+        if experience is Experience.SUCCESS or experience is Experience.AGREED:
             self.successes += 1
+            self.agreed += experience is Experience.AGREED
             good += age.unit
         elif experience is Experience.ERROR:
             self.errors += 1
@@ -104,6 +109,7 @@ class PeerHistory:
                 bad += age.unit
         else:
             self.wrong += 1
+            self.agreed = 0
             bad += WRONG_WEIGHT * age.unit
         self.good, self.bad = _remembered(good, bad, age)
 

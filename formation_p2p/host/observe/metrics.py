@@ -43,6 +43,7 @@ LAG_EVERY_S: Final = 0.5
 _OUTCOMES: Final = {
     job_events.TaskSucceeded: "succeeded",
     job_events.TaskGaveUp: "failed",
+    job_events.TaskDisagreed: "disagreed",
     job_events.TaskUnplaceable: "unplaceable",
     job_events.TaskCancelled: "cancelled",
 }

@@ -23,11 +23,13 @@ _NAMES: Final[dict[type[job_events.JobEvent], str]] = {
     job_events.TaskBegan: "began",
     job_events.TaskPrinted: "printed",
     job_events.TaskSaved: "saved",
+    job_events.TaskAnswered: "answered",
     job_events.TaskSucceeded: "succeeded",
     job_events.TaskRetried: "retried",
     job_events.TaskRecalled: "recalled",
     job_events.TaskReopened: "reopened",
     job_events.TaskGaveUp: "failed",
+    job_events.TaskDisagreed: "disagreed",
     job_events.TaskUnplaceable: "unplaceable",
     job_events.TaskCancelled: "cancelled",
     job_events.CodeSent: "code_sent",
@@ -109,6 +111,12 @@ def _event_in_json(event: job_events.JobEvent) -> Json:
         case job_events.TaskGaveUp(_, attempts, kind, _, waited_for):
             tries = [with_names(asdict(each)) for each in attempts]
             return {**named, "kind": kind, "attempts": tries, "waited_for": waited_for or None}
+        case job_events.TaskAnswered(_, answer):
+            return {**named, **_answer_in_json(answer)}
+        case job_events.TaskDisagreed(_, answers, reasons, problem):
+            refusals = [with_names({"worker": w, "why": str(why)}) for w, why in reasons]
+            listed = [with_names(_answer_in_json(each)) for each in answers]
+            return {**named, "answers": listed, "refusals": refusals, "problem": problem or None}
         case job_events.TaskUnplaceable(_, reasons):
             refusals = [with_names({"worker": w, "why": str(why)}) for w, why in reasons]
             return {**named, "refusals": refusals}
@@ -119,6 +127,11 @@ def _event_in_json(event: job_events.JobEvent) -> Json:
         case _:
             plain = {field.name: getattr(event, field.name) for field in fields(event)}
             return {**named, **{k: v for k, v in plain.items() if k not in ("task_id", "result")}}
+
+
+def _answer_in_json(answer: job_events.Answer) -> Json:
+    size = len(answer.result)
+    return {"worker": answer.worker, "ran_ms": answer.ran_ms, "size_bytes": size}
 
 
 def _lease_in_json(lease: HeldStatus | GrantedStatus) -> Json:

@@ -83,9 +83,19 @@ _CHECKPOINTS: Final = (
         task INTEGER PRIMARY KEY REFERENCES tasks ON DELETE CASCADE, packed BLOB NOT NULL)""",
 )
 
+# What copies of a task have brought, while it has not ended. `marks` are texts (CBOR).
+_ANSWERS: Final = (
+    """CREATE TABLE answers (
+        number INTEGER PRIMARY KEY, task INTEGER NOT NULL REFERENCES tasks ON DELETE CASCADE,
+        attempt_id TEXT NOT NULL, worker TEXT NOT NULL, result BLOB NOT NULL,
+        ran_ms INTEGER NOT NULL, marks BLOB NOT NULL, UNIQUE (task, attempt_id))""",
+    """CREATE TRIGGER answers_count_no_more AFTER INSERT ON results
+        BEGIN DELETE FROM answers WHERE task = NEW.task; END""",
+)
+
 # "forS"
 JOBS: Final = Schema(
-    "jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED, _CHECKPOINTS)
+    "jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED, _CHECKPOINTS, _ANSWERS)
 )
 
 # What a task or a part keeps when its job has ended: well above a command and its arguments.

@@ -23,6 +23,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.quorum import MAX_COPIES
 from formation_p2p.host.storage.job_tables import Altered
 
 # What is kept of a task without a result: its attempts, of 16 KiB each at the most, or the
@@ -51,6 +52,9 @@ class JobSummary:
 # It does not where the task had no part in it, or had less memory than it is tried again with.
 _LOST: Final = (False, True), (True, True), (True, False), (False, False)
 
+_ANSWER: Final = "attempt_id, worker, result, ran_ms, marks"
+# The kind of a failure that is none of an attempt's.
+_DISAGREED: Final = "disagreed"
 _LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids"
 
 
@@ -80,6 +84,12 @@ def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask
             keepers[task_id] = PeerId(worker), outputs_of(content)
     held = "SELECT task_id, packed FROM tasks JOIN checkpoints ON task = number WHERE job = ?"
     checkpoints = {task_id: Checkpoint.unpack(x) for task_id, x in db.execute(held, (number,))}
+    answers: defaultdict[str, list[job_events.Answer]] = defaultdict(list)
+    given = (
+        f"SELECT task_id, {_ANSWER} FROM tasks JOIN answers ON task = tasks.number WHERE job = ?"
+    )
+    for task_id, *columns in db.execute(f"{given} ORDER BY answers.number", (number,)):
+        answers[task_id].append(_read_answer(*columns))
     return tuple(
         SavedTask(
             task_id,
@@ -88,6 +98,7 @@ def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask
             ended.get(task_id),
             *keepers.get(task_id, none),
             checkpoint=checkpoints.get(task_id),
+            answers=tuple(answers.get(task_id, ())),
         )
         for task_id in {**tried, **ended}
     )
@@ -99,7 +110,9 @@ def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
         "SELECT worker, open_on, attempt_id, task_id FROM jobs"
         " JOIN tasks ON job = jobs.number JOIN attempts ON task = tasks.number"
         " WHERE ended_unix_s IS NULL AND open_on IS NOT NULL"
-        " AND task NOT IN (SELECT task FROM results) ORDER BY attempts.number"
+        " AND task NOT IN (SELECT task FROM results)"
+        " AND (task, attempt_id) NOT IN (SELECT task, attempt_id FROM answers)"
+        " ORDER BY attempts.number"
     ):
         in_flight[lessor, lease_id].append((attempt_id, task_id))
     return tuple(
@@ -135,6 +148,11 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
 def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.JobEvent]:
     """As `State.history` has it."""
     ended: Counter[TaskState] = Counter()
+    of_job = "FROM answers JOIN tasks ON task = tasks.number WHERE job = ?"
+    answers = {
+        (task, columns[0]): _read_answer(*columns)
+        for task, *columns in db.execute(f"SELECT task, {_ANSWER} {of_job}", (number,))
+    }
     with closing(db.cursor()) as tasks:
         for task, task_id, *end in tasks.execute(
             "SELECT number, task_id, ended, worker, result, ran_ms, results.kind, told, waited_for,"
@@ -146,12 +164,15 @@ def read_history(db: sqlite3.Connection, number: int) -> Iterator[job_events.Job
                 " FROM attempts WHERE task = ? ORDER BY number",
                 (task,),
             ).fetchall():
+                brought = answers.get((task, attempt_id))
                 yield job_events.TaskPlaced(task_id, attempt_id, worker, lease_id, bool(nearest))
                 if why is not None:
                     is_lost, counts = _LOST[lost]
                     attempt = job_events.Attempt(attempt_id, PeerId(worker), why, is_lost)
                     known = _reason(reason, is_lost=is_lost)
                     yield job_events.TaskRetried(task_id, attempt, counts, known)
+                elif brought is not None:
+                    yield job_events.TaskAnswered(task_id, brought)
                 elif open_on is None:
                     yield job_events.TaskRecalled(task_id, attempt_id)
             if end[0] is not None:
@@ -180,6 +201,13 @@ def _read_end(task_id: str, *columns: Any) -> job_events.JobEvent:
     match TaskState(ended):
         case TaskState.SUCCEEDED:
             return job_events.TaskSucceeded(task_id, PeerId(worker or ""), result, ran_ms)
+        case TaskState.FAILED if kind == _DISAGREED:
+            given, [refused, problem] = decode(result, len(result)), _list(told)
+            answers = tuple(
+                _read_answer(*each) for each in take_list(given, "answers", MAX_COPIES * 2)
+            )
+            reasons = ((PeerId(who), _REFUSALS[kind](*why)) for who, kind, why in refused)
+            return job_events.TaskDisagreed(task_id, answers, tuple(reasons), problem)
         case TaskState.FAILED:
             attempts = tuple(job_events.Attempt(*each) for each in _list(told))
             failure = None if kind is None else FailureKind(kind)
@@ -215,7 +243,7 @@ def _end(
     worker: PeerId | None,
     result: bytes,
     ran_ms: int,
-    kind: FailureKind | None = None,
+    kind: str | None = None,
     told: bytes = b"",
     waited_for: str = "",
 ) -> Row:
@@ -240,12 +268,32 @@ def _checksum(
     return crc32(told, summed) if told else summed
 
 
+def _answer(e: job_events.Answer) -> Row:
+    return e.attempt_id, e.worker, e.result, e.ran_ms, encode([*e.marks])
+
+
+def _read_answer(
+    attempt_id: str, worker: str, result: bytes, ran_ms: int, marks: bytes
+) -> job_events.Answer:
+    return job_events.Answer(attempt_id, PeerId(worker), result, ran_ms, _texts(marks))
+
+
 def _attempts(e: job_events.TaskGaveUp) -> bytes:
     return encode([[x.attempt_id, x.worker, _plain(x.why), x.lost] for x in e.attempts])
 
 
+def _refused(e: job_events.TaskUnplaceable | job_events.TaskDisagreed) -> list[list[object]]:
+    return [[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons]
+
+
 def _refusals(e: job_events.TaskUnplaceable) -> bytes:
-    return encode([[worker, type(why).__name__, list(astuple(why))] for worker, why in e.reasons])
+    return encode(_refused(e))
+
+
+def _disagreed(e: job_events.TaskDisagreed) -> Row:
+    answers = encode([_answer(each) for each in e.answers])
+    told = encode([_refused(e), _plain(e.problem)])
+    return _end(e, TaskState.FAILED, None, answers, 0, _DISAGREED, told)
 
 
 # Of events of jobs, what each adds: parameters of the statement after the job and the task. The
@@ -285,6 +333,12 @@ STORED: Final[Mapping[type, tuple[str, Callable[[Any], Row]]]] = {
         _END,
         lambda e: _end(e, TaskState.FAILED, None, e.result, 0, e.kind, _attempts(e), e.waited_for),
     ),
+    job_events.TaskAnswered: (
+        f"INSERT OR IGNORE INTO answers (task, {_ANSWER})"
+        f" SELECT number, ?3, ?4, ?5, ?6, ?7 {_OF_TASK}",
+        lambda e: _answer(e.answer),
+    ),
+    job_events.TaskDisagreed: (_END, _disagreed),
     job_events.TaskUnplaceable: (
         _END,
         lambda e: _end(e, TaskState.UNPLACEABLE, None, b"", 0, None, _refusals(e)),

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.resources import encode_requirements
@@ -155,7 +155,12 @@ class State:
                 db.execute("INSERT INTO owner VALUES (?)", (own,))
                 db.execute("DELETE FROM leases")
             read = [(n, read_job(db, n, time.time())) for n in list(self._numbers.values())]
-            jobs = tuple(SavedJob(job, rows.read_begun(db, number, job)) for number, job in read)
+            jobs = tuple(
+                SavedJob(
+                    job, tuple(self._with_answers(job.job_id, rows.read_begun(db, number, job)))
+                )
+                for number, job in read
+            )
             return jobs, rows.read_leases(db)
 
     def job(self, job_id: str) -> Job | None:
@@ -196,10 +201,26 @@ class State:
         return self._shrink(go_on)
 
     def _with_content(self, job_id: str, event: job_events.JobEvent) -> job_events.JobEvent:
+        if isinstance(event, job_events.TaskAnswered):
+            (answer,) = self._contents(job_id, (event.answer,))
+            return replace(event, answer=answer)
+        if isinstance(event, job_events.TaskDisagreed):
+            return replace(event, answers=self._contents(job_id, event.answers))
         if not isinstance(event, job_events.TaskSucceeded):
             return event
         content = self.results.content(job_id, event.result)
         return event if content is None else replace(event, content=content)
+
+    def _contents(
+        self, job_id: str, answers: Iterable[job_events.Answer]
+    ) -> tuple[job_events.Answer, ...]:
+        """With what is large of them."""
+        contents = ((each, self.results.content(job_id, each.result)) for each in answers)
+        return tuple(replace(each, content=content) for each, content in contents)
+
+    def _with_answers(self, job_id: str, begun: Iterable[SavedTask]) -> Iterator[SavedTask]:
+        for each in begun:
+            yield replace(each, answers=self._contents(job_id, each.answers))
 
     def _empty_some(self) -> int | None:
         """How many tasks of an ended job have lost what came with them; None where no more will."""

@@ -33,7 +33,10 @@ from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
 MAX_NOTES: Final = 1_000
 
 _FIELDS: Final = [field.name for field in fields(PeerHistory)]
-_COLUMNS: Final = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIELDS)
+# Later releases have added the others, each as the last column.
+_ADDED: Final = ("agreed",)
+_FIRST: Final = _FIELDS[: -len(_ADDED)]
+_COLUMNS: Final = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIRST)
 _TABLES: Final = (
     f"CREATE TABLE accounts (peer_id TEXT PRIMARY KEY, {_COLUMNS}) WITHOUT ROWID",
     "CREATE TABLE attestations (author TEXT PRIMARY KEY, attestation BLOB NOT NULL) WITHOUT ROWID",
@@ -41,7 +44,8 @@ _TABLES: Final = (
     " peer_id TEXT NOT NULL, what TEXT NOT NULL)",
 )
 # "fort"
-SCHEMA: Final = Schema("peer histories", 0x666F7274, (_TABLES,))
+_AGREED: Final = ("ALTER TABLE accounts ADD COLUMN agreed INTEGER NOT NULL DEFAULT 0",)
+SCHEMA: Final = Schema("peer histories", 0x666F7274, (_TABLES, _AGREED))
 _ROW: Final = attrgetter(*_FIELDS)
 
 
