@@ -53,7 +53,7 @@ class HostingNode(ClusterNode):
     async def read_services(self, *named: str) -> ServicesRead:
         """The signed specs and claims of the services named, or of all, as they are in the DHT."""
         self._lifecycle.check_loop()
-        return await self._bridge.perform(lambda shell: shell.service_reads.read(*named))
+        return await self._bridge.perform(lambda shell: shell.service_reads.read(*named, sure=True))
 
     async def drain(self, service: str) -> None:
         """Have the replica of a service that runs here finish what it serves, and end; this node

@@ -25,4 +25,5 @@ class ServiceNode(HostingNode):
     async def services(self) -> ServicesView:
         """What the network offers, which replicas there are, and what is missing."""
         self._lifecycle.check_loop()
-        return view_of(await self._bridge.perform(lambda shell: shell.service_reads.read()))
+        read = await self._bridge.perform(lambda shell: shell.service_reads.read(sure=True))
+        return view_of(read)

@@ -38,13 +38,15 @@ def summary_of(gaps: Sequence[Standing]) -> dict[str, int]:
     return {"total_services": len(gaps), "covered": covered, "needs_attention": attention}
 
 
-def worker_in_json(worker: WorkerView, services: Sequence[str]) -> dict[str, Any]:
+def worker_in_json(worker: WorkerView, services: Sequence[str], answered: int) -> dict[str, Any]:
+    """`answered` are the requests that it has answered through this gateway."""
+    requests = f"{answered:,} request{'s' if answered > 1 else ''} answered" if answered else ""
     return {
         "worker_id": worker.peer_id,
         "name": worker.name,
         "worker_type": worker.kind,
         "gives": worker.gives,
-        "gave": worker.gave,
+        "gave": "; ".join(filter(None, (worker.gave, requests))),
         "rtt_ms": worker.rtt_ms,
         "assigned_services": list(services),
         "is_healthy": True,
@@ -124,7 +126,9 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
         page = [
             member_in_json(members[each.peer_id])
             if each.peer_id in members
-            else worker_in_json(each, serves.get(each.peer_id, ()))
+            else worker_in_json(
+                each, serves.get(each.peer_id, ()), gateway.requests.by_replica[each.peer_id]
+            )
             for each in seen.workers[offset : offset + limit]
         ]
         return {

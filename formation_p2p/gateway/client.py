@@ -121,6 +121,7 @@ class Client:
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
         self.has_begun = False  # the response
+        self.is_last = False  # the gateway is being left: no request follows this one
 
     async def head(self) -> Head | None:
         """The next request's; None where there is none more. Answers what is no request itself."""
@@ -243,6 +244,8 @@ class Client:
         if not reason:
             reason = _phrase(status)
         kind = h11.InformationalResponse if status < 200 else h11.Response
+        if self.is_last and status >= 200 and (b"connection", b"close") not in headers:
+            headers = [*headers, (b"connection", b"close")]
         event = kind(status_code=status, headers=headers, reason=reason)
         # With what follows, in one packet.
         await self._send(event, holds=status >= 200)

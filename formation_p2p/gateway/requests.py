@@ -8,6 +8,8 @@ from typing import Final
 
 # At 100 requests a second, the last ten seconds; 200 KiB.
 MAX_REQUESTS: Final = 1000
+# Whose requests are counted, each: all that a network of 1,000 workers has.
+MAX_REPLICAS: Final = 1024
 # What is shown of a path. Its query is not kept: it may hold secrets.
 MAX_PATH_CHARS: Final = 120
 # What is kept: requests to services, to jobs, and of workers; of those that only read, the first.
@@ -27,10 +29,13 @@ class Served:
 
 
 class RequestLog:
+    """`by_replica` counts what each replica has answered."""
+
     def __init__(self) -> None:
         self.latest: deque[Served] = deque(maxlen=MAX_REQUESTS)
         self.total = 0
         self.open = 0
+        self.by_replica: Counter[str] = Counter()
         self.by_class: Counter[str] = Counter({f"{n}xx": 0 for n in range(1, 6)})
 
     def served(
@@ -39,6 +44,8 @@ class RequestLog:
         """Counts all, and keeps those of programs: not what the page reads for itself."""
         self.total += 1
         self.by_class[f"{status // 100}xx"] += 1
+        if replica and (replica in self.by_replica or len(self.by_replica) < MAX_REPLICAS):
+            self.by_replica[replica] += 1
         if not path.startswith(_KEPT) or (method == "GET" and not path.startswith(_READ)):
             return
         ms = round(took_s * 1000, 1)

@@ -35,6 +35,9 @@ MAX_OF_ONE_ADDRESS: Final = 256
 BACKLOG: Final = 512
 # For requests under way when the gateway is left; streams that go on are cut then.
 CLOSING_S: Final = 5.0
+# Clients that ask again and again are told by then, with an answer, to connect anew: a connection
+# that is closed while a request is on its way would lose that.
+LINGER_S: Final = 0.5
 _CLOSING_EVERY_S: Final = 0.02
 _SWEEP_S: Final = 2.0
 # What needs no token: that a gateway is here, and where its network is joined.
@@ -119,6 +122,9 @@ class GatewayServer:
         if self._members is not None:
             with suppress(NodeClosed):
                 self._members.tell({})
+        for client in self._clients:
+            client.is_last = True
+        await asyncio.sleep(LINGER_S if self._clients else 0)
         for client in self._clients:
             if client.is_idle:
                 await client.close()

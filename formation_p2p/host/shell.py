@@ -212,7 +212,7 @@ class Shell:
         folder `root`."""
         means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
         self._replica_host = self.replicas = self.services.server.replicas = Replicas(
-            *means, self.services.router
+            *means, self.services.router, self.exchange
         )
         self.feed(event)
 

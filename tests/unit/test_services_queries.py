@@ -94,3 +94,46 @@ def test_searches_for_workers_are_so_many_at_once_and_each_is_told_what_it_found
 def test_a_worker_serves_some_type() -> None:
     with pytest.raises(InvalidInput, match="serve: names no type; name some of gpu"):
         ServeServices(frozenset())
+
+
+# -- whether replicas are there --------------------------------------------------------------------
+
+
+def ready_at(hamlet: Hamlet, query: int, *, sure: bool = True) -> list[str]:
+    """Who is ready, as a person is told."""
+    hamlet.gate.services_read.clear()
+    hamlet.world.deliver(hamlet.gate, ReadServices(query, sure=sure))
+    hamlet.world.elapse(12)
+    [told] = hamlet.gate.services_read
+    assert isinstance(told, ServicesRead)
+    return sorted(each.claim.peer_id for each in told.claims if each.claim.state == "ready")
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_who_is_gone_is_left_out_where_one_is_to_be_sure(silent: bool) -> None:
+    hamlet = Hamlet(3)
+    hamlet.world.elapse(5)
+    for name in ("one", "two"):
+        hamlet.publish(wanting(2, name=name))
+    hamlet.world.elapse(120)
+    assert len(ready_at(hamlet, 1)) == 4
+    assert len(ready_at(hamlet, 1)) == 4  # those who were asked just now are not asked again
+    gone = hamlet.having("one")[0]
+    (hamlet.world.vanish if silent else hamlet.world.kill)(gone)
+    assert gone.identity.peer_id in ready_at(hamlet, 2, sure=False)
+    assert gone.identity.peer_id not in ready_at(hamlet, 3)
+    assert gone.identity.peer_id not in ready_at(hamlet, 4, sure=False)
+
+
+def test_one_that_did_not_answer_counts_again_with_its_next_claim() -> None:
+    hamlet = Hamlet(2)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    [node] = hamlet.having("echo")
+    node.side = 1
+    hamlet.world.elapse(1)
+    assert ready_at(hamlet, 1) == []
+    node.side = 0
+    hamlet.world.elapse(40)
+    assert ready_at(hamlet, 2) == [node.identity.peer_id]

@@ -96,6 +96,7 @@ def a(more: str) -> str:
     ("text", "problem"),
     [
         ("[a]\ntier = ", "catalog: is not TOML: Invalid value"),
+        ("[[service]]\nname = 'a'", "service: [[service]] is a list of tables; write one table"),
         ("a = " + "[" * 2000, "catalog: "),
         ("#" * (MAX_CATALOG_CHARS + 1), "catalog: is longer than 1048576"),
         ("".join(f"[s{n}]\n" for n in range(257)), "catalog: has 257 services, of 256 at most"),

@@ -119,6 +119,21 @@ def test_what_a_replica_needs_is_not_leased_to_tasks() -> None:
     assert status.free.cpu_milli == 8000
 
 
+def test_what_is_most_important_does_not_wait_until_its_workers_have_less_to_do() -> None:
+    hamlet = Hamlet(2, max_services=8)
+    both = frozenset({WorkerType.GPU, WorkerType.CPU})
+    for node in hamlet.workers:
+        hamlet.world.deliver(node, ServeServices(both, 8))
+    hamlet.world.elapse(5)
+    for number in range(8):
+        hamlet.publish(wanting(1, name=f"other-{number}"))
+    hamlet.world.elapse(200)
+    assert sum(len(node.replicas.running) for node in hamlet.workers) == 8
+    hamlet.publish(wanting(1, name="first", tier=1))
+    hamlet.world.elapse(45)
+    assert len(hamlet.having("first")) == 1
+
+
 # -- what must not happen -------------------------------------------------------------------------
 
 

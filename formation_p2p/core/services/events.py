@@ -81,10 +81,13 @@ class DrainReplica(ServiceRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReadServices(ServiceRequest):
-    """Which services are there, and where? Of those `named`, or of all. Ends in ServicesRead."""
+    """Which services are there, and where? Of those `named`, or of all. To be `sure`, those who
+    claim to be ready are asked as well, and those who do not answer are left out. Ends in
+    ServicesRead."""
 
     query: int
     named: tuple[str, ...] = ()
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, Reading, has_own
 from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
-from formation_p2p.core.services.spec import WorkerType
 
 
 class Stage(StrEnum):
@@ -133,8 +132,8 @@ class Filler:
             return
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
         slot = min(free, key=lambda each: (ranks[each], each))
-        is_guard, kind = rank is not None, signed.spec.worker_type
-        wait_s = self._wait_s(ranks[slot] if rank is None else rank, kind, is_guard=is_guard)
+        is_guard = rank is not None
+        wait_s = self._wait_s(ranks[slot] if rank is None else rank, signed, now, is_guard=is_guard)
         due_s = now.mono_s + wait_s
         if attempt is None:
             cause = "a guardian's" if rank is not None else "a read"
@@ -182,10 +181,12 @@ class Filler:
         wanted, sight = self._wanted(signed, now), self._means.sight(signed.spec.name)
         return list(sight.free(wanted, now.unix_s, signed.spec.version, doubted))
 
-    def _wait_s(self, rank: int, kind: WorkerType, *, is_guard: bool) -> float:
+    def _wait_s(self, rank: int, signed: SignedSpec, now: Moment, *, is_guard: bool) -> float:
         ours = self._means.parameters
         beyond_s = ours.guard_beyond_s if is_guard else ours.beyond_s
-        share, held = self._means.share(kind), len(self._holding)
+        share, held = self._means.share(signed.spec.worker_type), len(self._holding)
+        if self._means.is_urgent(signed, now):
+            beyond_s = ours.held_s
         busy = min(held, share) * ours.held_s + max(0, held + 1 - share) * beyond_s
         jitter_s = ours.jitter_s * self._means.rng.random()
         return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
@@ -269,8 +270,8 @@ class Filler:
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
             attempt.move("later")
             attempt.held = len(self._holding)
-            kind, is_guard = signed.spec.worker_type, attempt.is_guard
-            attempt.due_s = now.mono_s + self._wait_s(0, kind, is_guard=is_guard)
+            wait_s = self._wait_s(0, signed, now, is_guard=attempt.is_guard)
+            attempt.due_s = now.mono_s + wait_s
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)

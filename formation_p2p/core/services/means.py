@@ -144,6 +144,16 @@ class Means:
         )
         return max(1, -(-replicas // self.workers(kind)))
 
+    def is_urgent(self, signed: SignedSpec, now: Moment) -> bool:
+        """Whether it is the most important one of its type, of more than one importance in the
+        catalog, and has no replica at all, as far as is known: it does not wait until workers have
+        less to do."""
+        own = (signed.spec.tier, signed.spec.priority)
+        ranks = sorted({(each.spec.tier, each.spec.priority) for each in self.specs()})
+        is_first = own == next((each for each in ranks if each[0] == own[0]), None)
+        is_urgent = is_first and own < ranks[-1]
+        return is_urgent and not self.sight(signed.spec.name).live(now.unix_s)
+
     def rank(self, spec: ServiceSpec, slot: int) -> int:
         """How many workers of the type are nearer to a slot than this one, as is to be expected."""
         far = self.identity.key ^ slot_key(spec.name, slot)

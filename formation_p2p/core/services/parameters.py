@@ -92,6 +92,8 @@ class ServiceParameters:
     # How many workers of a type there are is estimated anew so often.
     count_s: float = 600.0
 
+    # Those who claim to be ready are asked for a person at most so often.
+    sure_s: float = 10.0
     # A person's question: how many of the holders are asked, and how many have to answer.
     read_width: int = 3
     # Claims in one answer: more than a service has.

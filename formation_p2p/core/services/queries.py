@@ -14,6 +14,7 @@ from formation_p2p.core.services.catalog_reader import CatalogReader
 from formation_p2p.core.services.events import ReadServices, ServicesRead
 from formation_p2p.core.services.means import Means
 from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.sureness import Sureness
 
 # Services that are read at once for one question: lookups share the DHT with all else.
 AT_ONCE = 16
@@ -23,6 +24,7 @@ AT_ONCE = 16
 class _Query:
     number: int
     named: tuple[str, ...]
+    sure: bool = False
     heard: bool = False
     left: deque[str] = field(default_factory=deque)
     names: tuple[str, ...] = ()
@@ -36,10 +38,11 @@ class Queries:
     def __init__(self, means: Means, catalog: CatalogReader) -> None:
         self._means = means
         self._catalog = catalog
+        self._sureness = Sureness(means)
         self._running = 0
 
     def read(self, event: ReadServices, now: Moment) -> None:
-        query = _Query(event.query, event.named)
+        query = _Query(event.query, event.named, event.sure)
         if self._running >= self._means.parameters.max_queries:
             query.names = self._names(query)
             self._tell(query, now)  # as it is remembered
@@ -63,8 +66,14 @@ class Queries:
             query.running += 1
             self._claims(query, query.left.popleft(), now)
         if not query.running and not query.left:
-            self._running -= 1
-            self._tell(query, now)
+            if query.sure:
+                self._sureness.check(query.names, now, partial(self._end, query))
+            else:
+                self._end(query, now)
+
+    def _end(self, query: _Query, now: Moment) -> None:
+        self._running -= 1
+        self._tell(query, now)
 
     def _claims(self, query: _Query, service: str, now: Moment) -> None:
         means, name = self._means, self._means.name(service)
@@ -102,6 +111,7 @@ class Queries:
             for name in query.names
             if name not in query.unknown
             for claim in means.sight(name).listed(now.unix_s)
+            if not self._sureness.is_silent(claim.claim)
         )
         unknown = tuple(query.unknown)
         read = ServicesRead(query.number, catalog, claims, unknown, query.heard, cause="asked for")

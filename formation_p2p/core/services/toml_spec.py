@@ -84,6 +84,10 @@ def services_of(
     if len(tables) > MAX_SERVICES:
         problem = f"has {len(tables)} services, of {MAX_SERVICES} at most; withdraw some first"
         raise InvalidInput("catalog", problem)
+    listed = [name for name, table in tables.items() if isinstance(table, list)]
+    if listed:
+        problem = "is a list of tables; write one table for each service, under its name"
+        raise InvalidInput(listed[0], f"[[{listed[0]}]] {problem}, such as [llm-inference]")
     read = _Reader(text, contents, home)
     specs = tuple(read.service(name, table) for name, table in tables.items())
     check_uses(specs)

@@ -21,6 +21,7 @@ export function missing(overview) {
     if (!summary.total_services) text = "No services are in the catalog yet";
     else if (states.unknown) text = "Some services could not be read";
     else if (summary.needs_attention) text = `${summary.needs_attention} of ${summary.total_services} services have one worker, or wait for theirs`;
+    else if (summary.total_services === 1) text = "The only service is covered";
     else text = `All ${summary.total_services} services are covered`;
   }
   if (title.textContent !== text) title.textContent = text;
@@ -152,8 +153,8 @@ export function workers(data, go) {
       [named(each.name), " ", el("span", { class: "id" }, each.tunnel_url ? "HTTP" : `…${each.worker_id.slice(-8)}`)],
       each.worker_type,
       each.gives ?? each.tunnel_url ?? "",
-      each.gave || "nothing yet",
-      each.assigned_services.join(", ") || "nothing yet",
+      each.gave || "nothing through this gateway",
+      each.assigned_services.join(", ") || "none",
     ],
     "No worker yet."
   );

@@ -55,10 +55,12 @@ class ServiceReads:
         self._reads: _Waiting[ServicesRead] = _Waiting()
         self._publishing: _Waiting[SpecPublished] = _Waiting()
 
-    async def read(self, *named: str) -> ServicesRead:
-        """Which services are there, and where? Of those named, or of all."""
+    async def read(self, *named: str, sure: bool = False) -> ServicesRead:
+        """Which services are there, and where? Of those named, or of all. To be `sure`, replicas
+        are asked whether they are there."""
         number = next(self._numbers)
-        return await self._reads.ask(number, lambda: self._feed(ReadServices(number, named)))
+        event = ReadServices(number, named, sure)
+        return await self._reads.ask(number, lambda: self._feed(event))
 
     async def publish(self, signed: SignedSpec) -> SpecPublished:
         """Put a spec into the catalog."""

@@ -17,13 +17,12 @@ from typing import Final, assert_never
 
 import trio
 
-from formation_p2p.core.errors import FormationError
+from formation_p2p.core.errors import FormationError, LocalError
 from formation_p2p.core.services.events import ReplicaReported, ReplicaState, StartReplica
 from formation_p2p.core.services.spec import Check, CheckKind, ServiceSpec
 from formation_p2p.core.services.supervision import (
     Ask,
     End,
-    Floor,
     Launch,
     Order,
     Probe,
@@ -48,7 +47,7 @@ from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.services.asking import why_not
 from formation_p2p.host.services.log_file import LogFile, log_of
 from formation_p2p.host.services.place import ReplicaPlace
-from formation_p2p.host.services.router import Router
+from formation_p2p.host.services.replica_means import Means
 from formation_p2p.host.services.uses import lead
 
 log = logging.getLogger(__name__)
@@ -72,19 +71,6 @@ _STATES: Final[Mapping[ReplicaPhase, ReplicaState]] = {
     ReplicaPhase.WAITING: ReplicaState.UNREADY,
     ReplicaPhase.ENDING: ReplicaState.UNREADY,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the replicas of a machine share. `root` is the folder of its services, `scratch_root`
-    that of what runs for a while; `router` leads to the services that they use."""
-
-    drivers: Mapping[str, Driver | LeaseDriver]
-    scratch_root: Path
-    root: Path
-    floor: Floor
-    report: Callable[[ReplicaReported], None]
-    router: Router | None = None
 
 
 class ReplicaRun:
@@ -153,6 +139,7 @@ class ReplicaRun:
     # -- its life ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
+        await self._keep_files()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -170,7 +157,25 @@ class ReplicaRun:
         is_failed = self.supervision.phase is ReplicaPhase.FAILED
         self._report(ReplicaState.FAILED if is_failed else ReplicaState.STOPPED)
 
+    async def _keep_files(self) -> None:
+        """While a replica runs, a worker that is to have another one finds its files here."""
+        program, files = self.spec.program, self._means.files
+        cids = [blob.cid for _, blob in program.files]
+        cids += [] if program.call is None else [program.call.cid]
+        if files is None or not cids:
+            return
+        try:
+            await files.hold(self._holder, cids)
+        except LocalError as problem:  # it runs all the same
+            log.warning("the files of %s are not kept: %s", self.spec.name, problem)
+
+    @property
+    def _holder(self) -> str:
+        return f"service-{self.spec.name}-{self.start.slot}-{self.start.epoch}"
+
     async def _close(self) -> None:
+        if self._means.files is not None:
+            await self._means.files.release(self._holder)
         if self._driver is not None and not isinstance(self._driver, LeaseDriver):
             for lease_id in (self._lease_id, f"{self._lease_id} check"):
                 await self._driver.end_lease(lease_id)

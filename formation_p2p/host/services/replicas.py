@@ -23,7 +23,8 @@ from formation_p2p.core.services.events import (
 )
 from formation_p2p.core.services.supervision import Floor
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
-from formation_p2p.host.services.replica_run import Means, ReplicaRun
+from formation_p2p.host.services.replica_means import Files, Means
+from formation_p2p.host.services.replica_run import ReplicaRun
 from formation_p2p.host.services.router import Router
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,8 @@ class ReplicaStatus:
 
 class Replicas:
     """Of one node, on its trio thread. `root` is the folder of its services, `do` runs a task of
-    the node's own, `feed` takes the reports, and `router` leads to the services that they use."""
+    the node's own, `feed` takes the reports, `router` leads to the services that they use, and
+    `files` keeps what their programs are made of."""
 
     def __init__(
         self,
@@ -71,11 +73,12 @@ class Replicas:
         do: Callable[..., None],
         feed: Callable[[PeerEvent], None],
         router: Router | None = None,
+        files: Files | None = None,
     ) -> None:
         self.root = root
         self._do = do
         self._feed = feed
-        self._means = Means(drivers, scratch_root, root, Floor(), self._report, router)
+        self._means = Means(drivers, scratch_root, root, Floor(), self._report, router, files)
         self._runs: dict[str, ReplicaRun] = {}  # of each service the one that serves
         self._fresh: dict[str, ReplicaRun] = {}  # and the one that is to replace it
         self._over: dict[ReplicaRun, trio.Event] = {}

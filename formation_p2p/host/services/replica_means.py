@@ -1,0 +1,41 @@
+"""What the replicas of one machine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from formation_p2p.core.services.events import ReplicaReported
+from formation_p2p.core.services.supervision import Floor
+from formation_p2p.core.workload.blob import Cid
+from formation_p2p.host.drivers.driver import Driver, LeaseDriver
+from formation_p2p.host.services.router import Router
+
+
+class Files(Protocol):
+    """Content on this machine's disk, which others fetch from here."""
+
+    async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
+        """What is here, or comes, stays until `holder` is released. Raises LocalError."""
+        ...
+
+    async def release(self, holder: str) -> None:
+        """Raises LocalError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the replicas of a machine share. `root` is the folder of its services, `scratch_root`
+    that of what runs for a while; `router` leads to the services that they use, and `files` keeps
+    their files here, for other workers too."""
+
+    drivers: Mapping[str, Driver | LeaseDriver]
+    scratch_root: Path
+    root: Path
+    floor: Floor
+    report: Callable[[ReplicaReported], None]
+    router: Router | None = None
+    files: Files | None = None
