@@ -3,6 +3,7 @@ asked for imports them by their name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -18,17 +19,25 @@ class GatewayNode(ServiceNode):
         super().__init__(config)
         self._gateways: list[Any] = []
 
-    async def gateway(self, listen: str = "127.0.0.1:8080") -> str:
+    async def gateway(
+        self,
+        listen: str = "127.0.0.1:8080",
+        *,
+        region: str = "",
+        near: Mapping[str, str] | None = None,
+    ) -> str:
         """Serve services, jobs, the plan's interface and the page over HTTP, until the node is
         left. Returns its URL. On loopback anyone of this machine may use it, elsewhere who has a
-        token (docs/gateway.md). Raises InvalidInput, LocalError where that address is taken,
+        token (docs/gateway.md). People of the regions of `near` are sent to those URLs; this one
+        is in `region`. Raises InvalidInput, LocalError where that address is taken,
         ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
         server = import_module("formation_p2p.gateway.server")
         source = import_module("formation_p2p.gateway.node_source")
+        nearest = import_module("formation_p2p.gateway.nearest").Nearest(region, near or {})
         network = self._services.entered()[1].network
         seen = source.NodeSource(self, self._bridge.look, self._bridge.call)
-        opened = server.GatewayServer(seen, network, listen, members=seen.members)
+        opened = server.GatewayServer(seen, network, listen, members=seen.members, nearest=nearest)
         self._gateways.append(await opened.__aenter__())
         url: str = opened.url
         return url

@@ -12,7 +12,7 @@ from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.words import put, say
-from formation_p2p.core.errors import LocalError
+from formation_p2p.core.errors import InvalidInput, LocalError
 
 if TYPE_CHECKING:
     from formation_p2p.host.machine.home import Home
@@ -38,6 +38,14 @@ def gateway(
         "Serve here. On loopback anyone of this machine may use it, elsewhere who has a token.",
         default=LISTEN,
         show_default=True,
+    ),
+    region: str = option("--region", "NAME", "Where this gateway is, such as us.", default=""),
+    near: list[str] = option(
+        "--near",
+        "REGION=URL",
+        "Send people of that region to the page there: those whose proxy says so by the header "
+        "Formation-Region, or who ask for /?region=REGION. Can be given several times.",
+        default=[],
     ),
     new_token: str | None = option(
         "--new-token",
@@ -83,7 +91,7 @@ def gateway(
         )
         async with joining as node, commands_served(node, place.path):
             try:
-                url = await node.gateway(listen)
+                url = await node.gateway(listen, region=region, near=_by_region(near))
             except ImportError as error:
                 raise LocalError(str(error)) from error
             interrupt.first(leave.set, "leaving the network")
@@ -98,6 +106,13 @@ def gateway(
         return DONE
 
     end_with(serve)
+
+
+def _by_region(near: list[str]) -> dict[str, str]:
+    found = dict(each.partition("=")[::2] for each in near)
+    if len(found) < len(near):
+        raise InvalidInput("near", "names a region twice; name it once")
+    return found
 
 
 def _print_token(place: Home, lives: str, name: str, *, looks: bool, as_json: bool) -> None:

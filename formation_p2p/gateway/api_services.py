@@ -164,7 +164,12 @@ def service_routes(app: FastAPI, gateway: Gateway) -> None:
             if gap.gap.current_workers
         }
         stamp = _iso(seen.unix_s)
-        return {"services": found, "total_available": len(found), "timestamp": stamp}
+        return {
+            "services": found,
+            "total_available": len(found),
+            "gateways": gateway.nearest.in_json(),
+            "timestamp": stamp,
+        }
 
     @app.get("/api/services/discover/{service_type}", tags=["services"])
     async def discover(service_type: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from formation_p2p.gateway.api_services import service_routes
 from formation_p2p.gateway.api_workers import worker_routes
 from formation_p2p.gateway.jobs import HttpJobs
 from formation_p2p.gateway.members import Members, UnknownWorker
+from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.observed import Observed
 from formation_p2p.gateway.requests import RequestLog
 from formation_p2p.gateway.sources import ServiceUnavailable, Source
@@ -33,8 +34,15 @@ class Gateway:
     """What the server has beside its connections. Kept in memory alone."""
 
     def __init__(
-        self, source: Source, network: Network | None, refresh_s: float, *, is_local: bool
+        self,
+        source: Source,
+        network: Network | None,
+        refresh_s: float,
+        *,
+        is_local: bool,
+        nearest: Nearest | None = None,
     ) -> None:
+        self.nearest = nearest or Nearest()
         self.members = Members(source, allows_private=is_local)
         self.network = network
         self.is_local = is_local

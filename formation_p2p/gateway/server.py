@@ -20,6 +20,7 @@ from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
 from formation_p2p.gateway.forwarding import Destination, destination_of
 from formation_p2p.gateway.members import MembersOnly
+from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.node_members import NodeMembers
 from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
@@ -56,6 +57,7 @@ class GatewayServer:
         listen: str,
         *,
         members: NodeMembers | None = None,
+        nearest: Nearest | None = None,
         refresh_s: float = REFRESH_S,
         patience: Patience = PATIENCE,
         max_connections: int = MAX_CONNECTIONS,
@@ -71,7 +73,7 @@ class GatewayServer:
             self._close_sockets()
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
         self._access = Access(network, is_local=is_local)
-        self.gateway = Gateway(source, network, refresh_s, is_local=is_local)
+        self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
         self._proxy = Proxy(self.gateway.members)
         self._relaying = Proxy(MembersOnly(self.gateway.members))
         self._members = members
@@ -234,6 +236,9 @@ class GatewayServer:
                 message = "write /service/NAME/PATH; names are in /api/services/list"
                 await client.answer(404, {"error": "not found", "message": message})
                 status = 404
+            elif (nearer := self.gateway.nearest.redirect(head)) is not None:
+                await client.answer(307, {"location": nearer}, [("location", nearer)])
+                status = 307
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:
@@ -261,6 +266,7 @@ class GatewayServer:
             await asyncio.sleep(_SWEEP_S)
             self._proxy.kept.sweep()
             self._relaying.kept.sweep()
+            await self.gateway.nearest.measure()
             if self._members is not None:
                 with suppress(NodeClosed):
                     self._members.tell(self.gateway.members.shares())

@@ -16,6 +16,7 @@ from formation_p2p import Home, InvalidInput, Right, Rights
 from formation_p2p.core.trust.grants import bind
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
+from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.server import GatewayServer, parse_listen
 from formation_p2p.gateway.sources import ServicesView
 from formation_p2p.gateway.token import make_token, read_token
@@ -663,3 +664,49 @@ async def test_a_gateway_closes_at_once_whatever_its_clients_do(source: MemorySo
                 if number % 2:
                     watching.writer.close()
                 await server.close()
+
+
+# -- other regions ---------------------------------------------------------------------------------
+
+
+async def test_people_are_sent_to_the_gateway_of_their_region(source: MemorySource) -> None:
+    async with (
+        GatewayServer(source, None, "127.0.0.1:0") as eu,
+        GatewayServer(
+            source,
+            None,
+            "127.0.0.1:0",
+            nearest=Nearest("us", {"eu": eu.url, "ap": "http://127.0.0.1:1", "us": eu.url}),
+        ) as us,
+    ):
+        for path, headers in (("/?region=eu", {}), ("/", {"formation-region": "eu"})):
+            sent = await fetch(us.address, "GET", path, None, headers)
+            assert (sent.status, sent.headers["location"]) == (307, f"{eu.url}/")
+        for path in ("/", "/?region=us", "/?region=moon", "/?region=", "/api/services/list"):
+            assert (await fetch(us.address, "GET", path)).status == 200
+        assert (await fetch(eu.address, "GET", "/?region=eu")).status == 200
+        await us.gateway.nearest.measure()
+        listed = (await fetch(us.address, "GET", "/api/services/list")).json["gateways"]
+        assert {each["region"] for each in listed[1:-1]} == {"eu", "us"}
+        assert listed[0] == {"region": "us", "url": "/", "rtt_ms": 0.0, "is_this": True}
+        assert (listed[-1]["region"], listed[-1]["rtt_ms"]) == ("ap", None)
+
+
+@pytest.mark.parametrize(
+    ("region", "near"),
+    [
+        ("a b", {}),
+        ("us", {"": "https://eu.example.org"}),
+        ("us", {"eu": "eu.example.org"}),
+        ("us", {"eu": "ftp://eu.example.org"}),
+        ("us", {"eu": "https://"}),
+        ("us", {"eu": "https://a@eu.example.org"}),
+        ("us", {"eu": "https://eu.example.org/path"}),
+        ("us", {"eu": "https://eu.example.org:99999"}),
+        ("us", {"eu": "https://eu.example.org\r\nset-cookie: x"}),
+        ("us", {f"r{number}": "https://eu.example.org" for number in range(65)}),
+    ],
+)
+def test_a_region_or_url_that_is_none_is_refused(region: str, near: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput):
+        Nearest(region, near)
