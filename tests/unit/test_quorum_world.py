@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import cbor2
+import pytest
+
 from formation_p2p.core.dispatch.job_events import (
     TaskAnswered,
     TaskDisagreed,
     TaskPlaced,
+    TaskRetried,
     TaskSucceeded,
 )
+from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.workload.comparers import numbers
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.core.workload.scope import Place
+from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
@@ -99,3 +108,138 @@ def test_attempts_do_not_tell_that_two_are_of_one_task() -> None:
     ids = [each.attempt_id for each in only(bob.reported, TaskPlaced)]
     assert len(set(ids)) == len(ids) == 6
     assert not any("job" in each or "#" in each for each in ids)
+
+
+def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:
+    """dave has two cores, and lies on both: on one at once, on the other later."""
+    lies: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if where(world, running).name != "dave":
+            return 1.0, Succeeded(running.work.payload)
+        lies.append(running.work.attempt_id)
+        return (1.0 if len(lies) == 1 else 9.0), Succeeded(b"a lie")
+
+    world = town(7, run, alice=1, carol=1, dave=2, erin=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(8, quorum=NEAR))
+    world.elapse(60)
+    assert len(lies) > 1
+    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+    late = [
+        each for each in only(bob.reported, TaskRetried) if "trusted no longer" in each.attempt.why
+    ]
+    assert late
+    assert not any(each.counts for each in late)
+
+
+def test_a_worker_that_has_proved_itself_is_enough_but_for_some() -> None:
+    def run(running: Running) -> tuple[float, Outcome]:
+        return 0.5, Succeeded(running.work.payload)
+
+    world = town(7, run, alice=1, carol=1, dave=1)
+    bob = world.nodes["bob"]
+    reputation, now = peer_of(bob).reputation, world.moment(bob)
+    workers = [world.nodes[name].identity.peer_id for name in ("alice", "carol", "dave")]
+    assert reputation.doubt(workers[0], now) == 1
+    for worker in workers:
+        for _ in range(9):
+            reputation.note(worker, Experience.AGREED, now)
+        assert reputation.doubt(worker, now) == 1
+        for _ in range(41):
+            reputation.note(worker, Experience.AGREED, now)
+        assert reputation.doubt(worker, now) == pytest.approx(0.09)
+    before = reputation.explain(workers[0], now).successes
+    bob.submit(job(40, quorum=Quorum.adaptive(2, of=5, check=0.02, apart=())))
+    world.elapse(60)
+    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+    checked = len(only(bob.reported, TaskAnswered))
+    assert 1 <= checked <= 15
+    assert len(only(bob.reported, TaskPlaced)) == 40 + checked
+    # What was not checked earned no trust.
+    earned = sum(reputation.explain(each, now).successes - before for each in workers)
+    assert earned == 2 * checked
+
+
+def test_a_function_that_fails_is_told() -> None:
+    quorum = Quorum(2, of=2, same=lambda one, other: one / 0, apart=())
+    world, bob = voters(quorum, alice=None, carol=None)
+    world.elapse(30)
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskDisagreed)
+    assert "process" in end.problem or "own(" in end.problem
+
+
+def test_values_that_are_close_are_the_same() -> None:
+    """Only what a process printed, and its files, is looked into: what a custom driver returns is
+    CBOR."""
+    answers = {"alice": 1.0, "carol": 1.0 + 1e-9, "dave": 2.0}
+    encoded = {name: cbor2.dumps(value) for name, value in answers.items()}
+    needs = Requirements(driver="custom")
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        return 1.0, Succeeded(encoded[where(world, running).name])
+
+    world = World(7, run)
+    world.add("gate")
+    for name in answers:
+        world.add(name, serve=world.machine(cpu=1, drivers=("custom",)))
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.submit(job(needs=needs, quorum=Quorum(2, of=3, same=numbers(1e-6), apart=())))
+    world.elapse(30)
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskSucceeded)
+    assert end.result in (encoded["alice"], encoded["carol"])
+
+
+def test_copies_for_a_worker_that_is_lost_are_drawn_again() -> None:
+    world, bob = voters(tasks=12, alice=None, carol=None, dave=None, erin=None)
+    world.elapse(1.5)
+    world.kill(world.nodes["alice"])
+    world.elapse(60)
+    assert len(ends(bob)) == 12
+    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+
+
+def test_a_slow_copy_is_overtaken_by_one_of_another_operator() -> None:
+    slow: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.work.payload == b"5" and not slow:
+            slow.append(where(world, running).name)
+            return 60.0, Succeeded(running.work.payload)
+        return 0.3, Succeeded(running.work.payload)
+
+    world = town(7, run, alice=1, carol=1, dave=1, erin=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(6, speculate=True, quorum=NEAR))
+    world.elapse(30)
+    assert len(ends(bob)) == 6
+    placed = [each for each in only(bob.reported, TaskPlaced) if each.task_id == "job/5"]
+    assert len({each.worker for each in placed}) == len(placed) >= 3
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6, 2.4])
+def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(after_s: float) -> None:
+    world = town(7, None, alice=1, carol=1, dave=1, erin=1)
+    bob = world.nodes["bob"]
+    disk = bob.disk = Disk(world, lambda: 0.001)
+    given = job(4, quorum=NEAR)
+    assert disk.submit(given)
+    bob.submit(given)
+    world.elapse(after_s)
+    world.kill(bob)
+    disk.crash(True)
+    kept = {each.task_id for each in only(disk.jobs["job"].events, TaskAnswered)}
+    (saved,), leases = disk.saved()
+    assert {each.task_id for each in saved.begun if each.answers} == kept
+    world.elapse(1)
+    world.restart(bob, Resume((saved,), leases))
+    world.elapse(60)
+    events = disk.jobs["job"].events
+    results = {each.task_id: each.result for each in only(events, TaskSucceeded)}
+    assert results == {f"job/{n}": b"%d" % n for n in range(4)}
+    for task_id in kept:  # its first answer was not asked for again
+        answered = [each for each in only(events, TaskAnswered) if each.task_id == task_id]
+        assert len(answered) == 1

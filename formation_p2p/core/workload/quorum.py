@@ -67,6 +67,8 @@ class Quorum:
         if check is not None and not (is_number and 0 < cast("float", check) <= 1):
             problem = f"{shown(check)} is not a share; write 0.02 to check one in fifty"
             raise InvalidInput("quorum.check", problem)
+        if self.check is not None:
+            object.__setattr__(self, "check", float(self.check))
 
     @property
     def comparer(self) -> Comparer:
