@@ -145,8 +145,19 @@ def test_the_search_of_a_grid_runs_on_three_workers() -> None:
     assert "18 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
 
 
+def test_two_of_three_workers_agree_and_what_they_do_not_is_told() -> None:
+    with running(sys.executable, "-m", "examples.quorum") as voted:
+        assert voted.ended(within_s=120) == 0, voted.output
+    assert voted.lines[:3] == [
+        "[97, 997, 9973]",
+        "3 answers, 3 different",
+        "6 answers were the same as another worker's",
+    ]
+
+
 @pytest.mark.parametrize(
-    "name", ["worker.py", "scheduler.py", "embed.py", "own_package/main.py", "grid_search.py"]
+    "name",
+    ["worker.py", "scheduler.py", "embed.py", "own_package/main.py", "grid_search.py", "quorum.py"],
 )
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from examples.quorum import quorum_for
 from examples.tariffs import price_behind_queue_micro, starts_in_ms
 from formation_p2p.core.dht.messages import AddProvider
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
@@ -29,11 +31,13 @@ from formation_p2p.core.resources.gpu import Gpu, parse_compute_capability
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.hints import Hints
-from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.outcome import Outcome, Succeeded
+from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.core.workload.scope import Scope
+from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
 from tests.support.placement_world import peer, placed, profile, task, worker
-from tests.support.stories import ALICE, CAROL, NEEDS, at, job, sent, workers_of
+from tests.support.stories import ALICE, CAROL, NEEDS, at, ends, job, sent, where, workers_of
 from tests.unit.seed_cases import Vector, covers
 
 DISCOVERY = DiscoveryParameters()
@@ -232,6 +236,53 @@ def once_each(vector: Vector) -> None:
     lessee.received(CAROL, Offer(ids[CAROL.peer_id], "c", held, 0, 1500), at(0.2))
     committed = [to for to, message in sent(lessee.take()[0]) if message == Commit("a")]
     assert len(committed) == vector.expect["kept"]
+
+
+# -- results ----------------------------------------------------------------------------------
+
+
+@covers("icn/task_value_quorum")
+def the_dearer_the_more_workers_run_it(vector: Vector) -> None:
+    for credits, name, executors in zip(
+        vector.given["credits"], vector.expect["class"], vector.expect["executors"], strict=True
+    ):
+        called, quorum = quorum_for(credits)
+        assert called == name
+        assert (1 if quorum is None else quorum.of) == executors
+        if quorum is not None:  # and so many agree, where one after the other is wrong
+            assert agreed(quorum, quorum.need, executors)
+
+
+@covers("icn/BUG:quorum_two_of_three")
+def two_of_three_is_a_majority(vector: Vector) -> None:
+    """Theirs takes two thirds as 0.67, of which three times is more than two."""
+    agree, total = vector.given["agree"], vector.given["total"]
+    assert vector.expect["documented"].endswith("consensus")
+    assert agreed(Quorum(agree, of=total), agree, total)
+    assert not agreed(Quorum(total, of=total), agree, total)
+
+
+def agreed(quorum: Quorum, agree: int, total: int) -> bool:
+    """Whether a task on as many workers ends with the result that so many of them bring."""
+    names = [f"w{number}" for number in range(total)]
+    right: set[str] = set()
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        name = where(world, running).name
+        if len(right) < agree:
+            right.add(name)
+        return 1.0, Succeeded(b"right" if name in right else name.encode())
+
+    world = World(7, run)
+    world.add("gate")
+    for name in names:
+        world.add(name, serve=world.machine(cpu=1))
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.submit(job(quorum=quorum))
+    world.elapse(60)
+    (end,) = ends(bob).values()
+    return isinstance(end, TaskSucceeded) and end.result == b"right"
 
 
 # -- resources --------------------------------------------------------------------------------

@@ -25,14 +25,12 @@ for part in (
 ):
     import_module(f"tests.unit.seed_{part}")
 
-# Of what is yet to be built: migration; quorums; announcing over gossip.
+# Of what is yet to be built: migration; announcing over gossip.
 NOT_YET_COVERED: Final = (
     "hypha/gossip_no_peers",
     "icn/migration_none",
     "icn/migration_locality_first",
     "icn/migration_accept",
-    "icn/task_value_quorum",
-    "icn/BUG:quorum_two_of_three",
 )
 
 VECTORS: Final = vectors()

@@ -62,8 +62,9 @@ class Elections:
         assert isinstance(group.queues, DrawnQueues)
         ballot, worker = run.voting, answer.worker
         marks = group.queues.marks(worker)
-        if marks is None or not self._jury.has_vote(worker, now):
-            why = "it is not known" if marks is None else "it is trusted no longer"
+        has_vote = self._jury.has_vote(worker, now)
+        if marks is None or not has_vote:
+            why = "its place is not known" if has_vote else "it is trusted no longer"
             reason = RetryReason.RESULT_LOST
             if self._jobs.lost(run, answer.attempt_id, worker, why, counts=False, reason=reason):
                 group.queues.wait(run, first=True)
