@@ -72,7 +72,8 @@ class Catalog:
         if known is None or counts_more(signed, known):
             if known is not None:
                 self.previous[known.spec.name] = known
-            self.specs[signed.spec.name] = signed
+            # By name, whatever the order in which they came: all that follows is the same then.
+            self.specs = dict(sorted({**self.specs, signed.spec.name: signed}.items()))
             self._hash = None
             return True
         return known.digest == signed.digest
