@@ -259,7 +259,7 @@ class Services:
         kept, self._kept = self._kept, []
         if self._serve is None:
             return
-        for service in {claim.service for claim in kept}:
+        for service in dict.fromkeys(claim.service for claim in kept):
             self._means.see_refused(service, now)
         for claim in kept:
             if claim.peer_id == self._means.peer_id:
