@@ -211,7 +211,7 @@ def _stories(
     arguments: argparse.Namespace, tell: Callable[[Village, int], T], pinned: int = 0
 ) -> list[T]:
     """One for each seed."""
-    told = []
+    told: list[T] = []
     for number, seeds in groupby(arguments.seeds, lambda seed: seed // STORIES):
         village = Village(number, arguments.workers, pinned=pinned)
         village.world.elapse(SETTLE_S)
