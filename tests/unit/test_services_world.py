@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.support.services_world import CPU, ECHO, Hamlet, wanting
 
 
-def started(workers: int, target: int, **changes: int) -> Hamlet:
+def started(workers: int, target: int, **changes: Any) -> Hamlet:
     """A hamlet whose echo service runs as often as it wants to."""
     hamlet = Hamlet(workers, **changes)
     hamlet.world.elapse(5)
