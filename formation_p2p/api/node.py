@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Unpack
 
 from formation_p2p.api.calls import of_calls, referring
+from formation_p2p.api.chartering import offer_charter
 from formation_p2p.api.gateway_node import GatewayNode
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
 from formation_p2p.api.output import is_shown
@@ -329,6 +330,13 @@ class Node(GatewayNode):
         none answers within a minute."""
         self._lifecycle.check_loop()
         return await renew_grant(self._bridge)
+
+    async def offer_charter(self, raw: bytes) -> int:
+        """Go by a charter that its signers have made, and hand it to others. Returns how many have
+        taken it at once; the rest hear of it from them. Raises InvalidInput where it does not
+        count, and says why. See docs/charter.md."""
+        self._lifecycle.check_loop()
+        return await offer_charter(self._bridge, raw)
 
     async def trust(self) -> tuple[Standing, ...]:
         """What this node has learnt of each peer, by itself and from others; the most trusted

@@ -54,6 +54,7 @@ from formation_p2p.host.observe.observability import Observability
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
+from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.members import SeenMembers
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
@@ -131,6 +132,7 @@ class NodeServices:
             members.met(MemberMet(own, self._name, claimed.network.grant, cause="itself"))
             renews = config.parameters.renews
             grants = GrantWatch(config.home, claimed.index, claimed.network, issues=renews)
+            charters = CharterFile(config.home.path, claimed.network)
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=claimed.network,
@@ -155,10 +157,12 @@ class NodeServices:
                 ),
                 members=members,
                 keep_grant=grants.keep,
+                charter=charters.load(),
+                keep_charter=charters.keep,
                 parameters=config.parameters,
             )
             closing.callback(members.write)
-            started = partial(self._started, trust, grants, members)
+            started = partial(self._started, trust, grants, charters, members)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -326,13 +330,19 @@ class NodeServices:
         return self._runtime, self._claim
 
     def _started(
-        self, trust: TrustFile, grants: GrantWatch, members: SeenMembers, shell: Shell
+        self,
+        trust: TrustFile,
+        grants: GrantWatch,
+        charters: CharterFile,
+        members: SeenMembers,
+        shell: Shell,
     ) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
         shell.do(trust.keep)
         shell.do(members.keep)
         shell.do(grants.watch, shell)
+        shell.do(charters.watch, shell)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

@@ -107,6 +107,7 @@ class SyncNode(Synchronous[Node], NodeBase):
     neighbours = waits(Node.neighbours)
     incompatible = waits(Node.incompatible)
     renew = waits(Node.renew)
+    offer_charter = waits(Node.offer_charter)
     ping = waits(Node.ping)
     measure_rate = waits(Node.measure_rate)
     story = waits(Node.story)

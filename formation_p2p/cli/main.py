@@ -87,6 +87,7 @@ _COMMANDS: Final = {
     "network": _Command(
         "network", "Create a network, invite others to it, join one.", is_group=True
     ),
+    "charter": _Command("charter", "The rules that the members of a network make.", is_group=True),
     "doctor": _Command("doctor.command", "Check this machine and its network."),
     "version": _Command("version", "Print the version of formation and Python."),
 }

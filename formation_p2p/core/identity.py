@@ -118,11 +118,17 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def is_signed_by(peer_id: PeerId, signature: bytes, message: bytes) -> bool:
-    """Whether the peer has signed it; False for a peer whose id does not hold its key."""
+def public_key_of(peer_id: PeerId) -> bytes | None:
+    """The raw Ed25519 key of a peer; None for one whose id does not hold it."""
     raw = peer_id_to_bytes(peer_id)
     prefix = _IDENTITY_MULTIHASH + _PUBLIC_KEY_PREFIX
-    return raw.startswith(prefix) and verify(raw[len(prefix) :], signature, message)
+    return raw[len(prefix) :] if raw.startswith(prefix) else None
+
+
+def is_signed_by(peer_id: PeerId, signature: bytes, message: bytes) -> bool:
+    """Whether the peer has signed it; False for a peer whose id does not hold its key."""
+    key = public_key_of(peer_id)
+    return key is not None and verify(key, signature, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class RuntimeConfig:
     keep_grant: Callable[[Network], Awaitable[None]] | None = None
     # The charter that the home has, and what keeps a newer one there.
     charter: SignedCharter | None = None
-    keep_charter: Callable[[bytes], Awaitable[None]] | None = None
+    keep_charter: Callable[[SignedCharter], Awaitable[None]] | None = None
     parameters: PeerParameters = DEFAULT_PARAMETERS
     # Importing takes half a second, more on a loaded machine; then the port is bound.
     start_s: float = 30.0

@@ -155,7 +155,7 @@ class Shell:
         own = config.identity.peer_id, config.network, self.service_reads
         self.services = ServiceRouting(stack, exchange, *own, self.do)
         self.replicas: Replicas | None = None
-        self.charter_told: Callable[[CharterSpread], None] = lambda spread: None
+        self.charter_spread: CharterSpread | None = None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -428,12 +428,12 @@ class Shell:
             case KeepGrant(network):
                 if self._config.keep_grant is not None:
                     self.do(self._config.keep_grant, network)
-            case CharterAdopted(charter, raw):
-                log.info("the charter of this network is version %d now", charter.version)
+            case CharterAdopted(signed):
+                log.info("version %d of the network's charter counts from now on", signed.version)
                 if self._config.keep_charter is not None:
-                    self.do(self._config.keep_charter, raw)
+                    self.do(self._config.keep_charter, signed)
             case CharterSpread():
-                self.charter_told(effect)
+                self.charter_spread = effect
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
             case Vacated():

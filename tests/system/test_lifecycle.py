@@ -80,6 +80,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "reached": lambda node: node.reached,
     "renew": lambda node: node.renew(),
     "reopen": lambda node: node.reopen(),
+    "offer_charter": lambda node: node.offer_charter(b""),
     "replicas": lambda node: node.replicas(),
     "report_wrong": lambda node: node.report_wrong("a peer"),
     "run": lambda node: node.run(["true"]),

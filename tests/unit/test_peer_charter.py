@@ -6,7 +6,12 @@ from typing import Any
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import OperationId, Published
-from formation_p2p.core.dht.rpc import RequestReceived, SendResponse
+from formation_p2p.core.dht.rpc import (
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+    SendResponse,
+)
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.peer.charter_news import (
@@ -209,6 +214,30 @@ def test_a_flood_of_claims_by_many_costs_a_request_a_second() -> None:
     world.deliver(node, OfferCharter(b""))
     world.elapse(ASK_EVERY_S / 2)
     assert listener.asked() <= 1
+
+
+def test_so_many_peers_that_brought_nothing_are_remembered() -> None:
+    listener = Listener()
+    world, node = listener.world, listener.node
+    peer = peer_of(node)
+    news = CharterNews(
+        peer.membership, CharterShelf(peer.membership), peer.dht, node.identity.peer_id, max_empty=1
+    )
+    first, second = (world.nodes[name].contact for name in ("w0", "w1"))
+    asked = []
+    for liar in (first, second, first, first):
+        peer.dht.take()
+        news.heard(liar, 9, world.moment(node))
+        effects, _ = peer.dht.take()
+        asked.append([x.to for x in effects if isinstance(x, SendRequest)])
+        for sent in effects:
+            if isinstance(sent, SendRequest):
+                empty = ResponseReceived(sent.request_id, sent.to, kad.Value(None, ()))
+                peer.dht.handle(empty, world.moment(node))
+        for ended in peer.dht.take()[1]:
+            news.ended(ended, world.moment(node))
+        world.elapse(2.0)
+    assert asked == [[first], [second], [first], []]
 
 
 def test_an_idle_node_asks_a_neighbour_now_and_then() -> None:

@@ -23,6 +23,8 @@ from formation_p2p.core.identity import Identity, peer_id_of
 from formation_p2p.core.records import codec
 from formation_p2p.core.trust import charter as noun
 from formation_p2p.core.trust.charter import EVEN_SHARE, Charter, Member, Region
+from formation_p2p.core.trust.charter_diff import changes, lines
+from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet, read_key_set, read_signatures
 from formation_p2p.core.trust.signed_charter import (
@@ -377,3 +379,45 @@ def test_no_bytes_pass_that_are_not_signed(junk: bytes, at: int, flip: int) -> N
     raw[at % len(raw)] ^= flip
     with pytest.raises(BadRecord):
         open_charter(bytes(raw), ROOT.public_key, NETWORK, None, NOW + 1)
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def test_a_charter_is_a_line_of_text_that_mail_may_break() -> None:
+    text = charter_text(FIRST)
+    assert parse_charter_text(text) == FIRST
+    assert parse_charter_text("\n ".join(text[at : at + 70] for at in range(0, len(text), 70)))
+    for wrong, problem in (
+        ("formation1:abc", "does not begin with"),
+        (text[:-3], "incomplete or was altered"),
+        (text + "!", "incomplete or was altered"),
+        (text * 100, "too long to be one"),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            parse_charter_text(wrong)
+    later = replace(FIRST, rules=codec.encode([1]))
+    with pytest.raises(InvalidInput, match="upgrade formation_p2p here"):
+        parse_charter_text(charter_text(later))
+
+
+def test_signers_read_what_a_version_changes() -> None:
+    assert changes(None, FULL) == [f"+ {line}" for line in lines(FULL)]
+    assert "quotas of grants without their own: 100.0 core-hours, 4 at once" in lines(FULL)
+    assert f"banned peer {EVE.peer_id}" in lines(FULL)
+    assert "region us: " + DORA.peer_id in lines(FULL)
+    more = replace(
+        FULL,
+        members=(Member("acme", 5),),
+        quotas=Quota(None, 5_000, None),
+        expires_unix_s=99_999_999_999,
+        banned_keys=frozenset(),
+    )
+    found = changes(FULL, more)
+    assert "- member acme, share 3" in found
+    assert "+ member acme, share 5" in found
+    assert "- member beta, share 1" in found
+    assert f"- banned peer {EVE.peer_id}" in found
+    assert "+ quotas of grants without their own: 5.0 GPU-hours" in found
+    assert "+ expires never" in found
+    assert changes(FULL, FULL) == []

@@ -169,6 +169,9 @@ class LocalNode:
     async def renew(self) -> int:
         return unpack(int, await self._answer("renew"))
 
+    async def offer_charter(self, raw: bytes) -> int:
+        return unpack(int, await self._answer("offer_charter", raw=raw))
+
     async def ping(self, peer: str) -> RoundTrip:
         from formation_p2p.core.nat.probe import RoundTrip
 

@@ -138,6 +138,7 @@ class _Server:
             "neighbours": self._neighbours,
             "incompatible": self._incompatible,
             "renew": self._renew,
+            "offer_charter": self._offer_charter,
             "ping": self._ping,
             "rate": self._rate,
             "publish": self._publish,
@@ -236,6 +237,9 @@ class _Server:
 
     async def _renew(self, _: dict[str, Any], __: _Client) -> int:
         return await self._node.renew()
+
+    async def _offer_charter(self, question: dict[str, Any], _: _Client) -> int:
+        return await self._node.offer_charter(unpack(bytes, question.get("raw")))
 
     async def _ping(self, question: dict[str, Any], _: _Client) -> object:
         return await self._node.ping(unpack(str, question.get("peer")))

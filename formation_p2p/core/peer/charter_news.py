@@ -12,7 +12,7 @@ claims costs one small request a second.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.dht import messages as kad
@@ -21,9 +21,9 @@ from formation_p2p.core.dht.operations import Asked, OperationId, Published, Sea
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.charter_shelf import CharterShelf
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.signed_charter import SignedCharter
 
 # A peer is asked once in this time for what it claims, and so many peers are remembered.
 EMPTY_S: Final = 600.0
@@ -44,8 +44,7 @@ COPIES: Final = 8
 class CharterAdopted(Effect):
     """This node goes by this charter from now on: keep it, in place of the one before."""
 
-    charter: Charter
-    raw: bytes = field(repr=False)
+    signed: SignedCharter
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,9 @@ class CharterNews:
         shelf: CharterShelf,
         dht: Kademlia[SignedProfile],
         own: PeerId,
+        max_empty: int = MAX_EMPTY,
     ) -> None:
+        self._max_empty = max_empty
         self._membership = membership
         self._shelf = shelf
         self._dht = dht
@@ -95,7 +96,7 @@ class CharterNews:
         """What came of it since the last time."""
         if (signed := self._shelf.adopted) is not None:
             self._shelf.adopted = None
-            adopted = CharterAdopted(signed.charter, signed.raw, cause="a new charter")
+            adopted = CharterAdopted(signed, cause="a new charter")
             self._effects.append(adopted)
         effects, self._effects = self._effects, []
         return effects
@@ -166,7 +167,7 @@ class CharterNews:
 
     def _brought_nothing(self, peer_id: PeerId, now: Moment) -> None:
         self._empty_s.pop(peer_id, None)
-        if len(self._empty_s) >= MAX_EMPTY:
+        if len(self._empty_s) >= self._max_empty:
             del self._empty_s[next(iter(self._empty_s))]
         self._empty_s[peer_id] = now.mono_s
 

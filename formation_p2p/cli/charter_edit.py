@@ -1,0 +1,153 @@
+"""The options of `formation charter init` and `propose`, and the charter that they make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from formation_p2p.cli.flags import parse_duration_s
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId, parse_peer_id, public_key_of
+from formation_p2p.core.trust.charter import Charter, Member, Region, is_invitation
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.units import parse_milli
+from formation_p2p.core.workload.scope import parse_scope
+
+_T = TypeVar("_T")
+
+# Until then a board has met again.
+LIFE: Final = "365d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """What a person asked for, as text."""
+
+    members: tuple[str, ...] = ()
+    no_members: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+    no_regions: tuple[str, ...] = ()
+    signers: tuple[str, ...] = ()
+    no_signers: tuple[str, ...] = ()
+    inviters: tuple[str, ...] = ()
+    no_inviters: tuple[str, ...] = ()
+    bans: tuple[str, ...] = ()
+    no_bans: tuple[str, ...] = ()
+    threshold: int | None = None
+    expires: str | None = None
+    cpu_hours: str | None = None
+    gpu_hours: str | None = None
+    concurrent: int | None = None
+    machines: int | None = None
+    scope: str | None = None
+
+    def apply(self, charter: Charter) -> Charter:
+        """The charter with these changes. Raises InvalidInput."""
+        life_s = int(parse_duration_s(self.expires or LIFE, "expires"))
+        issued = int(time.time())
+        banned = [*self.bans]
+        peers = {peer for each in banned if (peer := _peer_or_none(each)) is not None}
+        invitations = {each for each in banned if is_invitation(each)}
+        allowed = set(self.no_bans)
+        for each in banned:
+            if not is_invitation(each) and _peer_or_none(each) is None:
+                hint = "write a peer id, or an invitation's 32 digits (`formation members --json`)"
+                raise InvalidInput("ban", f"{each!r} is neither; {hint}")
+        return replace(
+            charter,
+            issued_unix_s=issued,
+            expires_unix_s=issued + life_s,
+            keys=self._keys(charter.keys),
+            members=self._members(charter),
+            regions=self._regions(charter),
+            quotas=self._quotas(charter.quotas),
+            inviters=(charter.inviters | set(map(_peer, self.inviters)))
+            - set(map(_peer, self.no_inviters)),
+            banned_keys=frozenset((charter.banned_keys | peers) - allowed),
+            banned_invitations=frozenset((charter.banned_invitations | invitations) - allowed),
+            machines=charter.machines if self.machines is None else self.machines,
+            scope=charter.scope if self.scope is None else parse_scope(self.scope),
+        )
+
+    def keys_alone(self) -> KeySet:
+        """The signers that are named, and no others. Raises InvalidInput."""
+        return KeySet(self.threshold or 1, tuple(sorted({_key(each) for each in self.signers})))
+
+    def _keys(self, keys: KeySet) -> KeySet:
+        added = {_key(each) for each in self.signers}
+        gone = {_key(each) for each in self.no_signers}
+        if unknown := gone - set(keys.keys):
+            raise InvalidInput("no-signer", f"{len(unknown)} of them is no signer; see `show`")
+        left = tuple(sorted((set(keys.keys) | added) - gone))
+        threshold = keys.threshold if self.threshold is None else self.threshold
+        return KeySet(threshold, left)
+
+    def _members(self, charter: Charter) -> tuple[Member, ...]:
+        members = {each.org: each for each in charter.members}
+        for each in self.members:
+            org, _, share = each.partition("=")
+            members[org] = Member(org, _share(share or "1"))
+        return _without("no-member", members, self.no_members)
+
+    def _regions(self, charter: Charter) -> tuple[Region, ...]:
+        regions = {each.name: each for each in charter.regions}
+        for each in self.regions:
+            name, _, holders = each.partition("=")
+            if not holders:
+                problem = f"{each!r} says not who is in it; write it like eu=acme,beta"
+                raise InvalidInput("region", problem)
+            regions[name] = Region(name, frozenset(holders.split(",")))
+        return _without("no-region", regions, self.no_regions)
+
+    def _quotas(self, quotas: Quota) -> Quota:
+        given = {
+            "cpu_milli_hours": _hours("cpu-hours", self.cpu_hours),
+            "gpu_milli_hours": _hours("gpu-hours", self.gpu_hours),
+            "leases": self.concurrent,
+        }
+        return replace(quotas, **{name: x for name, x in given.items() if x is not None})
+
+
+def _without(field: str, known: Mapping[str, _T], names: Iterable[str]) -> tuple[_T, ...]:
+    for name in names:
+        if name not in known:
+            raise InvalidInput(field, f"the charter has no {name!r}; see `formation charter show`")
+    return tuple(each for name, each in sorted(known.items()) if name not in names)
+
+
+def _share(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise InvalidInput("member", f"{text!r} is no share; write a whole number, such as 2")
+    return int(text)
+
+
+def _hours(field: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_milli(text)
+    except ValueError as error:
+        raise InvalidInput(field, str(error)) from None
+
+
+def _peer_or_none(text: str) -> PeerId | None:
+    try:
+        return parse_peer_id(text)
+    except ValueError:
+        return None
+
+
+def _peer(text: str) -> PeerId:
+    peer_id = _peer_or_none(text)
+    if peer_id is None:
+        hint = "`formation network show` prints the id of a node"
+        raise InvalidInput("peer", f"{text!r} is no peer id; {hint}")
+    return peer_id
+
+
+def _key(text: str) -> bytes:
+    key = public_key_of(_peer(text))
+    if key is None:
+        raise InvalidInput("signer", f"{text!r} does not hold an Ed25519 key; use another")
+    return key

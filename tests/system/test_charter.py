@@ -1,0 +1,97 @@
+"""A co-operative makes a charter, and bans a member with the signatures of two of its boards."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from formation_p2p import InvalidInput, Node, Unauthorized, Unplaceable
+from formation_p2p.cli.main import app
+from formation_p2p.core.trust.charter_text import parse_charter_text
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.charter_file import CharterFile
+from tests.support.loopback import LISTEN
+from tests.support.network import MACHINE, sees
+from tests.support.waiting import until
+
+
+def formation(home: Path, *arguments: str, stdin: str = "") -> Result:
+    done = CliRunner().invoke(app, [*arguments, "--home", str(home)], input=stdin)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+async def run_for_ever(node: Node) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            await node.run(["true"])
+
+
+async def test_two_signers_make_a_charter_and_ban_a_member(tmp_path: Path) -> None:
+    gate_home = Home(tmp_path / "gate")
+    network = gate_home.create_network()
+    anna = Home(tmp_path / "anna")
+    async with Node.join(home=gate_home.path, listen=LISTEN) as gate:
+        gate_home.add_gate(gate.addresses[0])
+
+        def invite() -> str:
+            return str(formation(gate_home.path, "network", "invite").stdout).strip()
+
+        async with (
+            Node.join(await asyncio.to_thread(invite), home=anna.path, listen=LISTEN) as alice,
+            Node.join(await asyncio.to_thread(invite), home=tmp_path / "bob", listen=()) as bob,
+        ):
+            await alice.worker(limits=MACHINE)
+            await sees(bob, 1)
+            run = asyncio.to_thread
+            signers = ("--signer", gate.peer_id, "--signer", alice.peer_id, "--threshold", "2")
+            text = await run(formation, gate_home.path, "charter", "init", *signers)
+            assert "it lacks signatures: 1 of its own" in text.stderr
+            done = await run(formation, anna.path, "charter", "sign", "-", stdin=text.stdout)
+            assert done.stdout.startswith("version 1 of the charter counts; "), done.output
+            # The gate, which runs, goes by it at once, and has it on its disk.
+            await until(lambda: CharterFile(gate_home.path, network).load() is not None)
+            # One signature of two is none.
+            text = await run(formation, gate_home.path, "charter", "ban", bob.peer_id)
+            proposal = parse_charter_text(text.stdout)
+            with pytest.raises(InvalidInput, match="1 of 2 signatures"):
+                await alice.offer_charter(proposal.raw)
+            assert (await bob.run(["true"])).exit_code == 0
+            shown = await run(formation, anna.path, "charter", "diff", "-", stdin=text.stdout)
+            assert shown.stdout == f"+ banned peer {bob.peer_id}\n"
+            done = await run(formation, anna.path, "charter", "sign", "-", stdin=text.stdout)
+            assert done.stdout.startswith("version 2 of the charter counts; "), done.output
+            with pytest.raises((Unauthorized, Unplaceable), match="bans this peer"):
+                await run_for_ever(bob)
+    # After a restart it is there again.
+    known = CharterFile(gate_home.path, network).load()
+    assert known is not None
+    assert known.version == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show",), "this network has no charter yet; make one: formation charter init"),
+        (("ban", "nobody"), "copy its id or its invitation from `formation members --json`"),
+        (("propose", "--member", "a=x"), "make one: formation charter init"),
+        (("init", "--member", "a=x"), "write a whole number"),
+        (("init", "--threshold", "2"), "name them: --signer PEER, for each"),
+        (("init", "--region", "eu"), "write it like eu=acme,beta"),
+        (("init", "--signer", "x"), "prints the id of a node"),
+        (("sign", "nowhere.txt"), "name a file with a proposal, or -"),
+        (("sign", "-"), "it does not begin with formation-charter1:; paste all of it"),
+    ],
+)
+def test_what_is_wrong_says_what_to_do(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    home = Home(tmp_path / "home")
+    home.create_network()
+    done = CliRunner().invoke(app, ["charter", *arguments, "--home", str(home.path)])
+    assert says in f"{done.stderr} {done.exception}"
+    assert done.exit_code != 0
