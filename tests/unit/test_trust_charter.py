@@ -419,5 +419,6 @@ def test_signers_read_what_a_version_changes() -> None:
     assert "- member beta, share 1" in found
     assert f"- banned peer {EVE.peer_id}" in found
     assert "+ quotas of grants without their own: 5.0 GPU-hours" in found
-    assert "+ expires never" in found
+    assert "+ expires 5138-11-16 09:46 UTC" in found
+    assert "quotas of grants without their own: 1 at once" in lines(rules(quotas=Quota(leases=1)))
     assert changes(FULL, FULL) == []

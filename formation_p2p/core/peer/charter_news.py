@@ -140,11 +140,11 @@ class CharterNews:
                 self._brought_nothing(asked, now)
         elif operation == self._finding and isinstance(completed, Searched):
             self._finding = None
-            if (signed := self._membership.signed) is not None:
-                write = kad.PutValue(self._shelf.name, signed.raw)
-                nearest = self._dht.nearest(self._shelf.name, completed.closest, COPIES)
-                writes = [(contact, write) for contact in nearest]
-                self._writing = self._dht.operations.deliver(writes, now, "hand on the charter")
+            assert self._membership.signed is not None, "it was taken before it is handed on"
+            write = kad.PutValue(self._shelf.name, self._membership.signed.raw)
+            nearest = self._dht.nearest(self._shelf.name, completed.closest, COPIES)
+            writes = [(contact, write) for contact in nearest]
+            self._writing = self._dht.operations.deliver(writes, now, "hand on the charter")
         elif operation == self._writing and isinstance(completed, Published):
             self._writing = None
             holders = len(completed.stored_at)

@@ -49,10 +49,7 @@ def _lines(charter: Charter) -> Iterator[tuple[str, str]]:
 
 
 def _date(unix_s: int) -> str:
-    try:
-        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (OverflowError, OSError, ValueError):
-        return "never"
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _quota(quota: Quota) -> str:

@@ -1,0 +1,173 @@
+"""Where a person works on a charter: his home, with its keys, and the charter that counts there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.cli.charter_edit import Edits
+from formation_p2p.cli.words import counted, printable, put, say
+from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
+from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.charter import Charter, is_invitation
+from formation_p2p.core.trust.charter_diff import changes
+from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.signed_charter import (
+    SignedCharter,
+    draft,
+    missing,
+    open_charter,
+    root_keys,
+    sign,
+)
+from formation_p2p.host.machine.home import Home, joined_network
+from formation_p2p.host.names import peer_meant
+from formation_p2p.host.storage.charter_file import CharterFile
+from formation_p2p.host.storage.member_file import learn_names
+
+# A proposal with all signatures takes 20 KiB as text.
+_MAX_CHARS: Final = 64 * 1024
+NO_CHARTER: Final = "this network has no charter yet; make one: formation charter init"
+
+
+class Place:
+    """A home, its network, and the charter that counts there. Raises LocalError."""
+
+    def __init__(self, home: Path | None) -> None:
+        self.home = Home(home)
+        self.network: Network = joined_network(self.home)
+        self.file = CharterFile(self.home.path, self.network)
+        self.known = self.file.load()
+
+    @property
+    def root(self) -> KeySet:
+        return root_keys(self.known, self.network.root_public_key)
+
+    @property
+    def charter(self) -> Charter | None:
+        return None if self.known is None else self.known.charter
+
+    @property
+    def trusted(self) -> KeySet:
+        """Who has to sign the next version."""
+        return self.root if self.known is None else self.known.charter.keys
+
+    def own_keys(self) -> list[Identity]:
+        """Those that are here."""
+        issuer = self.home.issuer()
+        return [self.home.identity(), *([] if issuer is None else [issuer[0]])]
+
+    def meant(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Peers by their ids, also those that were given by name."""
+        learn_names(self.home.path)
+        found = []
+        for name in names:
+            peer_id = None if is_invitation(name) else peer_meant(name, field="ban")
+            if peer_id is None and not is_invitation(name):
+                hint = "copy its id or its invitation from `formation members --json`"
+                raise InvalidInput("ban", f"no member known here is {name!r}; {hint}")
+            found.append(peer_id or name)
+        return tuple(found)
+
+    def time_left(self) -> str:
+        """What is left of the charter that counts: a ban is no vote for a longer one."""
+        if self.known is None:
+            raise InvalidInput("charter", NO_CHARTER)
+        return f"{max(int(self.known.charter.expires_unix_s - time.time()), 86_400)}s"
+
+    def next_version(self, edits: Edits) -> SignedCharter:
+        if self.known is None:
+            raise InvalidInput("charter", NO_CHARTER)
+        version = self.known.version + 1
+        made = edits.apply(replace(self.known.charter, version=version))
+        return draft(made, self.root, self.known)
+
+    def proposal(self, given: str) -> SignedCharter:
+        """Raises InvalidInput."""
+        proposal = parse_charter_text(_read(given))
+        if proposal.charter.network != self.network.network_id:
+            raise InvalidInput("charter", "it is of another network than this home; see --home")
+        if self.known is not None and proposal.version < self.known.version:
+            problem = f"it is version {proposal.version}, and {self.known.version} counts"
+            raise InvalidInput("charter", f"{problem}; propose it again")
+        return proposal
+
+    def missing(self, proposal: SignedCharter) -> dict[str, int]:
+        return missing(proposal, self.trusted)
+
+
+def go_on(place: Place, proposal: SignedCharter, *, as_json: bool) -> None:
+    """Sign with the keys that are here; then hand it to the network, or to the next signer."""
+    wanted = {*place.trusted.keys, *proposal.charter.keys.keys}
+    signed, used = proposal, 0
+    for key in place.own_keys():
+        if key.public_key in wanted:
+            signed, used = sign(signed, key), used + 1
+    lacking = place.missing(signed)
+    if used == 0:
+        named = ", ".join(sorted(place.trusted.signers()))
+        problem = f"no key of {place.home.path} may sign it"
+        raise InvalidInput("charter", f"{problem}; do this where one of these is: {named}")
+    if not as_json:
+        for line in changes(place.charter, proposal.charter):
+            say(printable(line))
+    text = charter_text(signed)
+    if lacking:
+        if as_json:
+            put({"version": signed.version, "missing": lacking, "charter": text})
+            return
+        print(text)
+        left = " and ".join(f"{count} {of}" for of, count in lacking.items())
+        say(f"it lacks signatures: {left}; have another signer run: formation charter sign -")
+        return
+    _adopt(place, signed)
+    holders = asyncio.run(_hand_on(place, signed))
+    if as_json:
+        put({"version": signed.version, "missing": {}, "holders": holders, "charter": text})
+        return
+    print(
+        f"version {signed.version} of the charter counts; {counted(holders, 'peer')} had it at once"
+    )
+    if holders == 0:
+        say("no peer took it yet: it goes out as soon as a node of this home reaches one")
+
+
+def _adopt(place: Place, signed: SignedCharter) -> None:
+    """Raises InvalidInput; LocalError."""
+    root, network_id = place.network.root_public_key, place.network.network_id
+    try:
+        known = place.known
+        if known is None or known.digest != signed.digest:
+            open_charter(signed.raw, root, network_id, known, time.time())
+    except BadRecord as error:
+        raise InvalidInput("charter", f"it is refused: {error}") from error
+    place.file.write(signed)
+
+
+async def _hand_on(place: Place, signed: SignedCharter) -> int:
+    from formation_p2p.cli.local.link import reach
+
+    try:
+        async with reach(place.home.path) as node:
+            return await node.offer_charter(signed.raw)
+    except LocalError as error:
+        say(f"it is not handed on: {error}")
+        return 0
+
+
+def _read(given: str) -> str:
+    if given == "-":
+        return sys.stdin.read(_MAX_CHARS)
+    try:
+        with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
+            return file.read(_MAX_CHARS)
+    except OSError as error:
+        problem = f"{given} cannot be read ({error.strerror})"
+        raise InvalidInput("charter", f"{problem}; name a file with a proposal, or -") from error
