@@ -1,8 +1,11 @@
-"""Filling a slot that is free: wait one's turn, read, probe, claim, settle, read again, start.
+"""Filling a slot that is free: read, probe, wait one's turn, read, claim, settle, read, start.
 
 All workers reckon alike who is next, from the distance of their keys to the slot's. Whoever is
 nearest comes first, and the others find the slot taken when their turn comes. A read that a
 majority of the holders did not answer says nothing, and nothing follows from it.
+
+The first read and the probe come shortly before the turn, so that a suspect that does not answer
+costs no time. The second one comes last: who has claimed the slot in between is seen.
 """
 
 from __future__ import annotations
@@ -50,25 +53,28 @@ TRANSITIONS: Final[Mapping[Stage, Mapping[str, Stage]]] = {
         "later": Stage.WAITING,
         "taken": Stage.OVER,
     },
-    Stage.PROBING: {"free": Stage.CLAIMING, "later": Stage.WAITING, "taken": Stage.OVER},
+    Stage.PROBING: {"later": Stage.WAITING, "taken": Stage.OVER},
     Stage.CLAIMING: {"voted": Stage.SETTLING, "taken": Stage.OVER},
     Stage.SETTLING: {"due": Stage.CHECKING, "taken": Stage.OVER},
-    Stage.CHECKING: {"free": Stage.OVER, "taken": Stage.OVER},
+    Stage.CHECKING: {"later": Stage.SETTLING, "free": Stage.OVER, "taken": Stage.OVER},
     Stage.OVER: {},
 }
 # Probes of one that does not answer: a packet may be lost.
 PROBES: Final = 2
-# Reads that too few answer, one after the other, before the slot is left to the next look.
+# Reads and claims that too few answer, before the slot is left to the next look. Those that did
+# not answer are not asked again: with three rounds, of 20 holders 12 may have died at once.
 MAX_UNHEARD: Final = 3
+LOOKUP_AFTER: Final = 2
 
 
 @dataclass(slots=True)
 class Attempt:
-    """`doubted` are claims whose authors do not answer, by their sequence. `held` replicas
-    were here when it began to wait."""
+    """Its turn is at `turn_s`; the last read began at `read_s`. `doubted` are claims whose authors
+    do not answer, by their sequence. `held` replicas were here when it began to wait."""
 
     signed: SignedSpec
     slot: int
+    turn_s: float
     due_s: float
     cause: str
     doubted: dict[PeerId, int] = field(default_factory=dict)
@@ -76,7 +82,9 @@ class Attempt:
     probes: int = 0
     held: int = 0
     is_guard: bool = False
+    is_located: bool = False
     unheard: int = 0
+    read_s: float = 0.0
 
     @property
     def service(self) -> str:
@@ -84,6 +92,11 @@ class Attempt:
 
     def move(self, event: str) -> None:
         self.stage = TRANSITIONS[self.stage][event]
+
+    def is_late(self) -> bool:
+        """Too few have answered, or too late: whether it may be tried once more."""
+        self.unheard += 1
+        return self.unheard <= MAX_UNHEARD
 
 
 class Filler:
@@ -110,7 +123,8 @@ class Filler:
 
     def suspect(self, claim: Claim, rank: int, now: Moment) -> None:
         """The holder of a slot does not answer its guardian, which is the next but `rank`."""
-        self.consider(claim.service, now, {claim.peer_id: claim.sequence}, rank)
+        doubts = self._means.sight(claim.service).doubts(claim)
+        self.consider(claim.service, now, doubts, rank, claim.slot)
 
     def consider(
         self,
@@ -118,8 +132,10 @@ class Filler:
         now: Moment,
         doubted: Mapping[PeerId, int] = {},
         rank: int | None = None,
+        suspected: int | None = None,
     ) -> None:
-        """Begin to fill a slot, if one seems free that this worker may fill."""
+        """Begin to fill a slot, if one seems free that this worker may fill: the one that is
+        `suspected`, or else the nearest."""
         signed = self._means.spec(service)
         if signed is None or not self._may_run(signed):
             return
@@ -131,23 +147,27 @@ class Filler:
                 self._end(attempt)
             return
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
-        slot = min(free, key=lambda each: (ranks[each], each))
+        slot = min(free, key=lambda each: (each != suspected, ranks[each], each))
         is_guard = rank is not None
         wait_s = self._wait_s(ranks[slot] if rank is None else rank, signed, now, is_guard=is_guard)
-        due_s = now.mono_s + wait_s
+        turn_s = now.mono_s + wait_s
+        due_s = max(now.mono_s, turn_s - self._means.parameters.probe_s)
         if attempt is None:
-            cause = "a guardian's" if rank is not None else "a read"
             self._attempts[service] = Attempt(
                 signed,
                 slot,
+                turn_s,
                 due_s,
-                cause,
+                "a guardian's" if is_guard else "a read",
                 known,
                 held=len(self._holding),
-                is_guard=rank is not None,
+                is_guard=is_guard,
+                # A guardian hears with each answer who is nearest to the service's name.
+                is_located=is_guard,
             )
-        elif attempt.stage is Stage.WAITING and due_s < attempt.due_s:
-            attempt.slot, attempt.due_s, attempt.doubted = slot, due_s, known
+        elif attempt.stage is Stage.WAITING and not attempt.probes and turn_s < attempt.turn_s:
+            attempt.slot, attempt.doubted = slot, known
+            attempt.turn_s, attempt.due_s = turn_s, due_s
 
     def drop(self, service: str) -> None:
         """The service is not to be run here any more."""
@@ -164,9 +184,9 @@ class Filler:
             attempt.move("due")
             if stage is Stage.WAITING:
                 then = partial(self._read, attempt)
-                # A guardian hears with each answer who is nearest to the service's name.
-                knows = attempt.is_guard and not attempt.unheard
-                read = self._means.read if knows else self._means.look_up_and_read
+                means, attempt.read_s = self._means, now.mono_s
+                read = means.read if attempt.is_located else means.look_up_and_read
+                attempt.is_located = True
                 read(attempt.service, now, "confirm", then)
             else:
                 then = partial(self._checked, attempt)
@@ -210,19 +230,29 @@ class Filler:
         if self._is_unheard_of(attempt, reading, now):
             self._end(attempt)
             self._look_soon(attempt.service, now)
-            return
-        self._probe(attempt, now)
+        elif silent := self._silent(attempt, now):
+            self._probe(attempt, silent, now)
+        elif now.mono_s < attempt.turn_s:
+            self._wait(attempt, attempt.turn_s)
+        elif now.mono_s - attempt.read_s > self._means.parameters.fresh_s and attempt.is_late():
+            self._wait(attempt, now.mono_s)
+        else:
+            self._claim(attempt, now)
 
     def _try_again(self, attempt: Attempt, now: Moment) -> None:
         """Nothing is known, and nothing follows from that; soon more may answer."""
-        attempt.unheard += 1
         if self._attempts.get(attempt.service) is not attempt:
             return
-        if attempt.unheard > MAX_UNHEARD:
+        if not attempt.is_late():
             self._end(attempt)
             return
+        # First those that are known to be next; then whoever is nearest by now.
+        attempt.is_located = attempt.unheard != LOOKUP_AFTER
+        self._wait(attempt, now.mono_s + self._means.parameters.again_s)
+
+    def _wait(self, attempt: Attempt, until_s: float) -> None:
         attempt.move("later")
-        attempt.due_s = now.mono_s + self._means.parameters.again_s
+        attempt.due_s = until_s
 
     def _is_unheard_of(self, attempt: Attempt, reading: Reading, now: Moment) -> bool:
         """Whether there may be a holder of whom the peers asked cannot know: they are new, and the
@@ -231,19 +261,20 @@ class Filler:
             return False
         return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
 
-    def _probe(self, attempt: Attempt, now: Moment) -> None:
-        """Ask those whose claims of the slot have expired, and those in doubt once more: while no
-        read was answered they were not either. Then claim it."""
+    def _silent(self, attempt: Attempt, now: Moment) -> list[Claim]:
+        """Those whose claims of the slot have expired, and those in doubt once more: while no read
+        was answered they were not either."""
+        if attempt.probes >= PROBES:
+            return []
         sight = self._means.sight(attempt.service)
         silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
         if not attempt.probes:
             claims = [sight.claims[each].claim for each in attempt.doubted if each in sight.claims]
             silent += [claim for claim in claims if claim.slot == attempt.slot]
-        if not silent or attempt.probes >= PROBES:
-            self._claim(attempt, now)
-            return
-        if attempt.stage is Stage.READING:
-            attempt.move("probe")
+        return silent
+
+    def _probe(self, attempt: Attempt, silent: list[Claim], now: Moment) -> None:
+        attempt.move("probe")
         attempt.probes += 1
         request = asking(self._means.name(attempt.service), self._means.parameters.max_claims)
         asked = [(Contact(claim.peer_id, claim.addresses), request) for claim in silent]
@@ -263,15 +294,15 @@ class Filler:
             else:  # it answers, and runs the service no more
                 attempt.doubted[peer_id] = claim.sequence
         if self._still_free(attempt, now):
-            self._probe(attempt, now)
+            self._wait(attempt, max(now.mono_s, attempt.turn_s))
 
     def _claim(self, attempt: Attempt, now: Moment) -> None:
         means, signed = self._means, attempt.signed
         if len(self._holding) > attempt.held:  # meanwhile this worker has taken on another service
-            attempt.move("later")
-            attempt.held = len(self._holding)
+            attempt.held, attempt.probes = len(self._holding), 0
             wait_s = self._wait_s(0, signed, now, is_guard=attempt.is_guard)
-            attempt.due_s = now.mono_s + wait_s
+            attempt.turn_s = now.mono_s + wait_s
+            self._wait(attempt, attempt.turn_s - self._means.parameters.probe_s)
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
@@ -285,7 +316,11 @@ class Filler:
         if self._attempts.get(attempt.service) is not attempt:
             return
         if len(ended.good) < quorum:
-            self._yield(attempt, now, "too few peers took the claim")
+            if attempt.is_late():  # others are asked instead of those that did not answer
+                then = partial(self._claimed, attempt, quorum)
+                self._holding.claim_again(attempt.service, now, then, quorum)
+            else:
+                self._yield(attempt, now, "too few peers took the claim")
             return
         attempt.move("voted")
         attempt.due_s = now.mono_s + self._means.parameters.settle_s
@@ -295,7 +330,10 @@ class Filler:
         if self._attempts.get(attempt.service) is not attempt:
             return
         if not reading.sound:
-            self._yield(attempt, now, "too few peers answer")
+            if attempt.is_late():
+                self._wait(attempt, now.mono_s)
+            else:
+                self._yield(attempt, now, "too few peers answer")
             return
         other = self._other(attempt, now)
         if other is not None:

@@ -21,11 +21,14 @@ MAX_GUARDS: Final = 256
 
 @dataclass(slots=True)
 class _Guard:
-    """`misses` are the answers that did not come, in a row."""
+    """`misses` are the answers that did not come, in a row; `pending` may still. An answer to what
+    was asked at `heard_s` has come: what was asked before says nothing any more."""
 
     rank: int
     due_s: float
     misses: int = 0
+    pending: int = 0
+    heard_s: float = float("-inf")
 
 
 class Guards:
@@ -72,14 +75,20 @@ class Guards:
         if known is None or known.claim.expires_unix_s + _LONG_GONE_S < now.unix_s:
             del self._guards[key]
             return
-        guard.due_s = float("inf")
+        ours = self._means.parameters
+        guard.pending += 1
+        is_last = guard.misses + guard.pending >= ours.misses
+        guard.due_s = float("inf") if is_last else now.mono_s + ours.patience_s
         request = asking(self._means.name(service), self._means.parameters.max_claims)
         contact = Contact(holder, known.claim.addresses)
-        then = partial(self._answered, key, guard)
+        then = partial(self._answered, key, guard, now.mono_s)
         self._means.inquiries.ask([(contact, request)], now, "guard", then, 1)
 
-    def _answered(self, key: tuple[str, PeerId], guard: _Guard, ended: Asked, now: Moment) -> None:
-        if self._guards.get(key) is not guard:
+    def _answered(
+        self, key: tuple[str, PeerId], guard: _Guard, asked_s: float, ended: Asked, now: Moment
+    ) -> None:
+        guard.pending -= 1
+        if self._guards.get(key) is not guard or asked_s < guard.heard_s:
             return
         service, holder = key
         ours, sight = self._means.parameters, self._means.sight(service)
@@ -93,16 +102,17 @@ class Guards:
             self.noticed(claim, now)
         guard.misses = 0 if is_there else guard.misses + 1
         if guard.misses == 0:
+            guard.heard_s = asked_s
             spread = 0.9 + 0.2 * self._means.rng.random()
             guard.due_s = now.mono_s + self._every_s(guard.rank) * spread
             return
-        guard.due_s = now.mono_s + ours.again_s
+        guard.due_s = float("inf") if guard.pending else now.mono_s + ours.again_s
         if guard.misses >= ours.misses:
             guard.due_s = now.mono_s + ours.retry_s
             if guard.misses == ours.misses:
                 why = "it does not answer"
                 self._means.emit(service, claim.slot, ServiceStep.SUSPECTED, why, now, holder)
-            if sight.live(now.unix_s, {holder: claim.sequence}).get(claim.slot) is not None:
+            if sight.live(now.unix_s, sight.doubts(claim)).get(claim.slot) is not None:
                 self._guards.pop(key, None)  # another has the slot by now
                 return
             self._suspect(claim, guard.rank, now)

@@ -71,7 +71,7 @@ class Holders:
         known = self._known.get(name)
         if known is None:
             known = self._of_table(name)
-        alive = {each: contact for each, contact in known.items() if not self._is_lost(each, now)}
+        alive = {each: contact for each, contact in known.items() if not self.is_lost(each, now)}
         if not self._dht.is_client:
             alive[self._own] = Contact(self._own)
         return tuple(_ranked(name, alive.values())[: self._parameters.holders])
@@ -81,6 +81,11 @@ class Holders:
         known = self._known.get(name, {})
         gone = [contact for each, contact in known.items() if each in self._failed]
         return tuple(_ranked(name, gone)[: self._parameters.holders])
+
+    def is_lost(self, peer_id: PeerId, now: Moment) -> bool:
+        """Whether a peer did not answer lately."""
+        failed = self._failed.get(peer_id)
+        return failed is not None and now.mono_s - failed[1] < self._parameters.lost_s
 
     def quorum(self, now: Moment) -> int:
         """How many of the holders have to answer. In a network of fewer peers than a name has
@@ -108,10 +113,6 @@ class Holders:
         self._failed[peer_id] = (first_s, now.mono_s)
         if len(self._failed) > MAX_FAILED:
             del self._failed[next(iter(self._failed))]
-
-    def _is_lost(self, peer_id: PeerId, now: Moment) -> bool:
-        failed = self._failed.get(peer_id)
-        return failed is not None and now.mono_s - failed[1] < self._parameters.lost_s
 
     def _trim(self, name: bytes) -> None:
         known = self._known[name]

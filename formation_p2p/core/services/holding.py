@@ -88,6 +88,13 @@ class Holding:
         self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
         return True
 
+    def claim_again(
+        self, service: str, now: Moment, then: Callable[[Asked, Moment], None], enough: int
+    ) -> None:
+        """Too few have taken the claim: put it where it is missing."""
+        replica = self._replicas[service]
+        self._write(replica, _CLAIM_STATES[replica.state], now, "claim", then, enough)
+
     def start(self, service: str, now: Moment, cause: str) -> None:
         """The claim counts: start the replica."""
         replica = self._replicas[service]
@@ -295,8 +302,11 @@ class Holding:
         live = self._means.sight(spec.name).live(now.unix_s)
         having = {claim.peer_id for claim in live.values()} | {self._means.peer_id}
         key = slot_key(spec.name, replica.slot)
+        holders = self._means.holders
+        others = (each for each in found.profiles if each.peer_id not in having)
         profiles = sorted(
-            (each for each in found.profiles if each.peer_id not in having),
+            # A profile outlives its worker.
+            (each for each in others if not holders.is_lost(each.peer_id, now)),
             key=lambda each: (
                 each.capacity != idle(each.capability),
                 key_of_peer(each.peer_id) ^ key,

@@ -85,6 +85,16 @@ class Sight:
             and doubted.get(signed.claim.peer_id, -1) < signed.claim.sequence
         ]
 
+    def doubts(self, claim: Claim) -> dict[PeerId, int]:
+        """Who is in doubt with the holder of a claim: those that had the slot before, too. It has
+        claimed the slot since they did not answer."""
+        before = (
+            signed.claim
+            for signed in self.claims.values()
+            if signed.claim.slot == claim.slot and signed.claim.epoch < claim.epoch
+        )
+        return {each.peer_id: each.sequence for each in (claim, *before)}
+
     def epoch(self, slot: int) -> int:
         """The highest that is known of a slot."""
         epochs = (each.claim.epoch for each in self.claims.values() if each.claim.slot == slot)

@@ -1,0 +1,144 @@
+"""Peers that do not answer while a worker fills a slot: it asks others, or gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from formation_p2p.core.dht.rpc import SendRequest
+from formation_p2p.core.effects import Effect
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.services.claim import ClaimState, SignedClaim
+from formation_p2p.core.services.events import ServiceStep
+from formation_p2p.core.services.sight import Sight
+from formation_p2p.sim.node import SimNode
+from tests.support.services_world import Hamlet, claim_of, person, wanting
+
+
+def asked(hamlet: Hamlet, cause: str) -> tuple[SimNode, set[PeerId]]:
+    """The first worker that asks others for this cause from now on, and whom; its requests are in
+    flight."""
+    seen: list[tuple[SimNode, set[PeerId]]] = []
+
+    def witness(node: SimNode, event: object, effects: Iterable[Effect]) -> None:
+        sent = [x for x in effects if isinstance(x, SendRequest)]
+        to = {x.to.peer_id for x in sent if x.cause == f"services: {cause}"}
+        if to:
+            seen.append((node, to))
+
+    hamlet.world.witness = witness
+    while not seen:
+        hamlet.world.elapse(0.005)
+    hamlet.world.witness = lambda *seen: None
+    return seen[0]
+
+
+def why_yielded(hamlet: Hamlet) -> set[str]:
+    return {
+        event.why
+        for node in hamlet.workers
+        for _, event in node.service_events
+        if event.step is ServiceStep.YIELDED
+    }
+
+
+def lone() -> Hamlet:
+    """One worker is to run the echo service; three other nodes keep what is known of it."""
+    hamlet = Hamlet(1)
+    hamlet.world.add("second")
+    hamlet.world.add("third")
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    return hamlet
+
+
+def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:
+    hamlet = Hamlet(14)
+    hamlet.world.elapse(30)
+    hamlet.publish(wanting(1))
+    worker, holders = asked(hamlet, "claim")
+    for peer_id in sorted(holders)[:5]:
+        hamlet.world.vanish(hamlet.world.peers[peer_id])
+    hamlet.world.elapse(6)
+    assert hamlet.steps(ServiceStep.STARTED) == [worker.name]
+    assert hamlet.steps(ServiceStep.YIELDED) == []
+
+
+def test_a_claim_that_no_peer_takes_is_given_up() -> None:
+    hamlet = lone()
+    worker, _ = asked(hamlet, "claim")
+    hamlet.world.loss = 1.0
+    hamlet.world.elapse(15)
+    assert why_yielded(hamlet) == {"too few peers took the claim"}
+    assert worker.replicas.running == {}
+
+
+def test_a_claim_is_checked_at_others_where_most_of_its_holders_have_died() -> None:
+    hamlet = Hamlet(14)
+    hamlet.world.elapse(30)
+    hamlet.publish(wanting(1))
+    worker, holders = asked(hamlet, "check")
+    for peer_id in sorted(holders)[:5]:
+        hamlet.world.vanish(hamlet.world.peers[peer_id])
+    hamlet.world.elapse(2.5)
+    assert hamlet.steps(ServiceStep.STARTED) == []
+    hamlet.world.elapse(3)
+    assert hamlet.steps(ServiceStep.STARTED) == [worker.name]
+
+
+def test_a_claim_that_cannot_be_checked_is_given_up() -> None:
+    hamlet = lone()
+    asked(hamlet, "check")
+    hamlet.world.loss = 1.0
+    hamlet.world.elapse(15)
+    assert why_yielded(hamlet) == {"too few peers answer"}
+    assert hamlet.steps(ServiceStep.STARTED) == []
+
+
+def test_a_read_that_took_long_is_made_anew_before_a_claim() -> None:
+    hamlet = lone()
+    hamlet.world.elapse(0.5)
+    hamlet.world.latency = lambda a, b: 0.3
+    asked(hamlet, "confirm")
+    before = hamlet.world.messages["services: confirm"]
+    hamlet.world.elapse(20)
+    assert hamlet.world.messages["services: confirm"] > 2 * before
+    assert len(hamlet.having("echo")) == 1  # where every read takes long, it is claimed at last
+
+
+def test_a_guardian_that_has_died_is_not_chosen_again() -> None:
+    hamlet = Hamlet(8)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    [has] = hamlet.having("echo")
+    replica = has.peer.services.holding.get("echo")  # type: ignore[attr-defined]
+    before = replica.guardians
+    assert len(before) == 3
+    hamlet.world.vanish(hamlet.world.peers[before[0].peer_id])
+    hamlet.world.elapse(50)
+    assert len(replica.guardians) == 3
+    assert before[0] not in replica.guardians
+
+
+def test_who_had_a_slot_before_is_in_doubt_with_who_has_it() -> None:
+    sight = Sight()
+    first, second, other = person("first"), person("second"), person("other")
+    now = claim_of(second, epoch=2, sequence=7)
+    for claim in (claim_of(first, sequence=5), now, claim_of(other, slot=1)):
+        sight.take(SignedClaim(claim, b""))
+    assert sight.doubts(now) == {second.peer_id: 7, first.peer_id: 5}
+    assert sight.live(float(now.issued_unix_s), sight.doubts(now)).keys() == {1}
+    assert now.state is ClaimState.READY
+
+
+def test_a_worker_that_waits_for_its_turn_leaves_a_slot_that_is_taken() -> None:
+    hamlet = lone()
+    worker, _ = asked(hamlet, "confirm")
+    hamlet.world.elapse(0.1)
+    services = worker.peer.services  # type: ignore[attr-defined]
+    assert hamlet.steps(ServiceStep.GAP) == []  # its turn is yet to come
+    now = hamlet.world.moment(worker)
+    services._means.sight("echo").take(SignedClaim(claim_of(person("other"), now), b""))
+    services._filler.consider("echo", now)
+    hamlet.world.elapse(20)
+    assert hamlet.steps(ServiceStep.GAP) == []
