@@ -16,6 +16,7 @@ from formation_p2p.core.services.events import (
     ServiceStep,
     SpecPublished,
 )
+from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.signed_spec import SignedSpec, seal_spec
 from formation_p2p.core.services.spec import Program, Replicas, ServiceSpec, WorkerType
 from formation_p2p.core.trust.grants import Rights, issue
@@ -65,8 +66,16 @@ class Hamlet:
     """A gate and some workers that run services, in a world of their own. `publish` has the gate
     publish a spec."""
 
-    def __init__(self, workers: int, seed: int = 1, max_services: int = 4) -> None:
-        parameters = PeerParameters(discovery=DiscoveryParameters(ttl_s=600.0), renews=False)
+    def __init__(
+        self,
+        workers: int,
+        seed: int = 1,
+        max_services: int = 4,
+        services: ServiceParameters | None = None,
+    ) -> None:
+        discovery = DiscoveryParameters(ttl_s=600.0)
+        keeps = services or ServiceParameters()
+        parameters = PeerParameters(discovery=discovery, services=keeps, renews=False)
         self.world = World(seed, parameters=parameters)
         self.gate = self.world.add("gate")
         self.max_services = max_services

@@ -9,6 +9,7 @@ from formation_p2p.core.effects import Effect
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import ClaimState, SignedClaim
 from formation_p2p.core.services.events import ServiceStep
+from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.sim.node import SimNode
 from tests.support.services_world import Hamlet, claim_of, person, wanting
@@ -131,14 +132,10 @@ def test_who_had_a_slot_before_is_in_doubt_with_who_has_it() -> None:
     assert now.state is ClaimState.READY
 
 
-def test_a_worker_that_waits_for_its_turn_leaves_a_slot_that_is_taken() -> None:
-    hamlet = lone()
-    worker, _ = asked(hamlet, "confirm")
-    hamlet.world.elapse(0.1)
-    services = worker.peer.services  # type: ignore[attr-defined]
-    assert hamlet.steps(ServiceStep.GAP) == []  # its turn is yet to come
-    now = hamlet.world.moment(worker)
-    services._means.sight("echo").take(SignedClaim(claim_of(person("other"), now), b""))
-    services._filler.consider("echo", now)
-    hamlet.world.elapse(20)
-    assert hamlet.steps(ServiceStep.GAP) == []
+def test_workers_that_wait_for_their_turn_leave_a_slot_that_is_taken() -> None:
+    hamlet = Hamlet(3, services=ServiceParameters(jitter_s=150.0))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(200)
+    [worker] = hamlet.having("echo")
+    assert hamlet.steps(ServiceStep.GAP) == [worker.name]
