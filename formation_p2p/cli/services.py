@@ -15,6 +15,7 @@ from formation_p2p.cli.words import Json, ago, printable, put, say
 
 if TYPE_CHECKING:
     from formation_p2p.core.services.catalog import Gap
+    from formation_p2p.core.services.claim import Claim
     from formation_p2p.core.services.events import ServicesRead
     from formation_p2p.core.services.spec import WorkerType
     from formation_p2p.core.services.view import ServicesView
@@ -58,6 +59,8 @@ def services(
             return DONE if read.heard else UNPLACEABLE
         shown = [gap for gap in view.gaps if gap.status != "ok" or not gaps]
         _show(shown, view)
+        for line in failed_versions(view):
+            print(line)
         for service in view.unknown:
             print(f"{service}: no peer that keeps its claims answers")
         _advise(view.gaps)
@@ -72,10 +75,17 @@ def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
     from formation_p2p.cli import tables
     from formation_p2p.host.names import named
 
+    def beside(claim: Claim) -> str:
+        if claim.members:
+            return f"{claim.members} over HTTP"
+        if claim.next_version:
+            return f"starting version {claim.next_version}"
+        return "" if claim.state == "ready" else claim.state.value
+
     def where(gap: Gap) -> str:
         found = sorted(view.of(gap.service), key=lambda claim: claim.slot)
         return ", ".join(
-            named(x.peer_id) + ("" if x.state == "ready" else f" ({x.state})") for x in found
+            named(x.peer_id) + (f" ({said})" if (said := beside(x)) else "") for x in found
         )
 
     columns: tables.Columns[Gap] = {
@@ -88,6 +98,18 @@ def _show(gaps: Sequence[Gap], view: ServicesView) -> None:
         "where": lambda gap: where(gap) or "-",
     }
     tables.console().print(tables.table_of(columns, gaps))
+
+
+def failed_versions(view: ServicesView) -> list[str]:
+    """Which new versions did not become ready, and where."""
+    from formation_p2p.host.names import named
+
+    return [
+        f"{claim.service}: version {claim.failed_version} did not become ready on "
+        f"{named(claim.peer_id)}, where version {claim.version} goes on"
+        for claim in view.replicas
+        if claim.failed_version
+    ]
 
 
 def _advise(gaps: Iterable[Gap]) -> None:
@@ -171,6 +193,10 @@ def _in_json(read: ServicesRead, view: ServicesView, here: Sequence[Json]) -> Js
                 "state": each.claim.state.value,
                 "version": each.claim.version,
                 "outstanding": each.claim.outstanding,
+                "busy_percent": each.claim.busy_percent,
+                "next_version": each.claim.next_version,
+                "failed_version": each.claim.failed_version,
+                "members": each.claim.members,
             }
             for each in read.claims
         ],

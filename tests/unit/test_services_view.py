@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from formation_p2p.cli.services import failed_versions
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.catalog import GapStatus
@@ -84,3 +85,17 @@ def test_workers_that_speak_http_are_scored_by_what_they_say() -> None:
         assert score(worse, "rag") < score(idle, "rag")
     assert score(HttpWorker(1, gpu_utilization=0.5), "rag") == 20.0
     assert score(replace(idle, gpu_utilization=0.5), "rag") == score(idle, "rag")
+
+
+def test_people_are_told_which_version_did_not_become_ready() -> None:
+    failing = seal_claim(ALICE, claim_of(ALICE, failed_version=2))
+    [line] = failed_versions(view_of(replace(READ, claims=(failing,))))
+    assert line.startswith("echo: version 2 did not become ready on ")
+    assert line.endswith(", where version 1 goes on")
+    assert failed_versions(view_of(READ)) == []
+
+
+def test_as_many_are_wanted_as_their_claims_say() -> None:
+    busy = seal_claim(ALICE, claim_of(ALICE, wanted=3))
+    view = view_of(replace(READ, claims=(busy,)))
+    assert (view.wanted("echo"), view.wanted("other"), view.wanted("none")) == (3, 2, 0)
