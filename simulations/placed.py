@@ -11,7 +11,7 @@ their announcers know their shards and their replicas, as after a long run.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from formation_p2p.core.keyspace import KEY_BITS, Key, Span, key_of
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.records.profile import MAX_TTL_S, Profile, SignedProfile, seal_profile
-from formation_p2p.core.resources.capability import idle
+from formation_p2p.core.resources.capability import Capacity, idle
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S
 from simulations.liars import Liar
@@ -35,6 +35,7 @@ from simulations.register import Register
 
 # Within which a run must end in which nobody republishes.
 LIFE_S: Final = float(MAX_TTL_S)
+NO_ROOM: Final = Capacity(0, 0, 0)
 # An announcer that has published so often does so at its full period.
 _ROUNDS: Final = 10
 
@@ -61,7 +62,8 @@ class _Name(NamedTuple):
 
 class Placed:
     """Everybody announced with `peers`, as of the beginning of the world. Call `furnish` for
-    every peer that wakes, and, where all are to republish, `resume` for every worker first."""
+    every peer that wakes, and, where all are to republish, `resume` for every worker first. Those
+    named `full` have announced that they have no room."""
 
     def __init__(
         self,
@@ -71,7 +73,9 @@ class Placed:
         seed: int,
         *,
         resumed: bool = False,
+        full: Collection[str] = (),
     ) -> None:
+        self._full = full
         self._parameters = parameters
         self._ttl_s = parameters.ttl_s if resumed else LIFE_S
         self._workers = [_Worker(node, serve, []) for node, serve in workers]
@@ -161,7 +165,7 @@ class Placed:
                 issued_unix_s=issued_unix_s,
                 expires_unix_s=issued_unix_s + int(self._ttl_s),
                 capability=worker.serve.capability,
-                capacity=idle(worker.serve.capability),
+                capacity=NO_ROOM if node.name in self._full else idle(worker.serve.capability),
                 labels=worker.serve.labels,
                 drivers=worker.serve.drivers,
                 addresses=node.contact.addresses,

@@ -49,7 +49,7 @@ class Caller:
             return ()
         reach = min(self._parameters.reach, self._size())
         places = min(waiting, MAX_PLACES)
-        enough = places * self._parameters.answers
+        enough = places * self._parameters.enough
         raw = self._sealed(own, key, places, now, enough=enough, reach=reach)
         sent = [
             Send(branch.to, SpreadWant(raw, branch.depth, branch.reach), cause=cause)

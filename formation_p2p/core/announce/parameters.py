@@ -12,11 +12,12 @@ class AnnounceParameters:
     # Peers that one want is spread to. With 300, the nearest free worker of a network with 1 % free
     # is among them in 19 of 20 cases; each costs a message.
     reach: int = 300
-    # Offers that a scheduler would like for each place: one more than two, so that there is a
-    # choice when one is lost on the way.
+    # Offers that a scheduler would like for each place.
     answers: int = 3
-    # Workers that answer on average, so that three are there early.
-    answers_aimed_at: int = 5
+    # ...and with how many it is content: the others may be far, or lost on the way.
+    enough: int = 2
+    # Workers that answer on average, so that these are there early.
+    answers_aimed_at: int = 6
     # A want is spread anew after so long, while tasks wait.
     spread_again_s: float = 10.0
     # A notice is left anew after so long: most of a want's life.
