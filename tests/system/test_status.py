@@ -228,6 +228,18 @@ async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     assert value(alices, "formation_free_cpu_cores") <= 2
 
 
+@pytest.mark.parametrize("find", ["notice", "announce"])
+async def test_a_worker_that_is_not_asked_offers_what_is_wanted(
+    world: SmallNetwork, find: str
+) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL, find=find)
+        (result,) = await job
+        alices = await asyncio.to_thread(fetched, world.alice)
+    assert result.status == "succeeded"
+    assert value(alices, 'formation_want_offers_total{outcome="sent"}') >= 1
+
+
 async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))

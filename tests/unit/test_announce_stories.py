@@ -128,7 +128,7 @@ def test_no_task_runs_twice_however_many_offer() -> None:
     for node in world.nodes.values():
         worker = node.peer.worker  # type: ignore[attr-defined]
         if worker is not None:
-            counts = worker.volunteered.counts({lease.lease_id for lease in worker.lessor})
+            counts = node.peer.status(world.moment(node)).offers  # type: ignore[attr-defined]
             assert counts.sent == counts.won + counts.lost
 
 

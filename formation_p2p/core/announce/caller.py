@@ -38,8 +38,9 @@ class Caller:
     def is_spread_due(self, last_s: float, now: Moment) -> bool:
         return now.mono_s >= last_s + self._parameters.spread_again_s
 
-    def is_leave_due(self, last_s: float, now: Moment) -> bool:
-        return now.mono_s >= last_s + self._parameters.leave_again_s
+    def expired_s(self, now: Moment) -> float:
+        """When what was left by then is to be left anew."""
+        return now.mono_s - self._parameters.leave_again_s
 
     def spread(self, key: SchedulingKey, waiting: int, now: Moment, cause: str) -> Sequence[Send]:
         """Have some hundred peers hear of tasks that wait. Empty where it is not known yet how this

@@ -189,7 +189,7 @@ class Leasing:
     def awaits_notice(self, group: TaskGroup, found: Found, now: Moment) -> bool:
         """Discovery has ended. A want is left where no worker suits, or without asking any where
         the notice goes first; the latter is told."""
-        goes_first = group.key.find is Find.NOTICE and group.acquisition.left_s == float("-inf")
+        goes_first = group.key.find is Find.NOTICE and not group.acquisition.left_s
         if goes_first or not (found.suited and found.profiles):
             self.leave_notice(group, now)
         return goes_first and bool(found.holders)
@@ -199,11 +199,12 @@ class Leasing:
         acquisition, waiting = group.acquisition, group.queues.waiting
         if not (group.key.find.leaves_notice and waiting):
             return
-        if not self._caller.is_leave_due(acquisition.left_s, now):
-            return
-        holders, cause = acquisition.holders, "a want is left"
-        for send in self._caller.leave(group.key, waiting, holders, now, cause):
-            acquisition.want_left(now.mono_s)
+        since_s = self._caller.expired_s(now)
+        left_s, never_s = acquisition.left_s, float("-inf")
+        to = [each for each in acquisition.holders if left_s.get(each.peer_id, never_s) <= since_s]
+        sends = self._caller.leave(group.key, waiting, to, now, "a want is left")
+        acquisition.want_left((send.to.peer_id for send in sends), now.mono_s, since_s)
+        for send in sends:
             self._outbox.emit(send)
 
     def expect(

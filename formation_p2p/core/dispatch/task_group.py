@@ -34,13 +34,15 @@ class Acquisition:
     not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
     to be asked at once; `fruitless` searches in a row began with no worker known. `was_answered`:
     whether any peer answered the last. `call_round` is open for workers that were not asked;
-    `spread_s` and `left_s` are when a want was spread and left last, the latter with `holders`."""
+    `spread_s` is when a want was spread last, and `left_s` when one was left, by holder; `holders`
+    are those of the last search."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
         self.round: RoundId | None = None
         self.call_round: RoundId | None = None
-        self.spread_s = self.left_s = float("-inf")
+        self.spread_s = float("-inf")
+        self.left_s: dict[PeerId, float] = {}
         self.holders: tuple[Contact, ...] = ()
         self.committing: set[PeerId] = set()
         self.searched_s = float("-inf")
@@ -74,8 +76,10 @@ class Acquisition:
         """That is a search of its own, whose answers come by themselves."""
         self.spread_s = self.searched_s = now_s
 
-    def want_left(self, now_s: float) -> None:
-        self.left_s = now_s
+    def want_left(self, holders: Iterable[PeerId], now_s: float, since_s: float) -> None:
+        """Those of before `since_s` have expired."""
+        self.left_s = {peer_id: at_s for peer_id, at_s in self.left_s.items() if at_s > since_s}
+        self.left_s |= dict.fromkeys(holders, now_s)
 
     def found_more(self) -> None:
         """Where there were more workers, there may be more yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from formation_p2p.core.announce.offers import OfferCounts
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.scheduler import Scheduler
 from formation_p2p.core.dispatch.task_run import JobRun, TaskState
@@ -62,7 +63,8 @@ class GrantedStatus:
 @dataclass(frozen=True, slots=True)
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
-    ends at `grant_expires_unix_s`. `gangs` are those that it owns."""
+    ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
+    made for wants."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -70,6 +72,7 @@ class Status:
     free: Capacity | None
     grant_expires_unix_s: int
     gangs: tuple[GangStatus, ...] = ()
+    offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
 
 
 def status_of(
@@ -90,6 +93,7 @@ def status_of(
         None if worker is None else worker.lessor.ledger.free,
         grant_expires_unix_s,
         tuple(map(status_of_gang, gangs.gangs.values())),
+        OfferCounts() if worker is None else worker.offers,
     )
 
 

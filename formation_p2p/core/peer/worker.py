@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from formation_p2p.core.announce.offers import Offers
+from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.want import Want
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
@@ -138,6 +138,11 @@ class Worker:
         serve = self._serve
         has = needs, serve.capability, dict(serve.labels), serve.drivers
         return fits_now(*has, self.lessor.ledger.free) is None
+
+    @property
+    def offers(self) -> OfferCounts:
+        """What became of those made for wants."""
+        return self.volunteered.counts({lease.lease_id for lease in self.lessor})
 
     def volunteer(self, want: Want, now: Moment) -> list[WorkerEffect]:
         """Offer what is wanted, where that suits. It says nothing where it does not."""

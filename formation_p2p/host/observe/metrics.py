@@ -191,7 +191,18 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         gauges += [
             ("free_cpu_cores", "Cores left to lease.", free.cpu_milli / 1000),
             ("free_memory_bytes", "Memory left to lease.", free.memory_bytes),
+            (
+                "want_offer_score",
+                "Of the offers for wants that were decided, the share that won.",
+                status.offers.score_milli / 1000,
+            ),
         ]
+        offers = {
+            "sent": status.offers.sent,
+            "won": status.offers.won,
+            "lost": status.offers.lost,
+        }
+        yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
     yield from gang_metrics(status.gangs, sum(1 for _ in shell.leases.hosted()))
