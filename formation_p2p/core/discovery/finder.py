@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Final, Generic, NamedTuple, NewType, TypeVar
 
 from formation_p2p.core.capability.buckets import ANY, widening
@@ -46,8 +47,8 @@ ROOMY: Final = b"\x00"
 class Found:
     """`profiles` are verified and fresh. `suited` is False for the workers that were looked up
     only to say why they do not suit. `complete` says that there are no others. `heard` is False
-    where peers were asked and none answered: then nothing is known of who is there. `holders` are
-    those who keep the profiles of the workers nearest to the target."""
+    where peers were asked and none answered: then nothing is known of who is there. `holders` keep
+    the profiles of the shards that were read: some of each shard, those of the last one first."""
 
     find: FindId
     profiles: tuple[Profile, ...]
@@ -107,7 +108,7 @@ class _Find:
     found: dict[PeerId, SignedProfile] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     heard: bool = False
-    holders: tuple[Contact, ...] = ()
+    holders: list[tuple[Contact, ...]] = field(default_factory=list)
 
 
 class Finder:
@@ -217,8 +218,7 @@ class Finder:
         step = Step(find.bucket, bits, answer.asked, held.members, held.deeper, found)
         find.steps.append(step)
         find.heard |= answer.heard
-        if find.region == find.target and answer.holders:
-            find.holders = answer.holders
+        find.holders.append(answer.holders)
         find.found |= {signed.profile.peer_id: signed for signed in answer.found}
         more = find.search.learn(answer.held) is not None or self._next_region(find, now)
         to_room = find.roomy and not find.found
@@ -237,8 +237,8 @@ class Finder:
         profiles = tuple(signed.profile for signed in find.found.values())
         complete = not more and len(profiles) < find.wanted
         trace = Trace(tuple(find.steps))
-        ended = find.find, profiles, trace, find.suited, complete, find.heard, find.holders
-        self._ended.append(Found(*ended))
+        ended = find.find, profiles, trace, find.suited, complete, find.heard
+        self._ended.append(Found(*ended, _some_of_each(find.holders)))
         return False
 
     def _begin_again(self, find: _Find, bucket: str, now: Moment) -> None:
@@ -290,6 +290,13 @@ class Finder:
 
     def _shard(self, find: _Find) -> bytes:
         return shard_key(self._network_id, find.bucket, find.region, find.search.depth)
+
+
+def _some_of_each(holders: Iterable[tuple[Contact, ...]]) -> tuple[Contact, ...]:
+    """Those nearest to one name keep much the same profiles: others know other workers."""
+    rows = zip_longest(*reversed(list(holders)))
+    merged = {each.peer_id: each for row in rows for each in row if each is not None}
+    return tuple(merged.values())
 
 
 def suits(requirements: bytes) -> Callable[[Profile], bool]:
