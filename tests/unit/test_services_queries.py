@@ -116,8 +116,12 @@ def test_who_is_gone_is_left_out_where_one_is_to_be_sure(silent: bool) -> None:
     for name in ("one", "two"):
         hamlet.publish(wanting(2, name=name))
     hamlet.world.elapse(120)
-    assert len(ready_at(hamlet, 1)) == 4
+    hamlet.world.deliver(hamlet.gate, ReadServices(0, sure=True))
+    hamlet.world.elapse(4)
+    asked = hamlet.world.messages["services: sure"]
+    assert asked
     assert len(ready_at(hamlet, 1)) == 4  # those who were asked just now are not asked again
+    assert hamlet.world.messages["services: sure"] == asked
     gone = hamlet.having("one")[0]
     (hamlet.world.vanish if silent else hamlet.world.kill)(gone)
     assert gone.identity.peer_id in ready_at(hamlet, 2, sure=False)
