@@ -31,7 +31,7 @@ MAX_EMPTY: Final = 1024
 # Between two requests for what is claimed.
 ASK_EVERY_S: Final = 1.0
 # A node that nothing was heard of asks a neighbour; a worker hears answers all the time.
-LOOK_S: Final = 45.0
+LOOK_S: Final = 30.0
 # And those nearest to the name, whatever is heard: about twenty messages.
 SEARCH_S: Final = 900.0
 # More or less by a fifth, so that nodes that began together do not go on so.
