@@ -52,8 +52,8 @@ EXPIRES: Final = option("--expires", "TIME", "For how long it holds: 90d, 52w; 3
 CPU_HOURS: Final = option("--cpu-hours", "N", "Core-hours a month, for grants without a quota.")
 GPU_HOURS: Final = option("--gpu-hours", "N", "GPU-hours a month, for grants without a quota.")
 CONCURRENT: Final = option("--concurrent", "N", "Tasks at once, likewise.", type=int)
-MACHINES: Final = option(
-    "--machines", "N", "Machines for each invitation without a bound.", type=int
+IDENTITIES: Final = option(
+    "--identities", "N", "Nodes for each invitation without a bound.", type=int
 )
 SCOPE: Final = option("--scope", "SCOPE", "Who may read data without a rule of its own: org, …")
 
@@ -70,7 +70,7 @@ def init(
     cpu_hours: str | None = CPU_HOURS,
     gpu_hours: str | None = GPU_HOURS,
     concurrent: int | None = CONCURRENT,
-    machines: int | None = MACHINES,
+    identities: int | None = IDENTITIES,
     scope: str | None = SCOPE,
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -93,7 +93,7 @@ def init(
         cpu_hours=cpu_hours,
         gpu_hours=gpu_hours,
         concurrent=concurrent,
-        machines=machines,
+        identities=identities,
         scope=scope,
     )
     keys = root
@@ -131,7 +131,7 @@ def propose(
     cpu_hours: str | None = CPU_HOURS,
     gpu_hours: str | None = GPU_HOURS,
     concurrent: int | None = CONCURRENT,
-    machines: int | None = MACHINES,
+    identities: int | None = IDENTITIES,
     scope: str | None = SCOPE,
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
@@ -158,7 +158,7 @@ def propose(
         cpu_hours=cpu_hours,
         gpu_hours=gpu_hours,
         concurrent=concurrent,
-        machines=machines,
+        identities=identities,
         scope=scope,
     )
     go_on(place, place.next_version(edits), as_json=as_json)
@@ -249,6 +249,6 @@ def _document(signed: SignedCharter) -> Json:
         "banned_peers": sorted(charter.banned_keys),
         "banned_invitations": sorted(charter.banned_invitations),
         "inviters": sorted(charter.inviters),
-        "machines": charter.machines,
+        "identities": charter.identities,
         "scope": str(charter.scope),
     }

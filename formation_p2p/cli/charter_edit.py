@@ -41,7 +41,7 @@ class Edits:
     cpu_hours: str | None = None
     gpu_hours: str | None = None
     concurrent: int | None = None
-    machines: int | None = None
+    identities: int | None = None
     scope: str | None = None
 
     def apply(self, charter: Charter) -> Charter:
@@ -68,7 +68,7 @@ class Edits:
             - set(map(_peer, self.no_inviters)),
             banned_keys=frozenset((charter.banned_keys | peers) - allowed),
             banned_invitations=frozenset((charter.banned_invitations | invitations) - allowed),
-            machines=charter.machines if self.machines is None else self.machines,
+            identities=charter.identities if self.identities is None else self.identities,
             scope=charter.scope if self.scope is None else parse_scope(self.scope),
         )
 

@@ -18,11 +18,7 @@ from formation_p2p.cli.members import SHOWN_DIGITS, invitations
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.trust.grants import (
-    MAX_PRIORITY,
-    Right,
-    Rights,
-)
+from formation_p2p.core.trust.grants import MAX_PRIORITY, Right, Rights
 from formation_p2p.core.trust.hours import parse_hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network, parse_invite
@@ -36,6 +32,8 @@ from formation_p2p.host.storage.member_file import learn_names
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
 # As `formation members` shows one, or more of it.
 _BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
+# Ten machines, which work and submit.
+IDENTITIES: Final = 32
 # Of a peer on the same LAN.
 DIAL_S: Final = 2.0
 _RIGHTS: Final = click.Choice([str(each) for each in Right])
@@ -144,6 +142,13 @@ def invite(
     labels: list[str] | None = option(
         "--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."
     ),
+    identities: int = option(
+        "--identities",
+        "N",
+        "How many nodes may use the invite; a machine that works and submits has two or three.",
+        show_default=True,
+        default=IDENTITIES,
+    ),
     cell: str = CELL,
     org: str = ORG,
     federation: str = FEDERATION,
@@ -175,6 +180,7 @@ def invite(
         Place(cell=cell, org=org, federation=federation),
         flags.parsed("priority-weight", weight, parse_milli) or 0,
         life,
+        identities,
     )
     peer_id = None
     if peer is not None:

@@ -24,6 +24,7 @@ def in_json(allowed: Rights) -> Json:
         "labels": [f"{key}={value}" for key, value in sorted(allowed.labels)],
         "place": asdict(allowed.place),
         "expires_unix_s": allowed.expires_unix_s,
+        "identities": allowed.identities,
         "renewed_until_unix_s": _renewed_until_unix_s(allowed),
     }
 

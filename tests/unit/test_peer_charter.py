@@ -76,7 +76,7 @@ def test_a_charter_that_one_node_was_given_is_adopted_by_all() -> None:
     assert versions(nodes) == {1}
     assert all(any(isinstance(x, CharterAdopted) for x in node.told) for node in nodes)
     # The next one goes through gossip alone: it was written to one node.
-    second = charter_of(world, first, machines=3)
+    second = charter_of(world, first, identities=3)
     peer_of(nodes[4]).membership.adopt(second.raw, world.moment(nodes[4]))
     world.elapse(120)
     assert versions(nodes) == {2}
@@ -263,7 +263,7 @@ def test_shelf_keeps_one_name_and_answers_with_the_charter() -> None:
     assert shelf.keep(name, first.raw, now)
     assert shelf.value(name, now) == first.raw
     assert shelf.value(b"/formation/charter/other", now) is None
-    assert not shelf.keep(name, charter_of(world, machines=2).raw + b"x", now)
+    assert not shelf.keep(name, charter_of(world, identities=2).raw + b"x", now)
     assert "charter" in shelf.refused
     assert shelf.providers(kad.GetProviders(name), now) == kad.Providers(())
     shelf.expire(now)

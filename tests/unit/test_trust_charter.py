@@ -142,7 +142,7 @@ def test_network_that_has_its_root_alone_as_signer_needs_no_link() -> None:
 
 def test_never_rolled_back_and_of_one_version_the_same_counts_everywhere() -> None:
     second = signed(rules(2), ANNA, BEN, before=FIRST)
-    other = signed(rules(2, machines=7), ANNA, BEN, before=FIRST)
+    other = signed(rules(2, identities=7), ANNA, BEN, before=FIRST)
     with pytest.raises(ReplayedRecord, match="version 1 of the charter, and 2 is known"):
         opened(FIRST, second)
     with pytest.raises(ReplayedRecord):
@@ -173,7 +173,7 @@ def test_expired_and_too_long_and_future_ones_are_refused_and_kept_ones_are_read
 
 def test_forged_ones_are_refused() -> None:
     # With the content changed after it was signed.
-    changed = signed(rules(machines=3))
+    changed = signed(rules(identities=3))
     with pytest.raises(ForgedRecord, match="did not sign it"):
         opened(replace(changed, signatures=FIRST.signatures))
     # With a signature that is not by one of the keys, valid as it may be.
@@ -231,7 +231,7 @@ FULL = rules(
     banned_keys=frozenset({EVE.peer_id}),
     banned_invitations=frozenset({INVITATION}),
     inviters=frozenset({CLEO.peer_id}),
-    machines=16,
+    identities=16,
     scope=Scope.FEDERATION,
 )
 
@@ -279,7 +279,7 @@ def test_a_region_is_a_peers_then_his_invitations_then_his_organisations() -> No
         ({"banned_keys": frozenset({"nobody"})}, "no peer id"),
         ({"inviters": frozenset({"0OIl"})}, "no peer id"),
         ({"banned_invitations": frozenset({"xyz"})}, "no invitation; write its 32 digits"),
-        ({"machines": 0}, "less than 1"),
+        ({"identities": 0}, "less than 1"),
         ({"members": tuple(Member(f"m{n}") for n in range(noun.MAX_MEMBERS + 1))}, "more than 128"),
     ],
 )

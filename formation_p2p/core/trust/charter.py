@@ -35,7 +35,7 @@ MAX_SHARE: Final = 1_000_000
 # Of an organisation that no charter names, and of each where there is no charter.
 EVEN_SHARE: Final = 1
 # Identities that one invitation may have at once.
-MAX_MACHINES: Final = 100_000
+MAX_IDENTITIES: Final = 100_000
 
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}", re.ASCII)
 
@@ -71,7 +71,7 @@ class Region:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charter:
     """`network` is the network's id. `keys` are the signers, and their threshold; `inviters` may
-    renew grants. `quotas` are for grants that have none of their own, `machines` bounds the
+    renew grants. `quotas` are for grants that have none of their own, `identities` bounds the
     identities of an invitation that says nothing, and `scope` is who may read data that says
     nothing. Raises InvalidInput."""
 
@@ -86,7 +86,7 @@ class Charter:
     banned_keys: frozenset[PeerId] = frozenset()
     banned_invitations: frozenset[str] = frozenset()
     inviters: frozenset[PeerId] = frozenset()
-    machines: int | None = None
+    identities: int | None = None
     scope: Scope = Scope.COMMONS
 
     def __post_init__(self) -> None:
@@ -103,8 +103,8 @@ class Charter:
         _check_once("member", (each.org for each in self.members))
         _check_once("region", (each.name for each in self.regions))
         _check_once("region", (holder for each in self.regions for holder in each.holders))
-        if self.machines is not None:
-            check_amount("machines", self.machines, 1, MAX_MACHINES)
+        if self.identities is not None:
+            check_amount("identities", self.identities, 1, MAX_IDENTITIES)
         for peer_id in (*self.banned_keys, *self.inviters):
             if not _is_peer(peer_id):
                 raise InvalidInput("peer", f"{shown(peer_id)} is no peer id")

@@ -37,8 +37,8 @@ def _lines(charter: Charter) -> Iterator[tuple[str, str]]:
             yield f"region {region.name} {holder}", f"region {region.name}: {holder}"
     if charter.quotas != Quota():
         yield "quotas", f"quotas of grants without their own: {_quota(charter.quotas)}"
-    if charter.machines is not None:
-        yield "machines", f"machines of an invitation without a bound: {charter.machines}"
+    if charter.identities is not None:
+        yield "identities", f"identities of an invitation without a bound: {charter.identities}"
     yield "scope", f"data without a rule of its own: {charter.scope}"
     for inviter in sorted(charter.inviters):
         yield f"inviter {inviter}", f"renews grants: {inviter}"

@@ -34,7 +34,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
-from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.charter import MAX_IDENTITIES, Charter
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
@@ -65,7 +65,7 @@ class Rights:
 
     All but `may` and `expires_unix_s` limit what may be submitted. `place` is where the holder
     belongs. A worker weighs the holder's priorities with `weight_milli` thousandths. `life` is None
-    where the root did not say.
+    where the root did not say. No node has to do with more than so many `identities` of the grant.
     """
 
     expires_unix_s: int
@@ -78,11 +78,14 @@ class Rights:
     place: Place = NOWHERE
     weight_milli: int = EVEN_WEIGHT_MILLI
     life: Life | None = None
+    identities: int | None = None
 
     def __post_init__(self) -> None:
         bounds.check_amount("expires", self.expires_unix_s, 0, MAX_EXPIRY_UNIX_S)
         bounds.check_amount("priority", self.max_priority, 0, MAX_PRIORITY)
         bounds.check_amount("priority-weight", self.weight_milli, 0, MAX_WEIGHT_MILLI)
+        if self.identities is not None:
+            bounds.check_amount("identities", self.identities, 1, MAX_IDENTITIES)
         _check_set("rights", self.may, len(Right))
         if not self.may <= frozenset(Right):
             raise InvalidInput(
@@ -113,7 +116,7 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
         raise InvalidInput(
             "rights", "the grant would allow nothing; name submit, work, services or some of them"
         )
-    facts = statements.Facts(rights.may, rights.place, rights.life)
+    facts = statements.Facts(rights.may, rights.place, rights.life, identities=rights.identities)
     limits = _limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
     return bytes(_build(root, facts, limits).to_bytes())
 
@@ -128,7 +131,7 @@ def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) 
     if not rights.may:
         raise InvalidInput("rights", "the grant allows nothing")
     lineage = (terms.invitation, *quotas)
-    facts = statements.Facts(rights.may, rights.place, rights.life, lineage)
+    facts = statements.Facts(rights.may, rights.place, rights.life, lineage, rights.identities)
     token = _build(root, facts, _limits_of(rights, frozenset({peer_id})))
     for quota in quotas.values():
         token = token.append(_checked(statements.Block(quota=quota)))
@@ -319,6 +322,7 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
         replace(facts.place, **left),
         min(weights_milli),
         facts.life,
+        facts.identities,
     )
     accounts = [QuotaAccount(peer_id, whole.quota) for peer_id in whole.peers]
     # Each block's signature, which only its author can make, in fewer characters.

@@ -13,7 +13,8 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.charter import EVEN_SHARE, Charter
-from formation_p2p.core.trust.grants import Right, check
+from formation_p2p.core.trust.grants import Right, check, read_grant
+from formation_p2p.core.trust.identities import Identities
 from formation_p2p.core.trust.network import network_id_of
 from formation_p2p.core.trust.signed_charter import SignedCharter, open_charter
 
@@ -25,6 +26,7 @@ class Membership:
         self.root_public_key = root_public_key
         self.network_id = network_id_of(root_public_key)
         self.signed = signed
+        self._identities = Identities()
 
     @property
     def charter(self) -> Charter | None:
@@ -65,7 +67,7 @@ class Membership:
     ) -> Denied | None:
         """Why a peer, which showed `grant`, may not do this; `right` None is anything at all."""
         # Once: to read a foreign grant costs a millisecond, and any stranger can ask.
-        return check(
+        denied = check(
             grant,
             self.root_public_key,
             peer_id,
@@ -75,6 +77,18 @@ class Membership:
             priority=priority,
             charter=self.charter,
         )
+        return self._one_too_many(grant, peer_id, now) if denied is None else denied
+
+    def _one_too_many(self, grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
+        """Whether there are as many others of its invitation as may be. Of a grant that is good."""
+        terms = read_grant(grant, self.root_public_key)
+        most = terms.rights.identities
+        if most is None and self.charter is not None:
+            most = self.charter.identities
+        if most is None or self._identities.admits(terms.invitation, peer_id, most, now.mono_s):
+            return None
+        why = f"the invitation is for {most} identities, and as many others use it; ask for another"
+        return Denied("belong", why)
 
     def denies_work(self, profile: Profile, now: Moment) -> Denied | None:
         """Why the author of a profile may not work here. The profile's signature is checked."""

@@ -33,9 +33,9 @@ from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, tak
 from formation_p2p.core.records.lifetime import check_life
 from formation_p2p.core.trust.charter import (
     MAX_BANNED,
+    MAX_IDENTITIES,
     MAX_IN_REGION,
     MAX_INVITERS,
-    MAX_MACHINES,
     MAX_MEMBERS,
     MAX_REGIONS,
     Charter,
@@ -310,7 +310,7 @@ def _pack_body(charter: Charter) -> dict[str, object]:
         "banned keys": sorted(map(peer_id_to_bytes, charter.banned_keys)),
         "banned invitations": sorted(map(bytes.fromhex, charter.banned_invitations)),
         "inviters": sorted(map(peer_id_to_bytes, charter.inviters)),
-        "machines": charter.machines,
+        "identities": charter.identities,
         "scope": int(charter.scope),
     }
 
@@ -340,7 +340,7 @@ def _read(rules: bytes, body: bytes) -> Charter:
     fields = take_list(codec.decode(body, MAX_CHARTER_BYTES), "body", 64)
     if len(fields) < _BODY_FIELDS:
         raise Malformed("body", f"has fewer than {_BODY_FIELDS} fields")
-    members, quota, regions, keys, invitations, inviters, machines, scope = fields[:_BODY_FIELDS]
+    members, quota, regions, keys, invitations, inviters, identities, scope = fields[:_BODY_FIELDS]
     read = _read_rules(rules)
     digits = GRANT_DIGITS // 2
     return Charter(
@@ -361,7 +361,9 @@ def _read(rules: bytes, body: bytes) -> Charter:
             for each in take_list(invitations, "banned invitations", MAX_BANNED)
         ),
         inviters=_read_peers(inviters, "inviters", MAX_INVITERS),
-        machines=None if machines is None else take_int(machines, "machines", 1, MAX_MACHINES),
+        identities=None
+        if identities is None
+        else take_int(identities, "identities", 1, MAX_IDENTITIES),
         scope=Scope(take_int(scope, "scope", 0, max(Scope))),
     )
 

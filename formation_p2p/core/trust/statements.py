@@ -66,6 +66,7 @@ class Facts:
     place: Place = NOWHERE
     life: Life | None = None
     lineage: tuple[str, ...] = ()
+    identities: int | None = None
 
 
 def _both(one: _T | None, other: _T | None) -> _T | None:
@@ -99,6 +100,7 @@ _PLACE: Final = "place({circle}, {name})"
 
 _LIFE: Final = "life({most}, {until})"
 _LINEAGE: Final = "lineage({number}, {hash})"
+_IDENTITIES: Final = "identities({most})"
 
 _COMMONS: Final = "commons"
 _NAME: Final = r"[a-z0-9_-]{1,32}"
@@ -150,6 +152,7 @@ _RIGHT_FORM: Final = _form(_RIGHT)
 _PLACE_FORM: Final = _form(_PLACE)
 _LIFE_FORM: Final = _form(_LIFE, 11)
 _LINEAGE_FORM: Final = _form(_LINEAGE)
+_IDENTITIES_FORM: Final = _form(_IDENTITIES, 6)
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -193,6 +196,8 @@ def write_facts(facts: Facts) -> BlockBuilder:
             built.add_code(_PLACE, {"circle": circle, "name": name})
     if (life := facts.life) is not None:
         built.add_code(_LIFE, {"most": life.life_s, "until": life.renewed_until_unix_s})
+    if facts.identities is not None:
+        built.add_code(_IDENTITIES, {"most": facts.identities})
     for number, name in enumerate(facts.lineage):
         built.add_code(_LINEAGE, {"number": number, "hash": name})
     return built
@@ -219,6 +224,7 @@ def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
     may: set[str] = set()
     circles: dict[str, str] = {}
     life: Life | None = None
+    identities: int | None = None
     names: dict[int, str] = {}
     others: list[str] = []
     for statement in statements:
@@ -228,6 +234,8 @@ def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
             circles[match[1]] = match[2]
         elif match := _LIFE_FORM.fullmatch(statement):
             life = Life(int(match[1]), int(match[2]))
+        elif match := _IDENTITIES_FORM.fullmatch(statement):
+            identities = least(identities, int(match[1]))
         elif match := _LINEAGE_FORM.fullmatch(statement):
             names[int(match[1])] = match[2]
         else:
@@ -235,7 +243,7 @@ def read_facts(statements: Iterable[str]) -> tuple[Facts, list[str]]:
     if sorted(names) != list(range(len(names))):
         raise InvalidInput("grant", "a part of its lineage is missing")
     lineage = tuple(names[number] for number in sorted(names))
-    return Facts(frozenset(may), Place(**circles), life, lineage), others
+    return Facts(frozenset(may), Place(**circles), life, lineage, identities), others
 
 
 def _names(printed: str) -> frozenset[str]:
