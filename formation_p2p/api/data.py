@@ -11,10 +11,11 @@ from typing import Any, TypeVar, overload
 from formation_p2p.api.calls import loaded, reference_to
 from formation_p2p.api.entering import Enterable
 from formation_p2p.api.reference import Reference
-from formation_p2p.core.errors import LocalError, ResultTooLarge
+from formation_p2p.core.errors import InvalidInput, LocalError, ResultTooLarge
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.parcel import Parcel
+from formation_p2p.core.workload.scope import Scope, parse_scope
 
 T = TypeVar("T")
 
@@ -23,17 +24,24 @@ class DataNode(Enterable):
     """The part of `Node` that is about data."""
 
     @overload
-    async def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
+    async def put(  # type: ignore[overload-overlap]
+        self, obj: Path | str, *, scope: Scope | str = ..., region: str = ...
+    ) -> Blob: ...
 
     @overload
     async def put(self, obj: T) -> Reference[T]: ...
 
-    async def put(self, obj: object) -> Blob | Reference[object]:
+    async def put(
+        self, obj: object, *, scope: Scope | str = Scope.COMMONS, region: str = ""
+    ) -> Blob | Reference[object]:
         """Keep an object for calls, or offer a file to the network.
 
         A path, which any text is taken for: the file is offered by its content, from where it
         lies. It is read once, to name it, and must stay as it is until its readers have it. Pass
-        the blob on: as an input of a ProcessSpec, or for `get` on another node.
+        the blob on: as an input of a ProcessSpec, or for `get` on another node. `scope` is the
+        widest circle that may read it, `local` for the parties of its job alone, and `region` the
+        one that it stays in, as the charter has it: who holds it serves no others, and tasks that
+        read it run nowhere else (docs/charter.md).
 
         Any other object is pickled once. Pass the reference to calls in its place: each worker
         fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
@@ -43,12 +51,18 @@ class DataNode(Enterable):
         """
         self._lifecycle.check_loop()
         if isinstance(obj, str | Path):
-            return await asyncio.to_thread(self._put_file, obj)
+            circle = parse_scope(scope) if not isinstance(scope, Scope) else scope
+            return await asyncio.to_thread(self._put_file, obj, circle, region)
+        if scope != Scope.COMMONS or region:
+            problem = "only files have one; an object is read by its calls alone"
+            raise InvalidInput("scope", problem)
         return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
 
-    def _put_file(self, path: Path | str) -> Blob:
+    def _put_file(self, path: Path | str, scope: Scope, region: str) -> Blob:
         try:
-            return self._services.put(Path(path))
+            return self._services.put(Path(path), scope, region)
+        except InvalidInput:
+            raise
         except (LocalError, ValueError) as error:  # no path has a zero byte
             if isinstance(path, str) and not os.path.lexists(path):
                 problem = "put takes a text for a path; to keep it for calls, put (text,)"

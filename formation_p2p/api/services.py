@@ -28,7 +28,8 @@ from formation_p2p.core.resources.bounds import HOST, MAX_LABELS, refuse_host_la
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.services.events import ServeServices
 from formation_p2p.core.workload.blob import Blob, Buffer
-from formation_p2p.core.workload.scope import ScopeShares
+from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.scope import Scope, ScopeShares
 from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
@@ -202,10 +203,12 @@ class NodeServices:
         """Have the node's thread do something."""
         self.entered()[0].call(function)
 
-    def put(self, path: Path) -> Blob:
+    def put(self, path: Path, scope: Scope = Scope.COMMONS, region: str = "") -> Blob:
         """In a thread. See `Node.put`."""
-        me = self.contact
-        return replace(self.blobs.put(path), sources=(me,))
+        me, rule = self.contact, None
+        if scope < Scope.COMMONS or region:
+            rule = DataRule(scope, self.entered()[1].network.rights.place, region)
+        return replace(self.blobs.put(path, rule), sources=(me,))
 
     @property
     def blobs(self) -> BlobStore:

@@ -15,6 +15,7 @@ from formation_p2p.api.large_inputs import by_content, has_large
 from formation_p2p.api.planned_calls import with_parcels
 from formation_p2p.api.services import NodeServices
 from formation_p2p.core.dispatch.job import Job
+from formation_p2p.core.placement.data_rules import within_rules
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.environment import Environment
@@ -55,6 +56,7 @@ class Submission:
         shown: bool,
     ) -> JobHandle:
         services, durable = self.services, self.durable
+        chosen = within_rules(chosen, plan)
         environment = chosen.env if isinstance(chosen.env, Environment) else None
         if code is not None and durable is not None:
             hold = partial(services.blobs.hold, job_id, (code.blob.cid,), durable=True)

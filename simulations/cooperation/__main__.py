@@ -12,9 +12,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter
+from simulations.cooperation import charter, leaks
 
-CASES: Final[Mapping[str, Callable[[int], dict[str, object]]]] = {"charter": charter.run}
+CASES: Final[Mapping[str, Callable[[int], dict[str, object]]]] = {
+    "charter": charter.run,
+    "leaks": leaks.run,
+}
 
 
 def main() -> None:

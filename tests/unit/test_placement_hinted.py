@@ -51,6 +51,11 @@ EU = (("region", "eu"),)
         (Hints(region="eu"), worker(ALICE, EU), 1, None),
         (Hints(region="us"), worker(ALICE, EU), 0, "it is in eu, not us"),
         (Hints(region="us"), worker(ALICE), 0, "it does not say where it is"),
+        # Where the charter has regions, what a worker says of itself is a wish.
+        (Hints(region="eu"), worker(ALICE, region="eu"), 1, None),
+        (Hints(region="eu"), worker(ALICE, EU, region="us"), 0.5, "it is in us, not eu"),
+        (Hints(region="eu"), worker(ALICE, EU, region=""), 0.5, "the charter has it in no region"),
+        (Hints(region="eu"), worker(ALICE, region=""), 0, "the charter has it in no region"),
         (Hints(labels=EU), worker(ALICE, EU), 1, None),
         (
             Hints(labels=(*EU, ("disk", "ssd"))),

@@ -10,6 +10,7 @@ one. One concept: what each event means for tasks, groups and leases; their part
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import assert_never
 
 from formation_p2p.core.announce.caller import Caller
@@ -44,10 +45,13 @@ from formation_p2p.core.negotiation.lessee import (
     RoundClosed,
 )
 from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.placement.hinted import may_hold
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.workload.hints import Kind
+from formation_p2p.core.workload.scope import Scope
 
 
 class Scheduler:
@@ -78,6 +82,7 @@ class Scheduler:
         self._jobs = Jobs(self._outbox, parameters, lambda: f"{jury.rng.getrandbits(64):016x}")
         self.live = self._jobs.live
         self.saved = self._jobs.checkpoints.numbers
+        self._facts = facts
         self._decider = PlacementDecider(authorised, facts, self.leases)
         self._leasing = Leasing(
             finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
@@ -358,7 +363,13 @@ class Scheduler:
         for run in self._jobs.checkpoints.due(now):
             group = self.groups.get(run.scheduling_key)
             pool = {} if group is None else group.candidates.pool
-            enough = self._attempts.spread(run, pool, self.leases(), now)
+            leases = list(self.leases())
+            key = run.scheduling_key
+            if key.scope < Scope.COMMONS or Kind.REGION in key.hints.required:
+                inside = partial(may_hold, key.scope, key.hints)
+                pool = {who: x for who, x in pool.items() if inside(self._facts(x, key, now))}
+                leases = [each for each in leases if each.worker in pool]
+            enough = self._attempts.spread(run, pool, leases, now)
             if not enough and group is not None:
                 self._leasing.look_around(group, run, now, "others are to hold a checkpoint")
 

@@ -281,10 +281,10 @@ class Lessee:
             del self.held[lease.key]
             self._send(lease.lessor, work.Release(lease.lease_id), cause)
 
-    def forsake(self, banned: Callable[[PeerId], Denied | None]) -> None:
-        """Leases at workers that are banned by now are lost."""
+    def forsake(self, refuses: Callable[[HeldLease], Denied | None]) -> None:
+        """Leases at workers that are not admitted any more are lost."""
         for lease in list(self.held.values()):
-            if (denied := banned(lease.lessor.peer_id)) is not None:
+            if (denied := refuses(lease)) is not None:
                 self._lose(lease, "ended", denied)
 
     def leave(self, cause: str) -> None:

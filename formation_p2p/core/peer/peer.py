@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.dht import rpc
@@ -34,7 +34,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.gang.candidates import Means
 from formation_p2p.core.gang.events import EndGang, FormGang, ResizeGang
 from formation_p2p.core.gang.gangs import Gangs
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer import events
@@ -62,6 +62,9 @@ from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.workload.comparers import Read, read_plain
+
+# After a new charter, leases are judged by it for as long as what was asked for before comes.
+JUDGE_S: Final = 30.0
 
 
 class Peer:
@@ -191,6 +194,7 @@ class Peer:
             self._explanations, self.gangs, self.scheduler, self._gossip, self._story
         )
         self._due_s = float("inf")
+        self._judge_until_s = float("-inf")
 
     def handle(self, event: events.PeerEvent, now: Moment) -> list[PeerEffect]:
         """What is to be done about an event, in order. `now` never goes back."""
@@ -233,6 +237,13 @@ class Peer:
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
         return self._story.of(task_id, self.scheduler.live(task_id))
+
+    def is_party(self, peer_id: PeerId) -> bool:
+        """Whether this node has a lease of a peer, or the peer one of this node."""
+        if any(each.lessor.peer_id == peer_id for each in self.lessee.held.values()):
+            return True
+        leases = () if self.worker is None else self.worker.lessor
+        return any(lease.owner.peer_id == peer_id for lease in leases)
 
     def validate(self) -> None:
         """Raises InvariantBroken where two of its parts disagree: of leases, or of what runs."""
@@ -486,7 +497,9 @@ class Peer:
         told = self.charters.take()
         if any(isinstance(each, CharterAdopted) for each in told):
             self._store.judge_again(now)
-            self.lessee.forsake(self.membership.bans)
+            self._judge_until_s = now.mono_s + JUDGE_S
+        if now.mono_s < self._judge_until_s:  # offers that are being taken up, too
+            self.lessee.forsake(lambda lease: self._context.refuses(lease, now))
         return told
 
     def _completed(

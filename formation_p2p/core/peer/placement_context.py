@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.policies import EXECUTE_MILLI
 from formation_p2p.core.placement.round_trips import RoundTrips
@@ -20,6 +22,11 @@ from formation_p2p.core.trust.marks import marks_of
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.reputation import Reputation
+from formation_p2p.core.workload.hints import Kind
+
+# At 1 KiB each, 4 MiB: more workers than a scheduler has leases of. One that is forgotten is in no
+# region when the charter changes.
+MAX_GRANTS: Final = 4096
 
 
 @dataclass(slots=True)
@@ -32,6 +39,8 @@ class PlacementContext:
     circles: Circles
     round_trips: RoundTrips
     _rights: Rights | None = field(default=None, init=False)
+    # Of workers that tasks which are bound to a region may have gone to.
+    _grants: dict[PeerId, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.renewed(self.network)
@@ -73,9 +82,25 @@ class PlacementContext:
             priority=terms.priority,
         )
 
+    def refuses(self, lease: HeldLease, now: Moment) -> Denied | None:
+        """Why a lease is not to be used any more, under a new charter."""
+        worker, hints = lease.lessor.peer_id, lease.scheduling_key.hints
+        denied = self.membership.bans(worker)
+        if denied is not None or Kind.REGION not in hints.required:
+            return denied
+        region = self.membership.region_of(self._grants.get(worker, b""), worker, now)
+        if region is None or region == hints.region:
+            return None
+        return Denied("work", f"the charter does not have it in {hints.region} any more")
+
     def candidate(self, profile: Profile, terms: SchedulingKey, now: Moment) -> Candidate:
         """A worker, as a task of these terms sees it."""
         worker, hints, rights = profile.peer_id, terms.hints, self._rights
+        if Kind.REGION in hints.required:
+            self._grants.pop(worker, None)
+            if len(self._grants) >= MAX_GRANTS:
+                del self._grants[next(iter(self._grants))]
+            self._grants[worker] = profile.grant
         return Candidate(
             profile=profile,
             trust_milli=self.reputation.score_milli(worker, now),
@@ -83,5 +108,6 @@ class PlacementContext:
             local_bytes=hints.bytes_at(worker),
             data_bytes=hints.data_bytes,
             scope=self.circles.scope_of(profile.grant, worker),
+            region=self.membership.region_of(profile.grant, worker, now),
             forbidden=None if rights is None else not_valid_at(rights, dict(profile.labels), now),
         )

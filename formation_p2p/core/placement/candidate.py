@@ -37,6 +37,7 @@ class Candidate:
     not measured. `queue` counts our attempts in flight there, and `tasks` names our tasks that run
     there. `local_bytes` of the task's `data_bytes` are there already. `scope` is the smallest
     circle that the worker and this node share. `forbidden` is why our grant is not valid there now.
+    `region` is where the charter has the worker, empty for nowhere; None where it has no regions.
     """
 
     profile: Profile
@@ -48,6 +49,7 @@ class Candidate:
     data_bytes: int = 0
     scope: Scope = Scope.COMMONS
     forbidden: Denied | None = None
+    region: str | None = None
 
     @property
     def peer_id(self) -> PeerId:

@@ -20,9 +20,20 @@ from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.hints import Hints, Kind
+from formation_p2p.core.workload.scope import Scope
 
 # More than all the other kinds together.
 LAST_RESORT: Final = float(len(Kind))
+# Of a region that a worker says it is in, where the charter says of others that they are.
+SAID: Final = 0.5
+
+
+def may_hold(scope: Scope, hints: Hints, candidate: Candidate) -> bool:
+    """Whether data of a task with this scope and these hints may be with a worker."""
+    if candidate.scope > scope:
+        return False
+    is_bound = Kind.REGION in hints.required
+    return not is_bound or _met(Kind.REGION, hints, candidate) == 1.0
 
 
 def unwanted(task: TaskView, candidate: Candidate) -> Unwanted | None:
@@ -67,7 +78,10 @@ def _met(kind: Kind, hints: Hints, candidate: Candidate) -> float:
         case Kind.AVOID:
             return float(not hints.avoids(candidate.peer_id))
         case Kind.REGION:
-            return float(("region", hints.region) in labels)
+            is_labelled = ("region", hints.region) in labels
+            if candidate.region is None:
+                return float(is_labelled)
+            return 1.0 if candidate.region == hints.region else is_labelled * SAID
         case Kind.LABEL:
             return _share(label in labels for label in hints.labels)
         case Kind.NEAR:
@@ -106,7 +120,9 @@ def _why_not(kind: Kind, hints: Hints, candidate: Candidate) -> str | None:
         case Kind.AVOID:
             return "it is one of those named"
         case Kind.REGION:
-            has = labels.get("region")
+            has = labels.get("region") if candidate.region is None else candidate.region
+            if candidate.region == "":
+                return "the charter has it in no region"
             return f"it is in {has}, not {hints.region}" if has else "it does not say where it is"
         case Kind.LABEL:
             missing = (f"{key}={value}" for key, value in hints.labels if labels.get(key) != value)

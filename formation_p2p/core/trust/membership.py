@@ -7,7 +7,10 @@ that a new charter counts in all of them at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
@@ -17,6 +20,7 @@ from formation_p2p.core.trust.grants import Right, check, read_grant
 from formation_p2p.core.trust.identities import Identities
 from formation_p2p.core.trust.network import network_id_of
 from formation_p2p.core.trust.signed_charter import SignedCharter, open_charter
+from formation_p2p.core.workload.data_rule import DataRule
 
 
 class Membership:
@@ -54,6 +58,32 @@ class Membership:
         """Why a peer itself is banned, whatever its grant."""
         why = None if self.charter is None else self.charter.bans(peer_id, "")
         return None if why is None else Denied("belong", why)
+
+    def region_of(self, grant: bytes, peer_id: PeerId, now: Moment) -> str | None:
+        """Where the charter has a peer, which showed this grant: empty for nowhere. None where it
+        has no regions, so that what workers say counts."""
+        charter = self.charter
+        if charter is None or not charter.regions:
+            return None
+        try:
+            terms = read_grant(grant, self.root_public_key)
+        except InvalidInput:
+            return ""
+        return charter.region_of(peer_id, terms.invitation, terms.rights.place.org, now.unix_s)
+
+    def denies_read(
+        self, rules: Iterable[DataRule], grant: bytes, peer_id: PeerId, now: Moment, *, party: bool
+    ) -> str | None:
+        """Why a member may not read data under these rules: one that lets it is enough, for each
+        is of an owner who has the data. None without rules."""
+        region = self.region_of(grant, peer_id, now) or ""
+        place = read_grant(grant, self.root_public_key).rights.place
+        why = None
+        for rule in rules:
+            why = rule.refuses(place, region, is_party=party)
+            if why is None:
+                return None
+        return why
 
     def denies(
         self,

@@ -20,6 +20,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.units import GIB, MIB
+from formation_p2p.core.workload.data_rule import DataRule
 
 # Verified, sent and asked for at once. Each transfer holds a few of them in memory.
 CHUNK_BYTES: Final = MIB
@@ -85,11 +86,13 @@ class Cid:
 @dataclass(frozen=True, slots=True)
 class Blob:
     """A reference to content. `sources`, the peers that had it when this was written, help to
-    find it and prove nothing. Raises InvalidInput."""
+    find it and prove nothing; `rule` is who may read it, None for all members. Raises
+    InvalidInput."""
 
     cid: Cid
     size_bytes: int
     sources: tuple[Contact, ...] = ()
+    rule: DataRule | None = None
 
     def __post_init__(self) -> None:
         raw = self.cid.codec == RAW
@@ -109,14 +112,20 @@ class Blob:
 
     def pack(self) -> list[Any]:
         """For CBOR."""
-        return [self.cid.to_bytes(), self.size_bytes, [pack_contact(each) for each in self.sources]]
+        sources = [pack_contact(each) for each in self.sources]
+        packed = [self.cid.to_bytes(), self.size_bytes, sources]
+        return packed if self.rule is None else [*packed, self.rule.pack()]
 
     @classmethod
     def unpack(cls, value: object) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
         match value:
-            case [cid, int(size_bytes), [*sources]] if len(sources) <= MAX_SOURCES:
-                return cls(Cid.from_bytes(cid), size_bytes, tuple(map(unpack_contact, sources)))
+            case [cid, int(size_bytes), [*sources], *rule] if (
+                len(sources) <= MAX_SOURCES and len(rule) <= 1
+            ):
+                contacts = tuple(map(unpack_contact, sources))
+                read = DataRule.unpack(rule[0]) if rule else None
+                return cls(Cid.from_bytes(cid), size_bytes, contacts, read)
             case _:
                 raise InvalidInput("blob", "is not [cid, size, sources]")
 

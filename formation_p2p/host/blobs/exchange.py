@@ -29,6 +29,7 @@ from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Part, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
@@ -77,12 +78,15 @@ class Exchange:
         self._me = me
         self.grant = network.grant
         self._membership = membership or Membership(network.root_public_key)
+        # Whether this node has a lease of a peer, or that of this node.
+        self.is_party: Callable[[PeerId], bool] = lambda peer_id: False
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = trio.CapacityLimiter(MAX_FETCHES)
         self._turns: dict[Cid, trio.Lock] = {}
         self.server = DataServer(
             self.admit, store.content, self.who_has, self._has, stack.parameters
         )
+        self.server.admit_to = self.admit_to
         self.held_for_others = HeldForOthers(store, self.take, self.release)
         if private is not None:
             self.server.private = private.content
@@ -102,6 +106,14 @@ class Exchange:
         """Why a peer, which showed `grant`, is not served; None where it is a member."""
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())
         return None if denied is None else str(denied)
+
+    def admit_to(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
+        """Why a member, which showed `grant`, may not read this; None where it may."""
+        rules = self._store.rules(cid)
+        if not rules or peer.peer_id == self._me:
+            return None
+        party = self.is_party(peer.peer_id)
+        return self._membership.denies_read(rules, grant, peer.peer_id, moment(), party=party)
 
     def who_has(self, cid: Cid) -> tuple[Contact, ...]:
         return tuple(self._holders.get(cid, ()))
@@ -143,6 +155,7 @@ class Exchange:
 
     async def fetch(self, blob: Blob, progress: Progress | None = None) -> None:
         """Have a blob in the cache, which must be pinned. Raises LocalError, Unreachable."""
+        await trio.to_thread.run_sync(self._store.restrict, blob)
         turn = self._turns.setdefault(blob.cid, trio.Lock())
         try:
             async with turn:
@@ -155,6 +168,7 @@ class Exchange:
     async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
         """Have a blob as the file at `path`, which is written over once all of it is there. What
         came is kept beside it if the rest does not come. Raises LocalError, Unreachable."""
+        await trio.to_thread.run_sync(self._store.restrict, blob)
         with self._store.pinned(blob.cid):
             if self._store.holds(blob.cid):  # it came from a task that ran here
                 await trio.to_thread.run_sync(self._store.copy_over, blob.cid, path)
@@ -181,10 +195,11 @@ class Exchange:
         with self._store.pinned(blob.cid):
             await self.fetch(blob)
 
-    async def keep(self, file: int, path: Path) -> Blob:
-        """Move a file, open as `file`, into the cache for others to fetch. Raises LocalError."""
-        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S)
-        return Blob(blob.cid, blob.size_bytes, (self.contact,))
+    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
+        """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
+        allows. Raises LocalError."""
+        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule)
+        return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""

@@ -6,6 +6,7 @@
 | `<cid>.part`       | content that is still being fetched; what there is of it is verified anew |
 | `<cid>.manifest`   | the manifest of either |
 | `<cid>.put`        | where a file lies that was put, and how it looked then |
+| `<cid>.rules`      | who may read it, where not all members may |
 | `.holders/`        | which jobs need which content (holders.py) |
 
 What was put stays where it is and counts for nothing; it is served while it looks as it did. The
@@ -24,7 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +34,11 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs import files
 from formation_p2p.host.blobs.folder import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
+from formation_p2p.host.blobs.rules import BlobRules
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class BlobStore:
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
         self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
         self._holders = Holders(root / _HOLDERS)
+        self._rules = BlobRules(self._folder)
         self._changed: Changed = lambda here, gone: None
         # Whole since an earlier incarnation of this node, in which the machine may have lost power.
         self._unverified: set[Cid] = set()
@@ -112,6 +116,8 @@ class BlobStore:
             if status.st_size > _MAX_PUT_FILE_BYTES:
                 raise ValueError("it is too long")
             self._put[cid] = files.Put(**json.loads(path.read_text()))
+        elif kind == "rules":
+            self._rules.load(cid, path)
         elif kind != "manifest":
             raise ValueError("it has no kind that is known")
 
@@ -132,8 +138,25 @@ class BlobStore:
         with self._lock:
             return sum(entry.size_bytes for entry in self._cached.values())
 
-    def put(self, path: Path) -> Blob:
-        """Offer a file to others from where it lies. Raises LocalError.
+    def rules(self, cid: Cid) -> tuple[DataRule, ...]:
+        """Who may read what is here; empty for all members."""
+        with self._lock:
+            return self._rules.of(cid)
+
+    def restrict(self, blob: Blob) -> None:
+        """Content comes by this reference: from now on its rule holds here. Raises LocalError where
+        what is here has other rules: who knows its name alone may not read it."""
+        with self._lock, local_errors(self._root):
+            known = self._rules.of(blob.cid)
+            if known and blob.rule not in known:
+                problem = f"{blob.cid} is here for others, by the rule of its owner"
+                raise LocalError(f"{problem}; pass on the reference that the owner made")
+            if not known and blob.rule is not None and not self.holds(blob.cid):
+                self._rules.add(blob.cid, blob.rule)
+
+    def put(self, path: Path, rule: DataRule | None = None) -> Blob:
+        """Offer a file to others from where it lies, to those that the rule allows. Raises
+        LocalError.
 
         It must stay as it is until its receivers have it; the reference names no sources.
         """
@@ -148,12 +171,16 @@ class BlobStore:
             blob = manifest.blob
             with self._lock:
                 self._folder.write(blob.cid, "manifest", manifest.encode())
+                if rule is None:
+                    self._rules.forget(blob.cid)
+                elif blob.cid not in self._put or self._rules.of(blob.cid):
+                    self._rules.add(blob.cid, rule)
                 self._folder.write(blob.cid, "put", json.dumps(asdict(put)).encode())
                 self._put[blob.cid] = put
                 self._put.move_to_end(blob.cid)
                 if len(self._put) > MAX_PUT:
                     self._forget_put(next(iter(self._put)))
-        return blob
+        return replace(blob, rule=rule)
 
     def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
         """Keep content, and serve it, until `holder` is released: see `hold`. The reference names
@@ -209,10 +236,10 @@ class BlobStore:
         with self._lock:
             return self._holders.durable
 
-    def adopt(self, file: int, path: Path, keep_s: float) -> Blob:
+    def adopt(self, file: int, path: Path, keep_s: float, rule: DataRule | None = None) -> Blob:
         """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least after
-        each use. `path` is where it lies, on the disk of the cache, not written any more. Raises
-        LocalError, NoRoom."""
+        each use, for those that the rule allows. `path` is where it lies, on the disk of the cache,
+        not written any more. Raises LocalError, NoRoom."""
         with local_errors(path):
             # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
             self._check_fits(os.fstat(file).st_size)
@@ -228,11 +255,13 @@ class BlobStore:
                     self._folder.take(path, status, blob.cid)
                     self._folder.path(blob.cid, "part").unlink(missing_ok=True)
                     entry = _Entry(blob.size_bytes, whole=True)
+                    if rule is not None and blob.cid not in self._put:
+                        self._rules.add(blob.cid, rule)
                 self._cached[blob.cid] = entry
                 entry.keep_s = max(entry.keep_s, keep_s)
                 self._used(blob.cid)
                 self._changed((blob.cid,), ())
-        return blob
+        return replace(blob, rule=rule)
 
     def part(self, manifest: Manifest) -> files.Part:
         """Make room for a blob, which must be pinned, and begin to fetch it, or go on. Raises
@@ -392,7 +421,10 @@ class BlobStore:
             self._unverified.discard(cid)
             self._changed((), (cid,))
             self._folder.remove(cid, "", "part", "manifest")
+            self._rules.forget(cid)
 
     def _forget_put(self, cid: Cid) -> None:
         if self._put.pop(cid, None) is not None:
             self._folder.remove(cid, "put", *(() if cid in self._cached else ("manifest",)))
+            if cid not in self._cached:
+                self._rules.forget(cid)

@@ -30,6 +30,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
@@ -259,9 +260,9 @@ class BlobCopies(Protocol):
 class BlobAccess(BlobCopies, Protocol):
     """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
-    async def keep(self, file: int, path: Path) -> Blob:
+    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others
-        can fetch it for a while. Raises LocalError."""
+        can fetch it for a while, as far as the rule allows. Raises LocalError."""
         ...
 
     async def lend(self, blob: PrivateBlob, /, *, again: bool = False) -> Lent:

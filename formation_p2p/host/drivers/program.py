@@ -22,6 +22,7 @@ import trio
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, RemoteError
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.data_rule import combined
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
@@ -103,6 +104,8 @@ class Program:
         """Keep files of the folder, in which nothing runs any more, for others to fetch. Raises
         LocalError, and OSError, with the name, for what is not a plain file."""
         kept: dict[str, Blob] = {}
+        # What is made of data is for those that may read all of that.
+        rule = combined(x.rule for x in self.spec.inputs.values() if x.rule is not None)
         for name in self.spec.outputs:
             if self.blobs is None:
                 raise LocalError("this worker keeps no data; choose another")
@@ -111,7 +114,7 @@ class Program:
             except OSError as problem:
                 raise OSError(f"{name} ({problem.strerror})") from problem
             try:
-                kept[name] = await self.blobs.keep(file, self.folder / name)
+                kept[name] = await self.blobs.keep(file, self.folder / name, rule)
             finally:
                 os.close(file)
         return kept

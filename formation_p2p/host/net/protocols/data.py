@@ -66,6 +66,8 @@ class DataServer:
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
     hold: Callable[[Contact, Keep], Awaitable[str]] | None = None
+    # Judges whether a member may read some content.
+    admit_to: Callable[[Contact, bytes, Cid], str | None] = lambda peer, grant, cid: None
 
     def __post_init__(self) -> None:
         self.serving = trio.CapacityLimiter(MAX_SERVING)
@@ -122,6 +124,8 @@ class DataServer:
 
     def _judge(self, peer: Contact, opening: Open | OpenPrivate | Keep) -> None:
         why = self.admit(peer, opening.grant)
+        if why is None and isinstance(opening, Open):
+            why = self.admit_to(peer, opening.grant, opening.cid)
         if why is not None:
             raise _Refused(why)
 

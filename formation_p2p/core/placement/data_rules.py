@@ -1,0 +1,33 @@
+"""Jobs go no further than their inputs may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.placement.task_options import TaskOptions
+from formation_p2p.core.workload.data_rule import combined
+from formation_p2p.core.workload.hints import Kind
+from formation_p2p.core.workload.inputs_from import process_in
+from formation_p2p.core.workload.plan import Plan
+from formation_p2p.core.workload.scope import Scope
+
+
+def within_rules(options: TaskOptions, plan: Plan) -> TaskOptions:
+    """The options of a job with these tasks: in the region, and the scope, of all data that they
+    read. Raises InvalidInput where there is no such place."""
+    processes = (process_in(task.work) for task in plan.tasks)
+    inputs = (blob for each in processes if each is not None for blob in each.inputs.values())
+    rule = combined(blob.rule for blob in inputs if blob.rule is not None)
+    if rule is None:
+        return options
+    # What is for the parties of a job may go to its workers, which are parties.
+    scope = options.scope if rule.scope == Scope.LOCAL else min(options.scope, rule.scope)
+    hints = options.hints
+    if rule.region:
+        if hints.region not in ("", rule.region):
+            problem = f"the job asks for {hints.region}, and its inputs stay in {rule.region}"
+            raise InvalidInput("region", f"{problem}; leave the hint out")
+        required = frozenset(hints.required) | {Kind.REGION}
+        hints = replace(hints, region=rule.region, required=required)
+    return replace(options, scope=scope, hints=hints)

@@ -1,0 +1,57 @@
+"""Who may read each blob of a node, on its disk beside the blob.
+
+What cannot be read any more is closed to all: a damaged file opens nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.records import codec
+from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.scope import NOWHERE, Scope
+from formation_p2p.host.blobs.folder import BlobFolder
+
+log = logging.getLogger(__name__)
+
+# Of one blob: each owner has one, and few have the same content.
+MAX_RULES: Final = 16
+_MAX_FILE_BYTES: Final = 8 * 1024
+_CLOSED: Final = (DataRule(Scope.LOCAL, NOWHERE, "unknown"),)
+
+
+class BlobRules:
+    """Under the lock of the store. One rule that allows a reader is enough."""
+
+    def __init__(self, folder: BlobFolder) -> None:
+        self._folder = folder
+        self._rules: dict[Cid, tuple[DataRule, ...]] = {}
+
+    def of(self, cid: Cid) -> tuple[DataRule, ...]:
+        return self._rules.get(cid, ())
+
+    def add(self, cid: Cid, rule: DataRule) -> None:
+        """Raises OSError."""
+        rules = tuple(dict.fromkeys((*self.of(cid), rule)))[-MAX_RULES:]
+        self._folder.write(cid, "rules", codec.encode([each.pack() for each in rules]))
+        self._rules[cid] = rules
+
+    def forget(self, cid: Cid) -> None:
+        """All members may read it, or it is here no more. Raises OSError."""
+        if self._rules.pop(cid, None) is not None:
+            self._folder.remove(cid, "rules")
+
+    def load(self, cid: Cid, path: Path) -> None:
+        """Raises OSError."""
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_FILE_BYTES + 1)
+            packed = codec.take_list(codec.decode(raw, _MAX_FILE_BYTES), "rules", MAX_RULES)
+            self._rules[cid] = tuple(map(DataRule.unpack, packed)) or _CLOSED
+        except (codec.Malformed, InvalidInput) as error:
+            log.warning("%s is damaged, and the blob closed to others: %s", path, error)
+            self._rules[cid] = _CLOSED
