@@ -11,7 +11,8 @@
 
 What was put stays where it is and counts for nothing; it is served while it looks as it did. The
 rest is bounded: for something new the least lately used goes, unless it has a holder. All methods
-block on the disk, and may be called from any thread.
+block on the disk, and may be called from any thread. One concept: what content is here, and what
+becomes of it.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ class BlobStore:
             if known and blob.rule not in known:
                 problem = f"{blob.cid} is here for others, by the rule of its owner"
                 raise LocalError(f"{problem}; pass on the reference that the owner made")
-            if not known and blob.rule is not None and not self.holds(blob.cid):
+            is_here = self.holds(blob.cid) or blob.cid in self._put
+            if not known and blob.rule is not None and not is_here:
                 self._rules.add(blob.cid, blob.rule)
 
     def put(self, path: Path, rule: DataRule | None = None) -> Blob:
