@@ -46,7 +46,6 @@ REGION: Final = option(
     "--region", "NAME=WHO,…", "Organisations, invitations and peers in a region. Repeatable."
 )
 SIGNER: Final = option("--signer", "PEER", "The id of a node that signs charters. Repeatable.")
-INVITER: Final = option("--inviter", "PEER", "A node that may renew grants. Repeatable.")
 THRESHOLD: Final = option("--threshold", "N", "How many signers make the next version.", type=int)
 EXPIRES: Final = option("--expires", "TIME", "For how long it holds: 90d, 52w; 365d by default.")
 CPU_HOURS: Final = option("--cpu-hours", "N", "Core-hours a month, for grants without a quota.")
@@ -65,7 +64,6 @@ def init(
     region: list[str] | None = REGION,
     signer: list[str] | None = SIGNER,
     threshold: int | None = THRESHOLD,
-    inviter: list[str] | None = INVITER,
     expires: str | None = EXPIRES,
     cpu_hours: str | None = CPU_HOURS,
     gpu_hours: str | None = GPU_HOURS,
@@ -88,7 +86,6 @@ def init(
     edits = Edits(
         members=tuple(member or ()),
         regions=tuple(region or ()),
-        inviters=tuple(inviter or ()),
         expires=expires,
         cpu_hours=cpu_hours,
         gpu_hours=gpu_hours,
@@ -123,8 +120,6 @@ def propose(
     signer: list[str] | None = SIGNER,
     no_signer: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable."),
     threshold: int | None = THRESHOLD,
-    inviter: list[str] | None = INVITER,
-    no_inviter: list[str] | None = option("--no-inviter", "PEER", "Take one out. Repeatable."),
     ban: list[str] | None = option("--ban", "PEER|INVITATION", "Ban it. Repeatable."),
     no_ban: list[str] | None = option("--no-ban", "PEER|INVITATION", "Allow it again. Repeatable."),
     expires: str | None = EXPIRES,
@@ -149,8 +144,6 @@ def propose(
         no_regions=tuple(no_region or ()),
         signers=tuple(signer or ()),
         no_signers=tuple(no_signer or ()),
-        inviters=tuple(inviter or ()),
-        no_inviters=tuple(no_inviter or ()),
         bans=place.meant(ban or ()),
         no_bans=place.meant(no_ban or ()),
         threshold=threshold,
@@ -248,7 +241,6 @@ def _document(signed: SignedCharter) -> Json:
         "regions": {each.name: sorted(each.holders) for each in charter.regions},
         "banned_peers": sorted(charter.banned_keys),
         "banned_invitations": sorted(charter.banned_invitations),
-        "inviters": sorted(charter.inviters),
         "identities": charter.identities,
         "scope": str(charter.scope),
     }

@@ -32,8 +32,6 @@ class Edits:
     no_regions: tuple[str, ...] = ()
     signers: tuple[str, ...] = ()
     no_signers: tuple[str, ...] = ()
-    inviters: tuple[str, ...] = ()
-    no_inviters: tuple[str, ...] = ()
     bans: tuple[str, ...] = ()
     no_bans: tuple[str, ...] = ()
     threshold: int | None = None
@@ -64,8 +62,6 @@ class Edits:
             members=self._members(charter),
             regions=self._regions(charter),
             quotas=self._quotas(charter.quotas),
-            inviters=(charter.inviters | set(map(_peer, self.inviters)))
-            - set(map(_peer, self.no_inviters)),
             banned_keys=frozenset((charter.banned_keys | peers) - allowed),
             banned_invitations=frozenset((charter.banned_invitations | invitations) - allowed),
             identities=charter.identities if self.identities is None else self.identities,

@@ -103,6 +103,7 @@ def test_the_charter_says_who_is_in_a_region() -> None:
         return trust.denies_read(rules, grants[peer], peer, NOW, party=party)
 
     assert trust.region_of(grants[anna], anna, NOW) is None
+    assert trust.common_rule(grants[anna]) == ()
     assert "no region" in str(reads("anna", EU))
     keys = KeySet(1, (ROOT.public_key,))
     rules = Charter(
@@ -112,11 +113,13 @@ def test_the_charter_says_who_is_in_a_region() -> None:
         issued_unix_s=int(NOW.unix_s),
         expires_unix_s=int(NOW.unix_s) + 9999,
         regions=(Region("eu", frozenset({"acme"})),),
+        scope=Scope.ORG,
     )
     trust.adopt(sign(draft(rules, keys), ROOT).raw, NOW)
     assert trust.region_of(grants[anna], anna, NOW) == "eu"
     assert trust.region_of(grants[ben], ben, NOW) == ""
     assert trust.region_of(b"no grant", anna, NOW) == ""
+    assert trust.common_rule(grants[anna]) == (ORG,)
     assert reads("anna", EU) is None
     assert "no region" in str(reads("ben", EU, party=True))
     # Of several owners' rules one that allows it is enough.

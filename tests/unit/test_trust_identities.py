@@ -9,6 +9,7 @@ import pytest
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import (
     Right,
@@ -22,10 +23,11 @@ from formation_p2p.core.trust.grants import (
 from formation_p2p.core.trust.identities import KEPT_S, Identities
 from formation_p2p.core.trust.life import Life
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.trust.statements import Block
-from tests.support.stories import identity
+from tests.support.stories import NEEDS, identity
 
 ROOT = identity("root")
 KEY = ROOT.public_key
@@ -79,6 +81,33 @@ def test_the_charter_bounds_invitations_that_say_nothing() -> None:
     said = [admitted(trust, grant, peer_id) for peer_id in IDS]
     assert said[0] is None
     assert all("for 1 identities" in str(each) for each in said[1:])
+
+
+def test_the_charter_has_a_quota_for_grants_without_one() -> None:
+    trust = Membership(KEY)
+    keys = KeySet(1, (KEY,))
+    rules = Charter(
+        version=1,
+        network=trust.network_id,
+        keys=keys,
+        issued_unix_s=int(NOW.unix_s),
+        expires_unix_s=int(NOW.unix_s) + 9999,
+        quotas=Quota(leases=1),
+    )
+    admission = AdmissionController(trust, {})
+    plain = issue(ROOT, Rights(1_900_000_000), IDS[0])
+    own = issue(ROOT, Rights(1_900_000_000, quota=Quota(leases=3)), IDS[1])
+
+    def denied(grant: bytes, peer_id: PeerId, lease_id: str) -> str | None:
+        refused = admission.denied(grant, peer_id, NEEDS, 0, NOW, another=True)
+        if refused is None:
+            admission.opened(lease_id, grant, 1000, 0)
+        return None if refused is None else refused.why
+
+    assert [denied(plain, IDS[0], f"a{n}") for n in range(2)] == [None, None]
+    trust.adopt(sign(draft(rules, keys), ROOT).raw, NOW)
+    assert denied(plain, IDS[0], "a2") == "Concurrent task limit reached: 2/1"
+    assert [denied(own, IDS[1], f"b{n}") for n in range(2)] == [None, None]
 
 
 def test_so_many_are_remembered_and_those_of_the_busiest_table_go_first_by_age() -> None:

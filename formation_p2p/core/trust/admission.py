@@ -24,7 +24,7 @@ from formation_p2p.core.trust.grants import GrantTerms, Right, Rights, read_gran
 from formation_p2p.core.trust.hours import opening_in_words
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
+from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, QuotaAccount, Used, month_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
 # The longest wait that a refusal can carry (negotiation/messages.py).
@@ -225,13 +225,21 @@ class AdmissionController:
             return denied
         used = self._months.get(month_of(now.unix_s), {})
         for account in terms.accounts:
-            why = account.quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
+            quota = self._quota(terms, account)
+            why = quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
             if why is not None:
                 return Denied(_SUBMIT, why)
-            full = account.quota.is_full(self._open[account.name]) if another else None
+            full = quota.is_full(self._open[account.name]) if another else None
             if full is not None:
                 return Denied(_SUBMIT, full, self._parameters.room_ms)
         return None
+
+    def _quota(self, terms: GrantTerms, account: QuotaAccount) -> Quota:
+        """Of a grant without a quota the charter's is its peer's."""
+        charter = self._membership.charter
+        if charter is None or terms.rights.quota != UNLIMITED or not account.is_peer:
+            return account.quota
+        return charter.quotas
 
     def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
         recent_s = now.mono_s - self._parameters.tolerated_every_s

@@ -109,7 +109,7 @@ class Exchange:
 
     def admit_to(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """Why a member, which showed `grant`, may not read this; None where it may."""
-        rules = self._store.rules(cid)
+        rules = self._store.rules(cid) or self._membership.common_rule(self.grant)
         if not rules or peer.peer_id == self._me:
             return None
         party = self.is_party(peer.peer_id)
