@@ -182,6 +182,11 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         ("leases_granted", "Leases that this worker has given.", len(status.granted)),
         ("peers", "Peers known to be there.", shell.neighbours),
         (
+            "charter_version",
+            "Version of the charter that this node goes by; 0 for none.",
+            shell.peer.membership.version,
+        ),
+        (
             "grant_expires_timestamp_seconds",
             "When this node's grant ends, in Unix time.",
             status.grant_expires_unix_s,
