@@ -14,6 +14,7 @@ import trio
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ImageSpec, ProcessResult
 from formation_p2p.host.drivers.driver import BlobAccess
@@ -43,7 +44,7 @@ class Kept:
         for path, _ in inputs:
             path.write_bytes(CONTEXT)
 
-    async def keep(self, file: int, path: Path) -> Blob:
+    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         self.outputs.append(await trio.to_thread.run_sync(path.read_bytes))
         return BLOB
 
