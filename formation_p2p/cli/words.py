@@ -3,7 +3,6 @@ programs."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -26,6 +25,8 @@ def say(text: str) -> None:
 
 def put(document: Json) -> None:
     """One JSON document, on a line of its own."""
+    import json
+
     print(json.dumps(document), flush=True)
 
 

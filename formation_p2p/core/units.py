@@ -12,7 +12,6 @@ never drift (0.1 + 0.2 fits into 0.3).
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import Final
 
 KIB: Final = 1024
@@ -43,6 +42,9 @@ def parse_bytes(text: str) -> int:
 
     Raises ValueError, whose text says what is wrong with the value but not which field it is.
     """
+    # Here: a command that starts imports this module, and uses none of that.
+    from decimal import Decimal
+
     match = _BYTES.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 8GiB, 500MB or 1073741824")
@@ -64,6 +66,8 @@ def parse_milli(text: str) -> int:
     Raises ValueError for anything that is not a plain, finite number of at most a million, or
     that has parts finer than a thousandth.
     """
+    from decimal import Decimal
+
     match = _MILLI.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a number of zero or more; write it like 2, 1.5 or 1500m")
@@ -77,6 +81,8 @@ def parse_milli(text: str) -> int:
 
 def parse_micro(text: str) -> int:
     """Millionths of `0.05` or `2`: a price. Raises ValueError."""
+    from decimal import Decimal
+
     if _MICRO.fullmatch(text.strip()) is None:
         raise ValueError(
             f"{text!r} is not a price; write it like 2 or 0.05, with up to six decimals"
@@ -95,9 +101,13 @@ def format_bytes(size: int) -> str:
 
 def format_milli(milli: int) -> str:
     """`1500` as `1.5`."""
+    from decimal import Decimal
+
     return f"{Decimal(milli).scaleb(-3).normalize():f}"
 
 
 def format_micro(micro: int) -> str:
     """`50000` as `0.05`."""
+    from decimal import Decimal
+
     return f"{Decimal(micro).scaleb(-6).normalize():f}"

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ import cbor2
 import psutil
 import pytest
 
-from formation_p2p.cli.local.frames import VERSION, socket_of
+from formation_p2p.cli.local.wire import VERSION, socket_of
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
@@ -155,6 +157,33 @@ def test_through_an_agent(world: World, tmp_path: Path) -> None:
     assert formation(world.other, "run", "--", "echo", "hi").out == b"hi\n"
 
 
+def test_without_options_all_is_as_with_them(world: World) -> None:
+    """Asked, and heard, by the start of the command; where there is more to say, it goes on."""
+
+    def started_by_name(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "formation_p2p", "run", *words],
+            env={**os.environ, "FORMATION_HOME": str(world.home)},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    for script in ("echo out; echo err >&2", "exit 3", "head -c 100000 /dev/zero; kill -9 $$"):
+        plain = started_by_name("--", "sh", "-c", script)
+        full = started_by_name("--attempts", "1", "--", "sh", "-c", script)
+        assert (plain.returncode, plain.stdout) == (full.returncode, full.stdout)
+        assert plain.stderr == full.stderr
+
+
+def test_an_interrupted_command_without_options_has_its_work_cancelled(world: World) -> None:
+    with started(world.home, "run", "sh", "-c", "echo begun; sleep 60") as it:
+        it.line_with("begun")
+        it.process.send_signal(signal.SIGTERM)
+        it.line_with("cancelling the command; press Ctrl-C again to end at once")
+        assert it.process.wait(30) == 128 + signal.SIGTERM
+
+
 def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
     with started(world.home, "run", "--", "sh", "-c", "echo begun; sleep 60") as running:
         running.line_with("begun")
@@ -241,10 +270,11 @@ def _another(home: Path, greeting: object) -> Iterator[None]:
 
     def greet() -> None:
         with contextlib.suppress(OSError):
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(_frame(greeting))
-                connection.recv(1024)
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(_frame(greeting))
+                    connection.recv(1024)
 
     greeter = threading.Thread(target=greet)
     greeter.start()

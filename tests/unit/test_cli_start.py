@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
+from formation_p2p.cli.local.wire import LENGTH, VERSION, encoded, socket_of
 from formation_p2p.cli.main import app
+from formation_p2p.cli.start import program_of
 from formation_p2p.cli.task_flags import FLAGS
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
+from formation_p2p.host.machine.unix_socket import reachable
 
 # The network stack, its event loop, the cryptography of grants, tables, metrics, databases: of a
 # command's start, nearly all of it.
@@ -33,7 +37,9 @@ HEAVY = {
 }
 SCRIPT = """
 import sys
+from formation_p2p.cli.local.wire import LENGTH, VERSION, encoded, socket_of
 from formation_p2p.cli.main import app
+from formation_p2p.cli.start import program_of
 try:
     app(sys.argv[1:], standalone_mode=False)
 finally:
@@ -96,6 +102,108 @@ print(*sys.modules)
         "pydantic",
     }
     assert not {*HEAVY, *node_s} & set(done.stdout.split())
+
+
+def test_run_without_options_asks_and_passes_on_with_few_modules() -> None:
+    script = """
+import sys
+before = {*sys.modules}
+import formation_p2p.cli.start, formation_p2p.cli.words, formation_p2p.core.workload.learnt
+import formation_p2p.cli.local.begun, formation_p2p.cli.local.wire
+import formation_p2p.host.machine.home_path, formation_p2p.host.machine.unix_socket
+print(*(name for name in {*sys.modules} - before if name.startswith("formation_p2p.")))
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    ours, every = (set(line.split()) for line in done.stdout.splitlines())
+    assert ours == {
+        "formation_p2p.cli",
+        "formation_p2p.cli.local",
+        "formation_p2p.cli.local.begun",
+        "formation_p2p.cli.local.wire",
+        "formation_p2p.cli.start",
+        "formation_p2p.cli.words",
+        "formation_p2p.core",
+        "formation_p2p.core.errors",
+        "formation_p2p.core.units",
+        "formation_p2p.core.workload",
+        "formation_p2p.core.workload.learnt",
+        "formation_p2p.host",
+        "formation_p2p.host.machine",
+        "formation_p2p.host.machine.home_path",
+        "formation_p2p.host.machine.unix_socket",
+    }
+    slow = {"asyncio", "click", "dataclasses", "decimal", "inspect", "json", "logging", "ssl"}
+    assert not slow & every
+
+
+def test_run_without_options_asks_what_the_command_does(tmp_path: Path) -> None:
+    """Which takes the answers of the question, where it has been asked in its own words."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        with reachable(socket_of(home)) as name:
+            listener.bind(name)
+        listener.listen()
+        listener.settimeout(60)
+        words = ("run", "--", "echo", "a b", "-n")
+        for module in ("formation_p2p.cli.start", "formation_p2p.cli.main"):
+            entry = {"formation_p2p.cli.start": "main", "formation_p2p.cli.main": "app"}[module]
+            script = f"import sys; sys.argv[1:] = {words}; from {module} import {entry}; {entry}()"
+            command = subprocess.Popen(
+                [sys.executable, "-c", script],
+                env={"FORMATION_HOME": str(home)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            questions = 1 if module.endswith("start") else 2  # its first greets alone
+            for _ in range(questions):
+                connection, _ = listener.accept()
+                with connection, connection.makefile("rwb") as stream:
+                    (length,) = LENGTH.unpack(stream.read(LENGTH.size))
+                    stream.read(length)
+                    stream.write(encoded({"formation": VERSION}))
+                    stream.flush()
+                    rest = stream.read(LENGTH.size)
+                    if rest:
+                        asked.append(stream.read(LENGTH.unpack(rest)[0]))
+            command.wait(60)
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["run", "--", "true"], ["true"]),
+        (["run", "uname", "-a"], ["uname", "-a"]),
+        (["run", "--", "echo", "a b"], ["echo", "a b"]),
+        (["run"], None),
+        (["run", "--"], None),
+        (["run", "--help"], None),
+        (["run", "--", "-a"], None),
+        (["run", "--", "a", "--", "b"], None),
+        (["run", "--needs", "cpu=2", "true"], None),
+        (["run", "train.py"], None),
+        (["run", "python3", "train.py"], None),
+        (["run", "a b"], None),
+        (["run", "echo", "\n"], None),
+        (["run", "echo", "\udcff"], None),
+        (["run", "echo", "x" * 20_000], None),
+        (["submit", "job.toml"], None),
+        ([], None),
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_command(
+    words: list[str], program: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FORMATION_JOIN", "FORMATION_STATE", "FORMATION_METRICS"):
+        monkeypatch.delenv(name, raising=False)
+    assert program_of(words) == program
+    monkeypatch.setenv("FORMATION_STATE", "jobs.db")
+    assert program_of(words) is None
 
 
 def test_the_package_itself_imports_nothing(tmp_path: Path) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from formation_p2p.cli.local.frames import (
+from formation_p2p.cli.local.begun import Begun, waiting
+from formation_p2p.cli.local.frames import error_from_wire, receive
+from formation_p2p.cli.local.values import pack, unpack, unpack_as
+from formation_p2p.cli.local.wire import (
     EXCHANGE_S,
     MAX_FRAME_BYTES,
     MAX_GREETING_BYTES,
     VERSION,
     encoded,
-    error_from_wire,
-    receive,
     socket_of,
 )
-from formation_p2p.cli.local.values import pack, unpack, unpack_as
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.identity import PeerId
@@ -47,9 +49,21 @@ _ENDED = "the node of this machine ended meanwhile; run the command again"
 class _Connection:
     """One question and its answers."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        heard: deque[dict[str, Any]] | None = None,
+    ) -> None:
+        """What was `heard` comes before what is read."""
         self._reader = reader
         self._writer = writer
+        self._heard = deque() if heard is None else heard
+
+    @classmethod
+    async def of(cls, begun: Begun) -> Self:
+        """One that the start of the command has opened."""
+        return cls(*await asyncio.open_unix_connection(sock=begun.connection), begun.heard)
 
     @classmethod
     async def to(cls, home: Path) -> Self:
@@ -63,7 +77,8 @@ class _Connection:
     async def told(self, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any]:
         """Raises what the node raised; NodeClosed where it has left."""
         try:
-            message = await receive(self._reader, max_bytes)
+            heard = self._heard
+            message = heard.popleft() if heard else await receive(self._reader, max_bytes)
         except EOFError:
             raise NodeClosed(_ENDED) from None
         if "error" in message:
@@ -77,12 +92,15 @@ class _Connection:
 class LocalNode:
     """A `Link` to the node that runs from a home. Each question has its own connection."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, begun: Begun | None = None) -> None:
         self._home = home
+        self._begun = begun
 
     @classmethod
     async def at(cls, home: Path) -> Self | None:
         """None where none runs there, or one of another version, which the person is told."""
+        if waiting and waiting[0].home == str(home):
+            return cls(home, waiting.pop())
         try:
             connection = await _Connection.to(home)
         except OSError:
@@ -208,6 +226,11 @@ class LocalNode:
 
     async def _ask(self, what: str, **more: object) -> _Connection:
         """Raises NodeClosed where the node has ended."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.question == encoded({"ask": what, **more}):
+            if begun.interrupted:
+                asyncio.get_running_loop().call_soon(signal.raise_signal, begun.interrupted)
+            return await _Connection.of(begun)
         try:
             connection = await _Connection.to(self._home)
         except OSError:

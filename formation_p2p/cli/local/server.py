@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.local.frames import (
+from formation_p2p.cli.local.frames import LOCK, error_to_wire, receive
+from formation_p2p.cli.local.values import pack, unpack, unpack_as
+from formation_p2p.cli.local.wire import (
     EXCHANGE_S,
-    LOCK,
     MAX_FRAME_BYTES,
     MAX_GREETING_BYTES,
     VERSION,
     encoded,
-    error_to_wire,
-    receive,
     socket_of,
 )
-from formation_p2p.cli.local.values import pack, unpack, unpack_as
 from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     TaskDisagreed,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from formation_p2p.core.resources.bounds import DEFAULT_MEMORY_BYTES, MAX_MEMORY_BYTES
-from formation_p2p.core.units import MIB, format_bytes
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.learnt import HEADROOM_PERCENT, PERCENTILE, learnt_in_words
 from formation_p2p.core.workload.work import MAX_KIND_CHARS, MIN_MEMORY_BYTES, Work
 
 # Fewer say little of the next one.
@@ -16,8 +17,6 @@ MIN_RUNS: Final = 5
 MAX_SAMPLES: Final = 200
 # Many more than a person has programs.
 MAX_KINDS: Final = 1_000
-_PERCENTILE: Final = 95
-_HEADROOM_PERCENT: Final = 20
 # Sizes are multiples of this, so that tasks whose needs are nearly the same share leases.
 _STEP_BYTES: Final = 16 * MIB
 
@@ -41,10 +40,7 @@ class MemoryEstimate:
         return min(max(2 * self.memory_bytes, DEFAULT_MEMORY_BYTES), MAX_MEMORY_BYTES)
 
     def __str__(self) -> str:
-        memory = format_bytes(self.memory_bytes)
-        what = self.kind.partition(":")[2]
-        how = f"p{_PERCENTILE} + {_HEADROOM_PERCENT} %"
-        return f"memory {memory}: learnt from {self.runs} runs of {what} ({how})"
+        return learnt_in_words(self.kind, self.runs, self.memory_bytes)
 
 
 def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
@@ -52,8 +48,8 @@ def learn(kind: str, used_bytes: Sequence[int]) -> MemoryEstimate | None:
     if len(used_bytes) < MIN_RUNS:
         return None
     ranked = sorted(used_bytes)
-    most = ranked[-(-_PERCENTILE * len(ranked) // 100) - 1]
-    wanted = max(-(-most * (100 + _HEADROOM_PERCENT) // 100), MIN_MEMORY_BYTES)
+    most = ranked[-(-PERCENTILE * len(ranked) // 100) - 1]
+    wanted = max(-(-most * (100 + HEADROOM_PERCENT) // 100), MIN_MEMORY_BYTES)
     stepped = -(-wanted // _STEP_BYTES) * _STEP_BYTES
     return MemoryEstimate(kind, len(ranked), min(stepped, MAX_MEMORY_BYTES))
 

@@ -1,0 +1,23 @@
+"""A question that the start of a command (start.py) has asked, and what it has heard."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any
+
+
+class Begun:
+    """`question` is the frame that was written to `connection`. Of what came in answer, `heard` is
+    what was not acted on; none of it is in part. `interrupted` is the signal that came, or 0."""
+
+    def __init__(self, home: str, question: bytes, connection: socket.socket) -> None:
+        self.home = home
+        self.question = question
+        self.connection = connection
+        self.heard: deque[dict[str, Any]] = deque()
+        self.interrupted = 0
+
+
+# For the command of this program, which asks the same and takes it.
+waiting: list[Begun] = []
