@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 # With one of these a command does something else, or elsewhere.
 _VARIABLES: Final = ("FORMATION_JOIN", "FORMATION_STATE", "FORMATION_METRICS")
 _COMPLETION: Final = "_FORMATION_COMPLETE"
-# What the flags of `run` say where none is written (run.py, task_flags.py).
-KWARGS: Final = {
-    **{"priority": 0, "attempts": 1, "speculate": False, "learn": True},
-    **{"policy": "xor", "scope": "commons"},
-}
+# Those of `run` that are not those of the node (run.py, RUN_DEFAULTS).
+_KWARGS: Final = {"attempts": 1}
 # Of all arguments, of the program's name, and how many: below what a task may have (process.py).
 _MAX_CHARS: Final = 16_384
 _MAX_NAME_CHARS: Final = 256
@@ -80,7 +77,7 @@ def question_of(argv: list[str]) -> dict[str, Any]:
     """As run.py and client.py ask it."""
     work: list[Any] = ["ProcessSpec", argv, {}, None, {}, [], {}, []]
     name = {"name": argv[0], "labels": [argv[0]]}
-    return {"ask": "submit", "work": work, "kwargs": KWARGS, **name, "options": None}
+    return {"ask": "submit", "work": work, "kwargs": _KWARGS, **name, "options": None}
 
 
 def _asked(argv: list[str]) -> Begun | None:
@@ -101,9 +98,8 @@ def _asked(argv: list[str]) -> Begun | None:
         connection.sendall(encoded({"formation": VERSION}))
         if _message(connection) == {"formation": VERSION}:
             connection.settimeout(EXCHANGE_S)
-            question = encoded(question_of(argv))
-            connection.sendall(question)
-            return Begun(str(home), question, connection)
+            connection.sendall(encoded(question_of(argv)))
+            return Begun(str(home), connection)
     except (OSError, ValueError):
         pass
     connection.close()

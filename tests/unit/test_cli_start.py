@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import cbor2
 import click
 import pytest
 
@@ -17,6 +21,7 @@ from formation_p2p.cli.start import program_of
 from formation_p2p.cli.task_flags import FLAGS
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
 from formation_p2p.host.machine.unix_socket import reachable
+from formation_p2p.host.policies import options_of
 
 # The network stack, its event loop, the cryptography of grants, tables, metrics, databases: of a
 # command's start, nearly all of it.
@@ -140,38 +145,45 @@ print(*sys.modules)
 
 
 def test_run_without_options_asks_what_the_command_does(tmp_path: Path) -> None:
-    """Which takes the answers of the question, where it has been asked in its own words."""
+    """Which takes the answers of the question that has been asked."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     asked: list[bytes] = []
+
+    def answer(listener: socket.socket) -> None:
+        """As a node that greets, and ends when it is asked."""
+        with contextlib.suppress(OSError, struct.error):
+            while True:
+                connection, _ = listener.accept()
+                with connection, connection.makefile("rwb") as stream:
+                    stream.read(LENGTH.unpack(stream.read(LENGTH.size))[0])
+                    stream.write(encoded({"formation": VERSION}))
+                    stream.flush()
+                    if head := stream.read(LENGTH.size):
+                        asked.append(stream.read(LENGTH.unpack(head)[0]))
+
     with socket.socket(socket.AF_UNIX) as listener:
         with reachable(socket_of(home)) as name:
             listener.bind(name)
         listener.listen()
-        listener.settimeout(60)
-        words = ("run", "--", "echo", "a b", "-n")
-        for module in ("formation_p2p.cli.start", "formation_p2p.cli.main"):
-            entry = {"formation_p2p.cli.start": "main", "formation_p2p.cli.main": "app"}[module]
-            script = f"import sys; sys.argv[1:] = {words}; from {module} import {entry}; {entry}()"
-            command = subprocess.Popen(
-                [sys.executable, "-c", script],
+        answering = threading.Thread(target=answer, args=[listener])
+        answering.start()
+        for module, entry in (("start", "main"), ("main", "app")):
+            words = ("run", "--", "echo", "a b", "-n")
+            script = f"from formation_p2p.cli.{module} import {entry}; {entry}()"
+            done = subprocess.run(
+                [sys.executable, "-c", f"import sys; sys.argv[1:] = {words}; {script}"],
                 env={"FORMATION_HOME": str(home)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=60,
+                check=False,
             )
-            questions = 1 if module.endswith("start") else 2  # its first greets alone
-            for _ in range(questions):
-                connection, _ = listener.accept()
-                with connection, connection.makefile("rwb") as stream:
-                    (length,) = LENGTH.unpack(stream.read(LENGTH.size))
-                    stream.read(length)
-                    stream.write(encoded({"formation": VERSION}))
-                    stream.flush()
-                    rest = stream.read(LENGTH.size)
-                    if rest:
-                        asked.append(stream.read(LENGTH.unpack(rest)[0]))
-            command.wait(60)
-    assert asked[0] == asked[1]
+            assert b"the node of this machine ended meanwhile" in done.stderr
+        listener.shutdown(socket.SHUT_RDWR)
+        answering.join()
+    plain, full = map(cbor2.loads, asked)
+    assert options_of(plain.pop("kwargs")) == options_of(full.pop("kwargs"))
+    assert plain == full
 
 
 @pytest.mark.parametrize(

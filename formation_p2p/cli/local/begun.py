@@ -8,16 +8,15 @@ from typing import Any
 
 
 class Begun:
-    """`question` is the frame that was written to `connection`. Of what came in answer, `heard` is
-    what was not acted on; none of it is in part. `interrupted` is the signal that came, or 0."""
+    """It was asked on `connection`. Of what came in answer, `heard` is what was not acted on; none
+    of it is in part. `interrupted` is the signal that came, or 0."""
 
-    def __init__(self, home: str, question: bytes, connection: socket.socket) -> None:
+    def __init__(self, home: str, connection: socket.socket) -> None:
         self.home = home
-        self.question = question
         self.connection = connection
         self.heard: deque[dict[str, Any]] = deque()
         self.interrupted = 0
 
 
-# For the command of this program, which asks the same and takes it.
+# For the command of this program, which would ask the same.
 waiting: list[Begun] = []

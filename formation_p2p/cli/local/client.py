@@ -227,7 +227,7 @@ class LocalNode:
     async def _ask(self, what: str, **more: object) -> _Connection:
         """Raises NodeClosed where the node has ended."""
         begun, self._begun = self._begun, None
-        if begun is not None and begun.question == encoded({"ask": what, **more}):
+        if begun is not None:
             if begun.interrupted:
                 asyncio.get_running_loop().call_soon(signal.raise_signal, begun.interrupted)
             return await _Connection.of(begun)
