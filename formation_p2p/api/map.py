@@ -360,7 +360,7 @@ class Flow:
 
 def _is_large(arguments: bytes | Parcel) -> bool:
     """Whether they have memory of their own."""
-    return isinstance(arguments, Parcel) and arguments.blob is not None
+    return type(arguments) is Parcel and arguments.blob is not None
 
 
 class _Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -169,7 +170,8 @@ class LeaseRun:
         self._current = execution_id
         if not self._recalled.get(execution_id):
             self._recalled.pop(execution_id, None)
-        self._began_s = trio.current_time()
+        # trio.current_time takes five times as long, and this is done twice for each call.
+        self._began_s = time.perf_counter()
         self._busy.set()
 
     @property
@@ -192,7 +194,7 @@ class LeaseRun:
         self._emit(ExecutionSaved(self.lease_id, execution_id, blob))
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
-        ran_us = round((trio.current_time() - self._began_s) * 1e6)
+        ran_us = round((time.perf_counter() - self._began_s) * 1e6)
         del self._taken[execution_id], self._notices[execution_id]
         self._recalled.pop(execution_id, None)
         self._current = ""

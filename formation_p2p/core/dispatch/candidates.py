@@ -55,6 +55,7 @@ class Candidates:
     ) -> None:
         self._key = key
         self._rng = rng
+        self._has_homes = key.hints == NO_HINTS and not packages_of(key.needs.environment)
         self._parameters = parameters
         self._leased = leased
         self._changed = changed
@@ -209,7 +210,7 @@ class Candidates:
         ranks highest when it is asked."""
         if self._key.quorum is not None:
             return run.voting.drawn if run.voting.drawn in self.pool else None
-        if self._key.hints != NO_HINTS or packages_of(self._key.needs.environment):
+        if not self._has_homes:
             return None
         home = home_of(self._key.policy, run.key, self._near)
         if home is not None and run.near in self.pool and not run.avoids(run.near):

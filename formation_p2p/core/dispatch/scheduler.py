@@ -449,14 +449,16 @@ class Scheduler:
 
     def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
         """Have tasks wait for workers. Returns their groups."""
-        touched: dict[tuple[object, ...], TaskGroup] = {}
+        touched: dict[TaskGroup, None] = {}
+        last: TaskRun | None = None
         for run in runs:
-            key = (run.job, run.task.needs, run.task.member)
-            group = touched.get(key)
-            if group is None:
-                group = touched[key] = self._group(run.scheduling_key)
+            # Most have the very needs of the one before. To look them up costs more than the rest.
+            if last is None or not last.goes_with(run):
+                group = self._group(run.scheduling_key)
+                touched[group] = None
+            last = run
             group.queues.wait(run)
-        return list(dict.fromkeys(touched.values()))
+        return list(touched)
 
     def _bind_again(self) -> list[TaskGroup]:
         """As `Queues.bind_again`, in all groups: these, where there is a reason."""

@@ -120,6 +120,13 @@ class TaskRun:
             self.ballot = Ballot(quorum)
         return self.ballot
 
+    def goes_with(self, other: TaskRun) -> bool:
+        """Whether they are known to have the same scheduling key."""
+        task, others = self.task, other.task
+        if task.needs is not others.needs or task.member is not others.member:
+            return False
+        return self.job is other.job
+
     def block(self, before: Collection[str]) -> None:
         """It waits for these tasks of its job, which are to succeed first."""
         self.state = TaskState.BLOCKED
