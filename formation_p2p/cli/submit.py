@@ -47,6 +47,7 @@ A job file:
   timeout = "5m"                  # of one attempt; seconds where it is a number
   deadline = "2h"                 # tasks that have not ended by then fail
   speculate = false               # second attempts of slow tasks, on idle workers
+  rebalance = false               # move tasks that have saved to workers that suit them better
   policy = "xor"                  # how workers are ranked; this, hints and scope as for run
   hints = ["region=eu-west"]
   scope = "commons"

@@ -155,6 +155,12 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "same=numbers(1e-6), alike=arch or apart=org.",
         "QUORUM",
     ),
+    "rebalance": Flag(
+        "rebalance",
+        YES_OR_NO,
+        "Move a task that has saved a checkpoint where another worker suits it much better.",
+        default=False,
+    ),
     "max_price_micro": Flag(
         "max-price",
         PRICE,

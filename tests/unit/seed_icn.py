@@ -15,6 +15,7 @@ from formation_p2p.core.dht.messages import AddProvider
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.messages import Commit, Offer, PlacementRequest, pack, parse
@@ -22,6 +23,13 @@ from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Sum
 from formation_p2p.core.placement.scored import PRESETS, Scored
+from formation_p2p.core.placement.should_move import (
+    RULES,
+    Host,
+    MoveReason,
+    accepts,
+    should_move,
+)
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES
@@ -432,3 +440,47 @@ def reported(world: World) -> set[bytes]:
     """The profiles that workers have announced."""
     added = (each.message for each in world.sent if isinstance(each.message, AddProvider))
     return {message.provider.profile for message in added}
+
+
+# -- migration --------------------------------------------------------------------------------
+
+
+def a_host(name: str, load: float, **facts: Any) -> Host:
+    return Host(PeerId(name), load, free_memory_bytes=8 * GIB, **facts)
+
+
+@covers("icn/migration_none")
+def reasons_that_do_not_move_a_task(vector: Vector) -> None:
+    assert len(vector.given["cases"]) == 3
+    idle, busy = a_host("idle", 0.1), a_host("busy", 0.9)
+    moved = [
+        should_move(a_host("here", 0.7), [idle], GIB),
+        should_move(busy, [a_host("distrusted", 0.1, trust=0.2)], GIB),
+        should_move(busy, [a_host("as busy", 0.64)], GIB),
+    ]
+    assert [each is not None for each in moved] == vector.expect["migrate"]
+
+
+@covers("icn/migration_locality_first")
+def data_counts_before_load(vector: Vector) -> None:
+    given, expect = vector.given, vector.expect
+    here = a_host("here", 0.9, local=given["current"] / given["blobs"])
+    there = a_host("there", 0.1, local=given["target"] / given["blobs"])
+    move = should_move(here, [there], GIB)
+    assert (move is not None) == expect["migrate"]
+    assert move is not None
+    assert move.reason is MoveReason.LOCALITY
+    assert move.benefit == pytest.approx(expect["benefit"], abs=0.001)
+    assert RULES.improvement == expect["min_improvement"]
+
+
+@covers("icn/migration_accept")
+def who_takes_a_task_over(vector: Vector) -> None:
+    given, expect = vector.given, vector.expect
+    free_bytes = given["avail_gb"] * GIB
+    accepted = [
+        accepts(Host(PeerId("x"), 0.1, queue=queue, free_memory_bytes=free_bytes), memory * GIB)
+        for memory, queue in zip(given["mem_gb"], given["queue"], strict=True)
+    ]
+    assert accepted == expect["accept"]
+    assert RULES.max_queue == expect["queue_max"]

@@ -15,6 +15,8 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSaved,
     WorkerLost,
 )
+from formation_p2p.core.dispatch.rebalancer import EVERY_S, STAYS_S
+from formation_p2p.core.dispatch.saved import SavedJob
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import ExecutionSaved, Kill
 from formation_p2p.core.negotiation.held_lease import HeldLease
@@ -40,6 +42,7 @@ from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import MoveTask, PeerEvent, Reopen, Vacate
 from formation_p2p.core.refusals import Denied, GivingWay, Leaving, Preempted
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
@@ -471,3 +474,79 @@ def test_a_cancel_with_grace_is_notice() -> None:
     world.deliver(alice, Received(bob.contact, told))
     (kill,) = [x for x in seen if isinstance(x, Kill)]
     assert (kill.begun, kill.grace_s) == (True, 2.5)
+
+
+# -- for its own good -------------------------------------------------------------------------
+
+
+def rebalanced(rebalance: bool = True) -> tuple[World, SimNode, SimNode]:
+    """A job of bob's runs for an hour on alice, who takes ten times what carol does, and has
+    saved."""
+    world = town(7, lambda running: (3600.0, Succeeded(b"done")))
+    world.add("alice", serve=replace(world.machine(), price_micro=100))
+    world.elapse(3)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    plain = job()
+    bob.submit(replace(plain, options=replace(plain.options, rebalance=rebalance)))
+    world.elapse(2)
+    saves(alice, b"half of it")
+    world.add("carol", serve=replace(world.machine(), price_micro=10))
+    return world, bob, alice
+
+
+def test_a_job_that_asks_for_it_goes_where_it_is_better_off() -> None:
+    world, bob, _ = rebalanced()
+    world.elapse(STAYS_S)
+    assert workers_of(bob) == ["alice"]
+    world.elapse(3 * EVERY_S)
+    assert workers_of(bob) == ["alice", "carol"]
+    (moved,) = only(bob.reported, TaskRetried)
+    assert moved.reason is RetryReason.MOVED
+    world.elapse(4000)
+    assert workers_of(bob) == ["alice", "carol"]
+    assert peer_of(bob).scheduler.next_timeout() == float("inf")
+
+
+def test_what_has_not_saved_or_is_well_off_stays_where_it_is() -> None:
+    world = town(7, lambda running: (3600.0, Succeeded(b"done")), alice=1, carol=1, dave=2)
+    bob = world.nodes["bob"]
+    plain = job(2)
+    bob.submit(replace(plain, options=replace(plain.options, rebalance=True)))
+    bob.submit(job(job_id="other"))
+    world.elapse(2)
+    saved = next(node for node in world.nodes.values() if len(node.running) == 1)
+    saves(saved, b"half of it")
+    world.elapse(1000)
+    assert not only(bob.reported, TaskRetried)
+
+
+def test_another_job_stays_where_it_is() -> None:
+    world, bob, _ = rebalanced(rebalance=False)
+    world.elapse(1000)
+    assert workers_of(bob) == ["alice"]
+
+
+def test_a_resumed_job_is_looked_at_as_well() -> None:
+    world = town()
+    bob = world.nodes["bob"]
+    plain = job()
+    saved = SavedJob(replace(plain, options=replace(plain.options, rebalance=True)), ())
+    peer_of(bob).scheduler.resume((saved,), (), ".x", at(world.now_s))
+    assert peer_of(bob).scheduler._rebalancer.due_s == world.now_s + EVERY_S
+
+
+def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate() -> None:
+    world = town(7, half_a_minute, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(policy="trust>=0.3 & balanced"))
+    world.elapse(2)
+    (first,) = [node for node in world.nodes.values() if node.running]
+    saves(first, b"half of it")
+    world.elapse(1)
+    for _ in range(10):
+        worker = first.identity.peer_id
+        peer_of(bob).reputation.note(worker, Experience.WRONG, at(world.now_s))
+    saves(first, b"most of it")
+    world.elapse(10)
+    (running,) = other_than(world, first).running.values()
+    assert running.work.restored is not None

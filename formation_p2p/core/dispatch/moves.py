@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.negotiation.messages import MAX_MS, Cancel
 from formation_p2p.core.negotiation.session import Send
+
+# What is moved for its own good has so long to save what it has.
+GRACE_S: Final = 30.0
 
 
 def attempts_of(active: ActiveLease, job_id: str, task_id: str) -> list[str]:
@@ -20,15 +24,14 @@ def attempts_of(active: ActiveLease, job_id: str, task_id: str) -> list[str]:
 
 def notice_to(
     active: ActiveLease, attempt_ids: Iterable[str], grace_s: float, cause: str
-) -> Send | None:
-    """Has the worker give these notice, and end them so much later. None where it does already."""
+) -> list[Send]:
+    """Has the worker give these notice, and end them so much later; those that have none yet."""
     ids = tuple(each for each in attempt_ids if each not in active.recalled)
     if not ids:
-        return None
+        return []
     active.recalled.update(ids)
     for each in ids:
         active.attempts[each].leaves(active.worker)
     grace_ms = min(max(1, round(grace_s * 1000)), MAX_MS)
-    return Send(
-        active.lease.lessor, Cancel(active.lease.lease_id, ids, True, grace_ms), cause=cause
-    )
+    cancel = Cancel(active.lease.lease_id, ids, True, grace_ms)
+    return [Send(active.lease.lessor, cancel, cause=cause)]

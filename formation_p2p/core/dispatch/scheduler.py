@@ -27,6 +27,7 @@ from formation_p2p.core.dispatch.moves import attempts_of, notice_to
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.quorum_elections import Elections, Jury
+from formation_p2p.core.dispatch.rebalancer import Rebalancer
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
@@ -92,6 +93,7 @@ class Scheduler:
         self._attempts = Attempts(
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections
         )
+        self._rebalancer = Rebalancer(self._decider, self._leasing.look_around, self._outbox.emit)
         self.groups: dict[SchedulingKey, TaskGroup] = {}
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
@@ -100,6 +102,8 @@ class Scheduler:
         for needs in dict.fromkeys(task.needs for task in job.tasks):
             encode_requirements(needs)
         run = self._jobs.begin(job, now, durable=durable)
+        if job.options.rebalance:
+            self._rebalancer.begun(now)
         ready: list[TaskRun] = []
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)
@@ -123,6 +127,8 @@ class Scheduler:
         runs: dict[str, TaskRun] = {}
         for saved in jobs:
             job = self._jobs.begin(saved.job, now, incarnation, durable=True)
+            if saved.job.options.rebalance:
+                self._rebalancer.begun(now)
             left, failed = revive(saved, job)
             runs |= {run.task.task_id: run for run in left}
             for each in saved.begun:
@@ -164,7 +170,7 @@ class Scheduler:
         """Have a task that runs go on elsewhere. One that does not run is where it is to be."""
         for active in self.leases():
             attempt_ids = attempts_of(active, job_id, task_id)
-            if notice := notice_to(active, attempt_ids, grace_s, f"{task_id} is to move"):
+            for notice in notice_to(active, attempt_ids, grace_s, f"{task_id} is to move"):
                 self._outbox.emit(notice)
         return self._outbox.take()
 
@@ -352,7 +358,11 @@ class Scheduler:
             run = self._jobs.checkpoints.run_of(event.task_id)
             awaited = run is not None and run.is_awaiting
             self._jobs.checkpoints.kept(event, now)
-            if run is not None and awaited and (group := self.groups.get(run.scheduling_key)):
+            group = None if run is None else self.groups.get(run.scheduling_key)
+            if group is not None:
+                self._decider.review(group, now)
+                self._rebalancer.leave_barred(group)
+            if group is not None and awaited:
                 self._pump(group, now, f"what {event.task_id} has saved is here")
         else:
             self._jobs.checkpoints.spread_ended(event, now)
@@ -411,13 +421,15 @@ class Scheduler:
             if group.wake_s <= now.mono_s:
                 self._pump(group, now, "time to look again")
         self._spread_checkpoints(now)
+        self._rebalancer.look(self.groups.values(), now)
         return self._outbox.take()
 
     def next_timeout(self) -> float:
         if not self.groups:
             return float("inf")  # as a rule; it is asked for after every message
         wake_s = min(group.wake_s for group in self.groups.values())
-        return min(wake_s, self._jobs.next_deadline_s(), self._jobs.checkpoints.due_s)
+        own_s = min(self._jobs.checkpoints.due_s, self._rebalancer.due_s)
+        return min(wake_s, self._jobs.next_deadline_s(), own_s)
 
     def validate(self) -> None:
         """Raises InvariantBroken."""
@@ -476,6 +488,7 @@ class Scheduler:
         group.candidates.forget_expired(now)
         self._decider.review(group, now)
         if group.candidates.barred:
+            self._rebalancer.leave_barred(group)
             self._leasing.release_barred(group, cause)
         self._leasing.release_yielding(group, cause)
         group.draw(now)

@@ -142,6 +142,9 @@ class CallKwargs(PlacementKwargs, total=False):
     quorum: Quorum | str | Mapping[str, object] | None
     """How many workers are to agree on the result of each task: a Quorum, or a text such as
     `2 of 3` (docs/quorum.md)."""
+    rebalance: bool
+    """Whether a task that has saved moves while it runs, where another worker suits it much better:
+    one that has its data, has less to do, or is cheaper (docs/checkpoints.md)."""
     linger_s: float | None
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
@@ -199,6 +202,7 @@ class TaskOptions:
     linger_s: float | None = None
     find: Find = Find.DHT
     quorum: Quorum | None = None
+    rebalance: bool = False
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -218,7 +222,7 @@ class TaskOptions:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
         if self.quorum is not None:
             _check_kind("quorum", self.quorum, Quorum, "Quorum(2, of=3), or '2 of 3'")
-        for name in ("memory_given", "speculate", "learn"):
+        for name in ("memory_given", "speculate", "learn", "rebalance"):
             _check_kind(name, getattr(self, name), bool, "True or False")
 
     def scheduling_key(
