@@ -190,8 +190,8 @@ class LeaseRun:
         self.flush()
         self._emit(ExecutionOutput(self.lease_id, execution_id, stream == "stderr", data))
 
-    def saved(self, execution_id: str, blob: Blob) -> None:
-        self._emit(ExecutionSaved(self.lease_id, execution_id, blob))
+    def saved(self, execution_id: str, blob: Blob, content: bytes | None = None) -> None:
+        self._emit(ExecutionSaved(self.lease_id, execution_id, blob, content))
 
     def ended(self, execution_id: str, outcome: Outcome, used: Usage = UNMEASURED) -> None:
         ran_us = round((time.perf_counter() - self._began_s) * 1e6)
@@ -276,6 +276,7 @@ class LeaseRun:
             under.owner,
             self._gang(),
             work.restored,
+            work.content,
             notice=self._notices[work.attempt_id],
         )
 
@@ -317,8 +318,8 @@ class _Report:
     def output(self, stream: Stream, data: bytes) -> None:
         self.run.output(self.attempt_id, stream, data)
 
-    def saved(self, blob: Blob) -> None:
-        self.run.saved(self.attempt_id, blob)
+    def saved(self, blob: Blob, content: bytes | None = None) -> None:
+        self.run.saved(self.attempt_id, blob, content)
 
     def used(self, usage: Usage) -> None:
         self.usage = usage

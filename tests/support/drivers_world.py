@@ -57,7 +57,7 @@ class Recorder:
     usage: Usage = UNMEASURED
     kept: list[Blob] = field(default_factory=list)
 
-    def saved(self, blob: Blob) -> None:
+    def saved(self, blob: Blob, content: bytes | None = None) -> None:
         self.kept.append(blob)
 
     def used(self, usage: Usage) -> None:

@@ -71,7 +71,7 @@ from formation_p2p.core.resources.bounds import (
 )
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
+from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint, inline
 from formation_p2p.core.workload.hints import MAX_NEAR
 from formation_p2p.core.workload.outcome import (
     MAX_CPU_MS,
@@ -137,7 +137,11 @@ cids = st.builds(
 places = st.integers(0, MAX_NEAR - 1)
 parts = st.tuples(st.integers(1, MAX_INT), blobs)
 contents = st.builds(lambda text: Blob(Cid(RAW, digest_of(text)), len(text)), blobs)
-checkpoints = st.builds(Checkpoint, st.integers(1, MAX_SEQUENCE), contents)
+checkpoints = st.builds(Checkpoint, st.integers(1, MAX_SEQUENCE), contents) | st.builds(
+    lambda sequence, content: Checkpoint(sequence, inline(content), content),
+    st.integers(1, MAX_SEQUENCE),
+    st.binary(max_size=64),
+)
 assignments = st.builds(Assignment, ids, counts, blobs, times_ms, st.none() | checkpoints)
 peers = st.sampled_from(("alice", "bob", "carol")).map(lambda name: identity(name).peer_id)
 trips = st.tuples(st.integers(0, MAX_OTHERS - 1), st.integers(1, MAX_RTT_US))

@@ -157,6 +157,8 @@ class ActiveLease:
             task = run.task
             number, new = self.shared_blobs.number(task.shared) if task.shared else (0, False)
             more = len(task.payload) + (len(task.shared) if new else 0)
+            if run.checkpoint is not None and run.checkpoint.content is not None:
+                more += len(run.checkpoint.content)
             # The worker keeps all blobs of a message before it looks at what names them.
             gone = new and any(
                 x.shared_blob and self.shared_blobs.get(x.shared_blob) is None for x in assignments

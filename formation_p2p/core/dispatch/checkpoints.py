@@ -24,7 +24,7 @@ from formation_p2p.core.dispatch.fetch import (
 from formation_p2p.core.dispatch.job_events import JobEvent, TaskSaved
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
+from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint, inline
 
 if TYPE_CHECKING:
     from formation_p2p.core.dispatch.task_run import TaskRun
@@ -49,7 +49,8 @@ class _Chain:
     """`coming` is on its way here, and `waiting` the newest reported since. `held` is with this
     node, the last of its sources, and with those before. `asking` is the number of the one that
     others are being asked to hold, 0 for none; `due_s` when others are asked next, `asked` those
-    that were, and `short` how many times in a row too few of them could."""
+    that were, and `short` how many times in a row too few of them could. `fetched`: whether any was
+    fetched, and so is held in the cache."""
 
     run: TaskRun
     coming: Checkpoint | None = None
@@ -59,6 +60,7 @@ class _Chain:
     due_s: float = _NEVER_S
     short: int = 0
     asked: set[PeerId] = field(default_factory=set)
+    fetched: bool = False
 
 
 class Checkpoints:
@@ -108,11 +110,28 @@ class Checkpoints:
 
     def _keep(self, run: TaskRun, checkpoint: Checkpoint, cause: str) -> None:
         chain = self._chains.setdefault(run.task.task_id, _Chain(run))
+        if checkpoint.content is not None:
+            self._has(chain, checkpoint)
+            return
+        chain.fetched = True
         if chain.coming is not None:
             chain.waiting = checkpoint
             return
         chain.coming = checkpoint
         self._emit(KeepCheckpoint(run.task.task_id, _job(run), checkpoint, cause=cause))
+
+    def _has(self, chain: _Chain, checkpoint: Checkpoint) -> None:
+        """What is small is here at once. It outlives this node where its job does, in its state:
+        others need not hold it. What is on its way is older."""
+        chain.held, chain.waiting = (
+            replace(checkpoint, blob=inline(checkpoint.content or b"")),
+            None,
+        )
+        chain.due_s, chain.asking = _NEVER_S, 0
+        self._count(chain)
+        if chain.fetched:
+            self._drop(chain.run, checkpoint.sequence - 1, "a newer one is held")
+        self._rearm()
 
     def kept(self, event: CheckpointKept, now: Moment) -> None:
         """The content is here, or does not come."""
@@ -120,7 +139,8 @@ class Checkpoints:
         if chain is None or chain.coming is None or chain.coming.sequence != event.sequence:
             return  # its task has ended
         run, checkpoint = chain.run, chain.coming
-        if event.holder is not None:
+        is_behind = chain.held is not None and chain.held.sequence > event.sequence
+        if event.holder is not None and not is_behind:
             blob = replace(checkpoint.blob, sources=(event.holder,))
             chain.held = replace(checkpoint, blob=blob)
             chain.due_s = now.mono_s
@@ -206,9 +226,10 @@ class Checkpoints:
     def ended(self, run: TaskRun) -> None:
         """The task has: it does not go on from anywhere."""
         run.keeps(None)
-        if self._chains.pop(run.task.task_id, None) is not None:
+        chain = self._chains.pop(run.task.task_id, None)
+        if chain is not None and chain.fetched:
             self._drop(run, MAX_SEQUENCE, "its task has ended")
-            self._rearm()
+        self._rearm()
 
     def _count(self, chain: _Chain) -> None:
         """What is held counts, as it is held now."""

@@ -22,13 +22,14 @@ from formation_p2p.core.workload.outcome import Ended
 class Work:
     """One attempt. `shared` is what its task has in common with others, `payload` what it has
     alone; the driver reads both. None for `timeout_s` sets no limit. `restored` is the checkpoint
-    that it goes on from."""
+    that it goes on from, and `content` that itself, where it is small."""
 
     attempt_id: str
     shared: bytes
     payload: bytes
     timeout_s: float | None
     restored: Blob | None = None
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,12 @@ class ExecutionOutput:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionSaved:
-    """An attempt has saved a checkpoint, which this machine keeps."""
+    """An attempt has saved a checkpoint, which this machine keeps: `content` where it is small."""
 
     lease_id: str
     attempt_id: str
     blob: Blob
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ from formation_p2p.core.negotiation.messages import (
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.core.workload.large_result import (
     size_at_worker,
@@ -150,7 +149,9 @@ class Executions:
                 if checkpoint is not None:
                     run.saved[attempt_id] = checkpoint.sequence
                 restored = None if checkpoint is None else checkpoint.blob
-                work.append(Work(attempt_id, shared, assignment.payload, timeout_s, restored))
+                content = None if checkpoint is None else checkpoint.content
+                payload = assignment.payload
+                work.append(Work(attempt_id, shared, payload, timeout_s, restored, content))
         if work:
             devices = lease.device_ids
             owner = lease.owner.peer_id
@@ -220,8 +221,8 @@ class Executions:
                 pieces = (data[start : start + MAX_OUTPUT_BYTES] for start in starts)
                 printed = (TaskOutput(lease_id, attempt_id, is_stderr, each) for each in pieces)
                 return [Send(run.lease.owner, each, cause="the task printed") for each in printed]
-            case ExecutionSaved(lease_id, attempt_id, blob):
-                return _saved(run, attempt_id, blob)
+            case ExecutionSaved():
+                return _saved(run, event)
             case ExecutionsEnded():
                 return self._ended(run, event.ended)
             case _:
@@ -289,15 +290,17 @@ def _started(run: LeaseExecutions, attempt_id: str, cause: str) -> Send:
     return Send(run.lease.owner, TaskStarted(run.lease.lease_id, attempt_id), cause=cause)
 
 
-def _saved(run: LeaseExecutions, attempt_id: str, blob: Blob) -> list[ExecutionEffect]:
+def _saved(run: LeaseExecutions, event: ExecutionSaved) -> list[ExecutionEffect]:
     """One that is over saves nothing any more."""
+    attempt_id = event.attempt_id
     if attempt_id not in run.in_flight:
         return []
     lease, sequence = run.lease, run.saved.get(attempt_id, 0) + 1
     if sequence > MAX_SEQUENCE:
         return []  # an owner that sent the last number has none left
     run.saved[attempt_id] = sequence
-    told = TaskCheckpoint(lease.lease_id, lease.fence, attempt_id, Checkpoint(sequence, blob))
+    checkpoint = Checkpoint(sequence, event.blob, event.content)
+    told = TaskCheckpoint(lease.lease_id, lease.fence, attempt_id, checkpoint)
     return [Send(lease.owner, told, cause=f"{attempt_id} has saved")]
 
 

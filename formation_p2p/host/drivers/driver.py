@@ -87,6 +87,7 @@ class Execution:
     owner: PeerId = _UNKNOWN
     gang: MemberPlace | None = None
     restored: Blob | None = None
+    content: bytes | None = None
     replica: ReplicaPlace | None = None
     notice: Notice = field(default_factory=Notice)
 
@@ -108,8 +109,9 @@ class Report(Protocol):
         nor raise."""
         ...
 
-    def saved(self, blob: Blob) -> None:
-        """What it has saved, to go on from where it is started again: content that this node keeps.
+    def saved(self, blob: Blob, content: bytes | None = None) -> None:
+        """What it has saved, to go on from where it is started again: content that this node keeps,
+        or that goes along.
         Must not block, nor raise."""
         ...
 
@@ -205,7 +207,7 @@ class Turns(Protocol):
 
     def output(self, execution_id: str, stream: Stream, data: bytes) -> None: ...
 
-    def saved(self, execution_id: str, blob: Blob) -> None:
+    def saved(self, execution_id: str, blob: Blob, content: bytes | None = None) -> None:
         """See `Report.saved`."""
         ...
 

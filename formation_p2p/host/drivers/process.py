@@ -188,7 +188,7 @@ class ProcessDriver:
         saves = Saves(self.blobs, holder, report.saved, report.output)
         try:
             await program.put_inputs()
-            await saves.restore(execution.restored, folder)
+            await saves.restore(execution.restored, execution.content, folder)
             task = await place.start(self._machine, launch)
         except (OSError, FormationError) as problem:
             return cannot_start(problem)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def checkpoint(data: bytes | os.PathLike[str]) -> None:
-    """Save bytes, or a file, of at most 64 MiB. They replace what was saved before. The worker
+    """Save bytes, or a file, of at most 128 MiB. They replace what was saved before. The worker
     keeps at most two a second, the newest; the submitter and two other peers hold each. Returns
     once it is written to the worker's disk. Outside of a worker it does nothing.
 

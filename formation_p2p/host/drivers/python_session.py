@@ -20,7 +20,7 @@ from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, i
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
-from formation_p2p.host.drivers.saves import POLL_S, Saves, holder_of, name_of
+from formation_p2p.host.drivers.saves import PAUSE_S, POLL_S, Saves, holder_of, name_of
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
@@ -111,13 +111,16 @@ class CallSession:
 
     async def _keep_saves(self) -> None:
         """Of the call that runs. Until cancelled."""
+        pause_s = POLL_S
         while True:
-            await trio.sleep(POLL_S)
+            await trio.sleep(pause_s)
+            pause_s = POLL_S
             if self._calls and self._calls[0].execution.notice.given.is_set():
                 self._notify(self._calls[0])
             if self._calls and trio.current_time() >= self._began_s + POLL_S:
                 which, execution, *_ = self._calls[0]
-                await self._saves(execution).take(self._home, name_of(which))
+                taken = await self._saves(execution).take(self._home, name_of(which))
+                pause_s = PAUSE_S if taken else POLL_S
 
     def _notify(self, call: _Call) -> None:
         """The call that runs, once."""
@@ -212,8 +215,9 @@ class CallSession:
                 continue
             self._count += 1
             if execution.restored is not None:
-                restored, name = execution.restored, name_of(self._count)
-                await self._saves(execution).restore(restored, self._home, name)
+                saves, name = self._saves(execution), name_of(self._count)
+                restored, content = execution.restored, execution.content
+                await saves.restore(restored, content, self._home, name)
             self._weight += weight
             self._calls.append(_Call(self._count, execution, weight, found))
             if len(self._calls) == 1:

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,11 @@ import trio
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
+from formation_p2p.core.workload.checkpoint import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_INLINE_BYTES,
+    inline,
+)
 from formation_p2p.host.drivers.driver import BlobAccess, Stream
 from formation_p2p.host.drivers.program import read_file
 
@@ -29,8 +34,10 @@ log = logging.getLogger(__name__)
 VARIABLE: Final = "FORMATION_CHECKPOINT"
 FILE: Final = ".checkpoint"
 RESTORED: Final = ".restored"
-# So often is looked for a new one: of a task that saves all the time, two a second are kept.
-POLL_S: Final = 0.5
+# So often is looked for a new one: the look costs some microseconds.
+POLL_S: Final = 0.1
+# Of a task that saves all the time, two a second are kept.
+PAUSE_S: Final = 0.5
 _TAKEN: Final = ".taken"
 
 
@@ -47,16 +54,21 @@ def holder_of(lease_id: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Saves:
     """Of one execution. `holder` is that of its lease: see `holder_of`. `saved` is told of what is
-    kept, `output` takes what the task is told."""
+    kept, with what is small itself; `output` takes what the task is told."""
 
     blobs: BlobAccess | None
     holder: str
-    saved: Callable[[Blob], None]
+    saved: Callable[[Blob, bytes | None], None]
     output: Callable[[Stream, bytes], None]
 
-    async def restore(self, blob: Blob | None, folder: Path, name: str = FILE) -> None:
-        """Put what the task had saved where it finds it. One that cannot be had is left out: the
-        task begins anew, and is told."""
+    async def restore(
+        self, blob: Blob | None, content: bytes | None, folder: Path, name: str = FILE
+    ) -> None:
+        """Put what the task had saved where it finds it: `content`, if it came along. One that
+        cannot be had is left out: the task begins anew, and is told."""
+        if content is not None:
+            _put(content, folder, name + RESTORED)
+            return
         if blob is None or self.blobs is None:
             return
         try:
@@ -67,13 +79,17 @@ class Saves:
     async def watch(self, folder: Path) -> None:
         """Until cancelled."""
         while True:
-            await trio.sleep(POLL_S)
-            await self.take(folder)
+            taken = await self.take(folder)
+            await trio.sleep(PAUSE_S if taken else POLL_S)
 
-    async def take(self, folder: Path, name: str = FILE) -> None:
-        """Keep what lies there, if anything does."""
+    async def take(self, folder: Path, name: str = FILE) -> bool:
+        """Keep what lies there. Whether anything did."""
         if self.blobs is None or not (folder / name).exists():
-            return
+            return False
+        await self._take(self.blobs, folder, name)
+        return True
+
+    async def _take(self, blobs: BlobAccess, folder: Path, name: str) -> None:
         try:
             content = await trio.to_thread.run_sync(_taken, folder, name)
         except OSError as error:
@@ -84,17 +100,33 @@ class Saves:
                 f"a checkpoint of more than {format_bytes(MAX_CHECKPOINT_BYTES)} is not kept"
             )
             return
+        if len(content) <= MAX_INLINE_BYTES:
+            self.saved(inline(content), content)
+            return
         try:
-            await self.blobs.release(self.holder)
-            blob = await self.blobs.add(content, self.holder)
+            await blobs.release(self.holder)
+            blob = await blobs.add(content, self.holder)
         except FormationError as error:
             self._tell(f"a checkpoint is not kept: {error}")
         else:
-            self.saved(blob)
+            self.saved(blob, None)
 
     def _tell(self, text: str) -> None:
         log.warning("%s", text)
         self.output("stderr", f"[{text}]\n".encode())
+
+
+def _put(content: bytes, folder: Path, name: str) -> None:
+    """Into a folder in which calls of the same lease may have made anything. Raises OSError."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=place)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o600, dir_fd=place), "wb") as file:
+            file.write(content)
+    finally:
+        os.close(place)
 
 
 def _taken(folder: Path, name: str) -> bytes:

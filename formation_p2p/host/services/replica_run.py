@@ -380,7 +380,7 @@ class _Printed:
         if self.log is not None:
             self.log.write(data)
 
-    def saved(self, blob: Blob) -> None:
+    def saved(self, blob: Blob, content: bytes | None = None) -> None:
         """A replica goes on from its volume, if from anything."""
 
     def used(self, usage: Usage) -> None:
