@@ -429,7 +429,7 @@ def test_hours_that_are_over_give_notice_and_a_grant_that_is_bad_does_not() -> N
 def test_a_member_is_one_whatever_the_hours() -> None:
     world = town(alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
-    admission = worker_of(alice).lessor._admission
+    admission = AdmissionController(Membership(world.root.public_key), {})
     grant, now = peer_of(bob).network.grant, world.moment(alice)
     assert admission.is_member(grant, bob.identity.peer_id, NEEDS, 0, now)
     assert not admission.is_member(grant, CAROL.peer_id, NEEDS, 0, now)
@@ -532,7 +532,7 @@ def test_a_resumed_job_is_looked_at_as_well() -> None:
     plain = job()
     saved = SavedJob(replace(plain, options=replace(plain.options, rebalance=True)), ())
     peer_of(bob).scheduler.resume((saved,), (), ".x", at(world.now_s))
-    assert peer_of(bob).scheduler._rebalancer.due_s == world.now_s + EVERY_S
+    assert peer_of(bob).scheduler.rebalancer.due_s == world.now_s + EVERY_S
 
 
 def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate() -> None:

@@ -93,7 +93,7 @@ class Scheduler:
         self._attempts = Attempts(
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections
         )
-        self._rebalancer = Rebalancer(self._decider, self._leasing.look_around, self._outbox.emit)
+        self.rebalancer = Rebalancer(self._decider, self._leasing.look_around, self._outbox.emit)
         self.groups: dict[SchedulingKey, TaskGroup] = {}
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
@@ -103,7 +103,7 @@ class Scheduler:
             encode_requirements(needs)
         run = self._jobs.begin(job, now, durable=durable)
         if job.options.rebalance:
-            self._rebalancer.begun(now)
+            self.rebalancer.begun(now)
         ready: list[TaskRun] = []
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)
@@ -128,7 +128,7 @@ class Scheduler:
         for saved in jobs:
             job = self._jobs.begin(saved.job, now, incarnation, durable=True)
             if saved.job.options.rebalance:
-                self._rebalancer.begun(now)
+                self.rebalancer.begun(now)
             left, failed = revive(saved, job)
             runs |= {run.task.task_id: run for run in left}
             for each in saved.begun:
@@ -361,7 +361,7 @@ class Scheduler:
             group = None if run is None else self.groups.get(run.scheduling_key)
             if group is not None:
                 self._decider.review(group, now)
-                self._rebalancer.leave_barred(group)
+                self.rebalancer.leave_barred(group)
             if group is not None and awaited:
                 self._pump(group, now, f"what {event.task_id} has saved is here")
         else:
@@ -421,14 +421,14 @@ class Scheduler:
             if group.wake_s <= now.mono_s:
                 self._pump(group, now, "time to look again")
         self._spread_checkpoints(now)
-        self._rebalancer.look(self.groups.values(), now)
+        self.rebalancer.look(self.groups.values(), now)
         return self._outbox.take()
 
     def next_timeout(self) -> float:
         if not self.groups:
             return float("inf")  # as a rule; it is asked for after every message
         wake_s = min(group.wake_s for group in self.groups.values())
-        own_s = min(self._jobs.checkpoints.due_s, self._rebalancer.due_s)
+        own_s = min(self._jobs.checkpoints.due_s, self.rebalancer.due_s)
         return min(wake_s, self._jobs.next_deadline_s(), own_s)
 
     def validate(self) -> None:
@@ -488,7 +488,7 @@ class Scheduler:
         group.candidates.forget_expired(now)
         self._decider.review(group, now)
         if group.candidates.barred:
-            self._rebalancer.leave_barred(group)
+            self.rebalancer.leave_barred(group)
             self._leasing.release_barred(group, cause)
         self._leasing.release_yielding(group, cause)
         group.draw(now)
