@@ -42,7 +42,9 @@ from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import MoveTask, PeerEvent, Reopen, Vacate
 from formation_p2p.core.refusals import Denied, GivingWay, Leaving, Preempted
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
