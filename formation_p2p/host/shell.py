@@ -9,6 +9,7 @@ import logging
 import pathlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
@@ -69,6 +70,7 @@ from formation_p2p.host.drivers.scratch import clear_scratch
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.gate_log import GateLog
 from formation_p2p.host.lease_runs import LeaseRuns
+from formation_p2p.host.machine.suspend import SuspendWatch
 from formation_p2p.host.net.mdns import run_mdns
 from formation_p2p.host.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.host.net.protocols.rate import RateServer
@@ -99,6 +101,8 @@ log = logging.getLogger(__name__)
 AFTER_FAULT_S: Final = 1.0
 # What was ended at the last moment is fenced within this long, as a rule.
 VACATE_S: Final = 5.0
+# Of what logind waits (host/machine/suspend.py): the rest is for the last checkpoints.
+SUSPEND_GRACE_S: Final = 2.5
 # A node that leaves waits this long for its withdrawal to arrive.
 LEAVE_S: Final = 2.0
 
@@ -202,6 +206,8 @@ class Shell:
         self.exchange.server.hold = self.exchange.held_for_others.hold
         self.do(self.exchange.held_for_others.keep_time)
         self.do(Heartbeat.of_this_process().run)
+        asleep = partial(self.vacate, SUSPEND_GRACE_S)
+        self.do(SuspendWatch(asleep, lambda: self.feed(events.Reopen())).run)
         self._shut_warning.look(self.reach, self._serving)
         self.feed(serve)
         for driver in drivers.values():

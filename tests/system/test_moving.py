@@ -34,10 +34,13 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NEEDS = "cpu=0.5,memory=128MiB"
 MACHINE = Limits(cpu_milli=1000, memory_bytes=1024 * MIB)
-# It saves when it is asked to end, and not before.
+# It saves when it is asked to end, and once more by itself.
 SAVES = """
-if [ -f "$FORMATION_CHECKPOINT.restored" ]; then cat "$FORMATION_CHECKPOINT.restored"; exit; fi
-trap 'printf half > new; mv new "$FORMATION_CHECKPOINT"; exit 1' TERM
+case $(cat state 2> /dev/null) in
+    half) echo most > state; exit 85;;
+    most) printf done; exit;;
+esac
+trap 'echo half > state; exit 85' TERM
 echo ready
 while :; do sleep 0.1; done
 """
@@ -85,10 +88,11 @@ async def test_tasks_go_on_elsewhere_as_they_are_asked_to(tmp_path: Path) -> Non
         assert last_step == 30
 
         # A process is asked to end by SIGTERM. Its worker leaves.
-        job = await bob.submit(ProcessSpec(("sh", "-c", SAVES)), needs=NEEDS)
+        process = ProcessSpec(("sh", "-c", SAVES), checkpoint_files=("state",))
+        job = await bob.submit(process, needs=NEEDS)
         events = job.events()
         ready = await anext(each async for each in events if isinstance(each, TaskPrinted))
         await workers[ready.worker].vacate()
         (result,) = await job
         assert result.worker != ready.worker
-        assert ProcessResult.decode(result.result).stdout_tail == b"half"
+        assert ProcessResult.decode(result.result).stdout_tail == b"done"

@@ -38,11 +38,22 @@ def test_inputs_and_outputs_survive_the_wire() -> None:
         {"outputs": ("a", "a")},
         {"outputs": ("a",), "files_out": ("a",)},
         {"outputs": tuple(map(str, range(257)))},
+        {"checkpoint_files": ("../a",)},
+        {"checkpoint_files": ("a",), "inputs": {"a": BLOB}},
+        {"checkpoint_files": ("a",), "checkpoint_exit": 0},
+        {"checkpoint_exit": True},
     ],
 )
 def test_names_that_lead_out_or_collide_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         ProcessSpec(ARGV, **fields)
+
+
+def test_what_saves_by_ending_says_so_and_other_processes_are_as_before() -> None:
+    spec = ProcessSpec(ARGV, checkpoint_files=("{each}.bin",), checkpoint_exit=9)
+    assert ProcessSpec.decode(spec.encode()) == spec
+    assert spec.filled(lambda text: text.replace("{each}", "a")).checkpoint_files == ("a.bin",)
+    assert "checkpoint_files" not in cbor2.loads(ProcessSpec(ARGV, checkpoint_exit=9).encode())
 
 
 @pytest.mark.parametrize("outputs", [{"../a": BLOB}, {"a": b"no blob"}])

@@ -41,6 +41,9 @@ MAX_NAME_BYTES: Final = 255
 # The end of what a process printed, kept with its result; the whole is streamed while it runs.
 MAX_TAIL_BYTES: Final = 64 * KIB
 
+# HTCondor's, for the same.
+CHECKPOINT_EXIT: Final = 85
+
 # Programs of which the next argument tells more: `python3 train.py` is a run of train.py.
 _INTERPRETER: Final = re.compile(
     r"(python|pypy)[0-9.]*|(ba|da|z|k)?sh|node|deno|bun|perl|ruby|php|lua|julia|Rscript"
@@ -55,6 +58,10 @@ class ProcessSpec:
     `files_out` must be there when it has ended with 0. `inputs` and `outputs` are files of any
     size, by content: the worker fetches the inputs from the peers that have them, may only read
     and execute them, and keeps the outputs for those that fetch them.
+
+    With `checkpoint_files` a process saves by ending with the code `checkpoint_exit`: these files,
+    as far as they are there, are its checkpoint, and it is started again, where it is or elsewhere,
+    with them in its folder.
     """
 
     driver: ClassVar[str] = "process"
@@ -67,6 +74,8 @@ class ProcessSpec:
     files_out: tuple[str, ...] = ()
     inputs: Mapping[str, Blob] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    checkpoint_files: tuple[str, ...] = ()
+    checkpoint_exit: int = CHECKPOINT_EXIT
 
     def __post_init__(self) -> None:
         _check_count("argv", self.argv, MAX_ARGUMENTS)
@@ -90,6 +99,12 @@ class ProcessSpec:
         _check_count("outputs", self.outputs, MAX_FILES)
         _check_names("files_out", self.files_out)
         _check_names("outputs", (*self.files_out, *self.outputs))
+        _check_count("checkpoint_files", self.checkpoint_files, MAX_FILES)
+        _check_names("checkpoint_files", self.checkpoint_files)
+        if set(self.checkpoint_files) & set(self.inputs):
+            raise InvalidInput("checkpoint_files", "an input is read-only; save under another name")
+        if type(self.checkpoint_exit) is not int or not 1 <= self.checkpoint_exit <= 255:
+            raise InvalidInput("checkpoint_exit", "is no exit code from 1 to 255")
 
     @property
     def kind(self) -> str:
@@ -116,6 +131,7 @@ class ProcessSpec:
             files_out=tuple(map(text, self.files_out)),
             inputs={text(name): blob for name, blob in self.inputs.items()},
             outputs=tuple(map(text, self.outputs)),
+            checkpoint_files=tuple(map(text, self.checkpoint_files)),
         )
 
     def encode(self) -> bytes:
@@ -166,10 +182,17 @@ _KINDS: Final[dict[type, dict[str, str]]] = {
 }
 
 
+# Written where there are any of the first.
+_OPTIONAL: Final = ("checkpoint_files", "checkpoint_exit")
+
+
 def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
     packed: dict[str, object] = {}
     for name, kind in _KINDS[type(noun)].items():
-        value = packed[name] = getattr(noun, name)
+        value = getattr(noun, name)
+        if name in _OPTIONAL and not getattr(noun, _OPTIONAL[0]):
+            continue
+        packed[name] = value
         if kind.startswith("Mapping"):
             blobs = kind == "Mapping[str, Blob]"
             packed[name] = {key: each.pack() if blobs else each for key, each in value.items()}
@@ -180,8 +203,11 @@ def _unpacked(
     field: str, encoded: bytes, max_bytes: int, noun: type[ProcessSpec | ProcessResult]
 ) -> dict[str, Any]:
     kinds = _KINDS[noun]
-    read = decode_fields(field, encoded, max_bytes, kinds)
-    for name, kind in kinds.items():
+    optional = [name for name in kinds if name in _OPTIONAL]
+    names = [name for name in kinds if name not in _OPTIONAL]
+    read = decode_fields(field, encoded, max_bytes, names, optional)
+    for name in read:
+        kind = kinds[name]
         if kind.startswith("tuple"):
             if type(read[name]) is not list:
                 raise InvalidInput(name, "is not a list")

@@ -9,6 +9,7 @@ third of the time then.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,13 @@ from formation_p2p.host.drivers.driver import (
     Output,
     Report,
 )
+from formation_p2p.host.drivers.ending import Ending
+from formation_p2p.host.drivers.exit_saves import packed_files, put_files, take_restored
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.program import Program, cannot_start
-from formation_p2p.host.drivers.saves import FILE, VARIABLE, Saves, holder_of
+from formation_p2p.host.drivers.saves import FILE, PAUSE_S, RESTORED, VARIABLE, Saves, holder_of
 from formation_p2p.host.drivers.supervised import Launch, Supervised
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
@@ -189,9 +192,40 @@ class ProcessDriver:
         try:
             await program.put_inputs()
             await saves.restore(execution.restored, execution.content, folder)
-            task = await place.start(self._machine, launch)
+            if program.spec.checkpoint_files:
+                await trio.to_thread.run_sync(_put_restored, program.spec, folder)
         except (OSError, FormationError) as problem:
             return cannot_start(problem)
+        due_s = math.inf if execution.timeout_s is None else execution.timeout_s
+        due_s += trio.current_time()
+        while True:
+            began_s = trio.current_time()
+            try:
+                task = await place.start(self._machine, launch)
+            except (OSError, FormationError) as problem:
+                return cannot_start(problem)
+            ending = await self._once(task, program, saves, due_s)
+            report.used(ending.used)
+            code = ending.number if ending.how == "exit" and not ending.late else None
+            if code is None or not program.spec.checkpoint_files or self.blobs is None:
+                break
+            if code != program.spec.checkpoint_exit:
+                break
+            try:
+                content = await trio.to_thread.run_sync(packed_files, program.spec, folder)
+            except (OSError, InvalidInput) as problem:
+                return Failed(FailureKind.OUTPUT, f"a checkpoint cannot be taken: {problem}")
+            await saves.keep(self.blobs, content)
+            if execution.notice.given.is_set():
+                break
+            await trio.sleep_until(began_s + PAUSE_S)
+        if code is None:
+            return program.failed(ending)
+        return await program.exited(code)
+
+    async def _once(self, task: Supervised, program: Program, saves: Saves, due_s: float) -> Ending:
+        """From its start to its end."""
+        execution, folder = program.execution, program.folder
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(saves.watch, folder)
@@ -200,23 +234,28 @@ class ProcessDriver:
                 if replica is not None:
                     replica.running()
                 to_end = None if replica is None else replica.ending
-                ending = await task.run_to_end(program.output, execution.timeout_s, to_end)
+                left_s = None if due_s == math.inf else max(0.0, due_s - trio.current_time())
+                ending = await task.run_to_end(program.output, left_s, to_end)
                 nursery.cancel_scope.cancel()
         finally:
             if not task.is_idle:
                 await task.close()
         if ending.how != "exit" or ending.number != 0:
             await saves.take(folder)  # the last, from which it is tried again
-        report.used(ending.used)
-        if ending.how == "exit" and not ending.late:
-            return await program.exited(ending.number)
-        return program.failed(ending)
+        return ending
 
     async def end_lease(self, lease_id: str) -> None:
         if place := self._places.pop(lease_id, None):
             await place.close()
         if self.blobs is not None:
             await self.blobs.release(holder_of(lease_id))
+
+
+def _put_restored(spec: ProcessSpec, folder: Path) -> None:
+    """The files that it has saved, if any. Raises OSError, InvalidInput."""
+    packed = take_restored(folder, FILE + RESTORED)
+    if packed is not None:
+        put_files(spec, folder, packed)
 
 
 async def _notify(notice: Notice, task: Supervised, folder: Path) -> None:

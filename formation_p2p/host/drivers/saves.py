@@ -100,6 +100,10 @@ class Saves:
                 f"a checkpoint of more than {format_bytes(MAX_CHECKPOINT_BYTES)} is not kept"
             )
             return
+        await self.keep(blobs, content)
+
+    async def keep(self, blobs: BlobAccess, content: bytes) -> None:
+        """Of at most MAX_CHECKPOINT_BYTES."""
         if len(content) <= MAX_INLINE_BYTES:
             self.saved(inline(content), content)
             return
