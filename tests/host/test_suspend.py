@@ -7,12 +7,17 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from formation_p2p.host.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
 from formation_p2p.host.machine.suspend import SuspendWatch
+
+if TYPE_CHECKING:
+    # trio-typing's stubs, which come with multiaddr, hide trio's own types.
+    from trio_typing import TaskStatus
 
 FIXED = struct.Struct("<cBBBIII")
 
@@ -36,7 +41,7 @@ class Logind:
         self.locks: list[int] = []
         self._serial = 0
 
-    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(self, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         await listener.bind(str(self.path))
         listener.listen(1)

@@ -161,3 +161,10 @@ def test_two_of_three_workers_agree_and_what_they_do_not_is_told() -> None:
 )
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+def test_steps_go_on_where_their_worker_is_killed() -> None:
+    with running(sys.executable, "-m", "examples.steps") as steps:
+        assert steps.ended(within_s=120) == 0, steps.output
+    # It begins once, and goes on twice.
+    assert "pi is about 3.1416 after 30 steps in 3 processes" in steps.output

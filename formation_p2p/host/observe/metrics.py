@@ -67,8 +67,8 @@ class Metrics(Collector):
         self._tasks: Counter[str] = Counter(dict.fromkeys(_OUTCOMES.values(), 0))
         self._submitted = 0
         self._dispatched = 0
-        self._attempts: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, lost=0)
-        self._executions: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0)
+        self._attempts: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, moved=0, lost=0)
+        self._executions: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, moved=0)
         self._refusals: Counter[tuple[str, str]] = Counter()
         self._asked: dict[tuple[str, int | str], float] = {}
         self._sent: dict[str, float] = {}
@@ -167,7 +167,8 @@ class Metrics(Collector):
 def _how(ended: Ended) -> str:
     if type(ended.outcome) is not Failed:
         return "succeeded"
-    return "cancelled" if ended.outcome.kind is FailureKind.CANCELLED else "failed"
+    kinds = (FailureKind.CANCELLED, FailureKind.MOVED)
+    return ended.outcome.kind.value if ended.outcome.kind in kinds else "failed"
 
 
 def _seen(shell: Shell) -> Iterator[Metric]:
