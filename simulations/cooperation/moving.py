@@ -33,6 +33,8 @@ WORKERS: Final = ("alice", "carol", "dave", "erin")
 # What happens to a job of three tasks in its chaos, some seconds apart.
 TROUBLES: Final = ("kill", "kill with a holder", "leave", "move", "scheduler", "nothing")
 TASKS: Final = 3
+# A task that loses five workers is given up (max_lost in core/dispatch/parameters.py).
+MAX_KILLED: Final = 4
 
 
 class Steps:
@@ -46,6 +48,7 @@ class Steps:
         self.large = large
         self.began: list[float] = []
         self.broken = 0
+        self.killed = 0
         self._held: dict[str, float] = {}
         self._done: dict[bytes, float] = {}
         self._began_s: dict[tuple[str, str], float] = {}
@@ -137,7 +140,8 @@ class Steps:
         self.note_held()
         victims = self.running()
         match trouble:
-            case "kill" | "kill with a holder" if victims:
+            case "kill" | "kill with a holder" if victims and self.killed < MAX_KILLED:
+                self.killed += 1
                 first = self.rng.choice(victims)
                 self.world.kill(first)
                 others = [x for x in self.workers if x.alive and not x.running]
