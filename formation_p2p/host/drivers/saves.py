@@ -67,7 +67,10 @@ class Saves:
         """Put what the task had saved where it finds it: `content`, if it came along. One that
         cannot be had is left out: the task begins anew, and is told."""
         if content is not None:
-            _put(content, folder, name + RESTORED)
+            try:
+                _put(content, folder, name + RESTORED)
+            except OSError as error:  # calls before it may have locked the folder up
+                self._tell(f"the checkpoint cannot be put there, so it begins anew: {error}")
             return
         if blob is None or self.blobs is None:
             return
