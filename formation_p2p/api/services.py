@@ -353,7 +353,12 @@ class NodeServices:
     def _serve(self, shell: Shell) -> None:
         if self._work is not None:
             serve, makers, usage = self._work
-            serve = replace(serve, used=usage.load(), shares_used=usage.load_shares())
+            serve = replace(
+                serve,
+                used=usage.load(),
+                shares_used=usage.load_shares(),
+                hours_received=usage.load_received(),
+            )
             drivers = {name: make() for name, make in makers.items()}
             self._environments.update(
                 driver.environments

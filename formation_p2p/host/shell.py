@@ -58,6 +58,7 @@ from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
+from formation_p2p.core.trust.reciprocity import HoursReceived
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.core.trust.shares import ShareUsed
 from formation_p2p.host import grant_log
@@ -422,7 +423,7 @@ class Shell:
             case Charged():
                 if self._usage is not None:
                     self._usage.add(effect)
-            case ShareUsed():
+            case ShareUsed() | HoursReceived():
                 if self._usage is not None:
                     self._usage.share_used(effect)
             case Tolerated(peer_id, why):

@@ -26,6 +26,7 @@ from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEffect
 from formation_p2p.core.trust.quota import NOTHING, Used
+from formation_p2p.core.trust.reciprocity import Org
 from formation_p2p.core.trust.renewal import RenewalFailed
 from formation_p2p.core.trust.shares import Account
 from formation_p2p.sim.disk import Disk
@@ -116,6 +117,7 @@ class SimNode:
     refused: list[RejectRequest] = field(default_factory=list)
     used: dict[tuple[str, str], Used] = field(default_factory=dict)
     shares: dict[Account, tuple[int, int]] = field(default_factory=dict)
+    received: dict[Org, tuple[int, int]] = field(default_factory=dict)
     tolerated: list[Tolerated] = field(default_factory=list)
     told: list[GrantEffect | RenewalFailed | CharterEffect] = field(default_factory=list)
     gangs: dict[str, JoinGang] = field(default_factory=dict)
@@ -191,6 +193,11 @@ class SimNode:
     def shares_used(self) -> tuple[tuple[Account, int, int], ...]:
         """As `Serve` has it."""
         return tuple((account, *each) for account, each in self.shares.items())
+
+    @property
+    def hours_received(self) -> tuple[tuple[Org, int, int], ...]:
+        """As `Serve` has it."""
+        return tuple((org, *each) for org, each in self.received.items())
 
     def forget(self) -> None:
         """Give back the memory of one that is gone for good."""

@@ -58,6 +58,7 @@ from formation_p2p.core.services.events import (
 )
 from formation_p2p.core.trust.admission import Charged, Tolerated
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
+from formation_p2p.core.trust.reciprocity import HoursReceived
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.core.trust.shares import ShareUsed
 
@@ -154,6 +155,8 @@ class Performer:
                 pass  # for a next incarnation, of which there is none without a disk
             case Charged():
                 node.charge(effect)
+            case HoursReceived(org, core_ms, unix_s):
+                node.received[org] = (core_ms, unix_s)
             case ShareUsed(account, used_ms, unix_s):
                 node.shares[account] = (used_ms, unix_s)
             case Tolerated():

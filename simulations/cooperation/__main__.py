@@ -2,7 +2,7 @@
 
     python -m simulations.cooperation --json --only charter --seeds 7..7
 
-Each case is a module of this package, whose `run(seed)` returns its figures.
+Each case is a module of this package, whose functions of a seed return its figures.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter, leaks
+from simulations.cooperation import charter, fair, leaks
 
-CASES: Final[Mapping[str, Callable[[int], dict[str, object]]]] = {
+CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
+    "starvation": fair.starvation,
+    "shares": fair.shares,
+    "free-rider": fair.free_rider,
     "charter": charter.run,
     "leaks": leaks.run,
 }

@@ -130,6 +130,13 @@ class ActiveLease:
         silent_s, self.heard_s = now.mono_s - self.heard_s, now.mono_s
         return min(sum(ran) / 1e6, silent_s) / len(ran) if ran else None
 
+    def succeeded(self, ended: Iterable[Ended]) -> int:
+        """How many of the lease's attempts brought a result."""
+        return sum(
+            each.attempt_id in self.attempts and isinstance(each.outcome, Succeeded)
+            for each in ended
+        )
+
     def started(self, attempt_id: str, now: Moment) -> None:
         """It runs for longer than a moment."""
         self.began, self.began_s = attempt_id, now.mono_s

@@ -58,7 +58,8 @@ from formation_p2p.core.workload.scope import Scope
 class Scheduler:
     """`authorised` and `facts` are as for PlacementDecider, `experienced` as for Attempts. `note`
     gets what a task's story tells of searches and rounds; `caller` reaches workers not asked.
-    `jury` judges the answers of copies.
+    `jury` judges the answers of copies; `gave` gets for how many core-seconds a worker ran what
+    brought results.
 
     A group is kept for as long as tasks of it wait or run, a round of it is open, or a lease of it
     is held. Others read `groups`, and change nothing there.
@@ -75,7 +76,9 @@ class Scheduler:
         caller: Caller,
         jury: Jury,
         parameters: DispatchParameters = DISPATCH_DEFAULTS,
+        gave: Callable[[PeerId, float, Moment], None] = lambda worker, core_s, now: None,
     ) -> None:
+        self._gave = gave
         self._lessee = lessee
         self._parameters = parameters
         self._outbox = Outbox()
@@ -346,7 +349,11 @@ class Scheduler:
                 if active.lease.fence != message.fence:
                     return []
                 cause = f"attempts under {message.lease_id} ended"
-                group.estimates.took(active.mean_s(message.ended, now))
+                mean_s = active.mean_s(message.ended, now)
+                group.estimates.took(mean_s)
+                if mean_s is not None:
+                    core_s = mean_s * active.succeeded(message.ended) * group.key.needs.cpu_milli
+                    self._gave(active.worker, core_s / 1000, now)
                 self._attempts.ended(group, active, message.ended, now)
                 self._ended(group, now, cause)
             case _:

@@ -30,6 +30,7 @@ from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.services.events import EmitServiceEvent, ReplicaEffect, ServiceAnswer
 from formation_p2p.core.trust.admission import AdmissionEffect
 from formation_p2p.core.trust.own_grant import GrantEffect
+from formation_p2p.core.trust.reciprocity import HoursReceived
 from formation_p2p.core.trust.renewal import RenewalEffect
 from formation_p2p.core.trust.shares import ShareUsed
 
@@ -73,7 +74,7 @@ class MemberMet(Effect):
     grant: bytes = field(repr=False)
 
 
-WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed
+WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed | HoursReceived
 UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest | EmitServiceEvent
 PeerEffect = (
     DhtEffect

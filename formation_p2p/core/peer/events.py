@@ -20,6 +20,7 @@ from formation_p2p.core.services.events import ServiceRequestEvent
 from formation_p2p.core.services.serving import SERVES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
+from formation_p2p.core.trust.reciprocity import Org
 from formation_p2p.core.trust.shares import Account
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
@@ -57,7 +58,8 @@ class Serve:
 
     `used` is what earlier incarnations charged, by month and account; `permissive` is as for an
     AdmissionController; `shares` is what each circle may have of its cores. `shares_used` is what
-    each account has used of the machine, in milliseconds, and as of which Unix time.
+    each account has used of the machine, in milliseconds, and as of which Unix time;
+    `hours_received` is what organisations have given this node, likewise.
     """
 
     capability: Capability
@@ -68,6 +70,7 @@ class Serve:
     permissive: bool = False
     shares: ScopeShares = EVERYTHING
     shares_used: tuple[tuple[Account, int, int], ...] = ()
+    hours_received: tuple[tuple[Org, int, int], ...] = ()
 
     def serving(self, labels: tuple[tuple[str, str], ...]) -> Serve:
         """With these labels of what services it runs, and no others of that kind."""

@@ -58,8 +58,9 @@ from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.trust.charter_shelf import CharterShelf
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.core.trust.network import Circles, Network, place_of
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
+from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.workload.comparers import Read, read_plain
 
@@ -121,6 +122,8 @@ class Peer:
             network, self.membership, self.reputation, self._circles, self._round_trips
         )
         self._story = Story(parameters.story)
+        self._reciprocity = Reciprocity(lambda: self.network.rights.place)
+        self._reciprocity.met(identity.peer_id, network.rights.place)
         self._finder = Finder(
             self.dht, network.network_id, self._context.labels, parameters.discovery
         )
@@ -167,6 +170,7 @@ class Peer:
                 read,
             ),
             parameters.dispatch,
+            self._reciprocity.gave,
         )
         facts = self._context.authorised, self._context.candidate
         means = Means(self._finder, self.lessee, *facts, rng, parameters.gang)
@@ -360,6 +364,8 @@ class Peer:
         if profile.peer_id != self._identity.peer_id:
             self.dht.met(profile.peer_id)
             self._wants.met(profile)
+            place = place_of(profile.grant, self.network.root_public_key)
+            self._reciprocity.met(profile.peer_id, place)
             met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
             self._met.append(met)
 
@@ -425,6 +431,7 @@ class Peer:
             self._circles,
             self._blobs,
             self._round_trips,
+            self._reciprocity,
             self._rng,
             self._parameters,
         )

@@ -34,6 +34,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.shares import Shares, Weights
 from formation_p2p.core.workload.blob import Cid
 
@@ -75,6 +76,7 @@ class Worker:
         circles: Circles,
         blobs: BlobIndex,
         round_trips: RoundTrips,
+        reciprocity: Reciprocity,
         rng: random.Random,
         parameters: PeerParameters,
     ) -> None:
@@ -88,6 +90,8 @@ class Worker:
         self.volunteered = Offers()
         self._environments: tuple[str, ...] = ()
         self.executions = Executions(parameters.lease)
+        self._reciprocity = reciprocity
+        reciprocity.begin(serve.hours_received)
         self._admission = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
@@ -103,7 +107,7 @@ class Worker:
             blobs.places,
             round_trips.rtt_us,
             parameters.lease,
-            Shares(Weights(membership.share_of).of, serve.shares_used),
+            Shares(Weights(membership.share_of, reciprocity.factor).of, serve.shares_used),
             self.executions.has_saved,
         )
         buckets = self._buckets()
@@ -322,7 +326,12 @@ class Worker:
         notices = [self.executions.noticed(*each) for each in self.lessor.notices.take()]
         effects = [*effects, *(each for notice in notices for each in notice)]
         self.announcer.changed(self.lessor.ledger.free, now)
-        return [*effects, *self._admission.take(), *self.lessor.shares.take(now)]
+        return [
+            *effects,
+            *self._admission.take(),
+            *self.lessor.shares.take(now),
+            *self._reciprocity.take(now),
+        ]
 
     def _issue(self, now: Moment, spans: tuple[Span, ...], withdrawn: bool) -> SignedProfile:
         """The profile as of now, signed. Each has a higher sequence number than the last, also

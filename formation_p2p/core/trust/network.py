@@ -156,17 +156,18 @@ class Circles:
 
     def moved(self, network: Network) -> None:
         """This node has a new grant of the same network."""
-        self._place = _place_of(network.grant, network.root_public_key)
+        self._place = place_of(network.grant, network.root_public_key)
 
     def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:
         """The smallest circle that a peer shares with this one, or the commons without a grant of
         this network. Whether it may show the grant is checked elsewhere."""
         if peer_id == self.own:
             return Scope.LOCAL
-        return scope_between(self._place, _place_of(grant, self._root_public_key))
+        return scope_between(self._place, place_of(grant, self._root_public_key))
 
 
-def _place_of(grant: bytes, root_public_key: bytes) -> Place:
+def place_of(grant: bytes, root_public_key: bytes) -> Place:
+    """The circles that a grant names; none where it is not of this network."""
     try:
         return read_grant(grant, root_public_key).rights.place
     except InvalidInput:

@@ -24,7 +24,7 @@ from formation_p2p.core.workload.scope import Place
 # The names from the widest circle to the peer; an empty one is a circle that was not named.
 Account = tuple[str, ...]
 
-_HALF_LIFE_S: Final = 24 * 3600.0
+HALF_LIFE_S: Final = 24 * 3600.0
 # Branches of the tree, of some 400 bytes. A leaf is a peer that had a lease in the last days; of
 # more, the one that used least is forgotten.
 MAX_BRANCHES: Final = 4096
@@ -225,17 +225,23 @@ class Shares:
 
 class Weights:
     """What each branch's share is among its siblings: of organisations what the charter says,
-    and even otherwise."""
+    times the `factor` of what it gave; and even otherwise."""
 
-    def __init__(self, share_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        share_of: Callable[[str], int],
+        factor: Callable[[tuple[str, str], Moment], float] = lambda org, now: 1.0,
+    ) -> None:
         self._share_of = share_of
+        self._factor = factor
 
     def of(self, branch: Account, now: Moment) -> float:
         if len(branch) != ORG_DEPTH:
             return 1.0
-        return max(float(self._share_of(branch[-1])), LEAST_SHARE)
+        federation, org = branch
+        return max(float(self._share_of(org)), LEAST_SHARE) * self._factor((federation, org), now)
 
 
 def _left(elapsed_s: float) -> float:
     """Of use that was so long ago, the part that counts."""
-    return math.pow(0.5, elapsed_s / _HALF_LIFE_S)
+    return math.pow(0.5, elapsed_s / HALF_LIFE_S)

@@ -18,6 +18,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import Charged
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
+from formation_p2p.core.trust.reciprocity import HoursReceived, Org
 from formation_p2p.core.trust.shares import MAX_BRANCHES, Account, ShareUsed
 from formation_p2p.host.storage.sqlite import Schema, looking, state_errors
 from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
@@ -40,7 +41,10 @@ _QUOTA: Final = attrgetter("cpu_milli_hours", "gpu_milli_hours", "leases")
 _SHARES: Final = """CREATE TABLE shares (
     account TEXT PRIMARY KEY, used_ms INTEGER NOT NULL, unix_s INTEGER NOT NULL) WITHOUT ROWID"""
 # "foru"
-SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,), (_SHARES,)))
+# What organisations have given: their names are the federation's and their own, likewise.
+_RECEIVED: Final = """CREATE TABLE received (
+    account TEXT PRIMARY KEY, used_ms INTEGER NOT NULL, unix_s INTEGER NOT NULL) WITHOUT ROWID"""
+SCHEMA: Final = Schema("quota usage", 0x666F7275, ((_TABLE,), (_SHARES,), (_RECEIVED,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class AccountUsage:
 
 # By month and account: what was used since, and the account's quota.
 _Charges = dict[tuple[str, str], tuple[Used, Quota]]
+# By table and names: how many milliseconds, and as of when.
+_Notes = dict[tuple[str, Account], tuple[int, int]]
 
 
 class UsageFile(WriteBehind):
@@ -76,8 +82,9 @@ class UsageFile(WriteBehind):
         super().__init__(path, SCHEMA, shared=True, every_s=self._parameters.store_every_s)
         self._charged: _Charges = {}  # and not yet gathered
         self._waiting: _Charges = {}  # to be stored
-        self._shares: dict[Account, ShareUsed] = {}  # likewise, the latest of each
-        self._shares_waiting: dict[Account, ShareUsed] = {}
+        # The latest of each, by table and names.
+        self._noted: _Notes = {}
+        self._notes_waiting: _Notes = {}
         with self.database.closed_on_error(), self.database.writing() as db:
             kept = "SELECT DISTINCT month FROM usage ORDER BY month DESC LIMIT ?"
             sql = f"DELETE FROM usage WHERE month NOT IN ({kept})"
@@ -110,44 +117,56 @@ class UsageFile(WriteBehind):
     def load_shares(self) -> tuple[tuple[Account, int, int], ...]:
         """What each account has used of the machine, and as of when. Where the disk fails it is
         nothing, and the log says so."""
+        return self._load("shares")
+
+    def load_received(self) -> tuple[tuple[Org, int, int], ...]:
+        """What each organisation has given, likewise."""
+        rows = self._load("received")
+        return tuple(((x[0], x[1]), used, unix) for x, used, unix in rows if len(x) == 2)
+
+    def _load(self, table: str) -> tuple[tuple[Account, int, int], ...]:
         try:
             with state_errors(self.database.path):
                 rows = self.database.connection.execute(
-                    "SELECT account, used_ms, unix_s FROM shares ORDER BY unix_s DESC LIMIT ?",
+                    f"SELECT account, used_ms, unix_s FROM {table} ORDER BY unix_s DESC LIMIT ?",
                     (self._parameters.max_shares,),
                 )
-                return tuple(_share(*row) for row in rows)
+                return tuple(_noted(*row) for row in rows)
         except StateError as error:
             log.error("%s; shares are counted from nothing until it can be read", error)
             return ()
 
-    def share_used(self, used: ShareUsed) -> None:
+    def share_used(self, told: ShareUsed | HoursReceived) -> None:
         """To be stored soon."""
-        if used.account in self._shares or len(self._shares) < self._parameters.max_shares:
-            self._shares[used.account] = used
+        if isinstance(told, ShareUsed):
+            key, note = ("shares", told.account), (told.used_ms, told.unix_s)
+        else:
+            key, note = ("received", told.org), (told.core_ms, told.unix_s)
+        if key in self._noted or len(self._noted) < self._parameters.max_shares:
+            self._noted[key] = note
 
     def gather(self) -> None:
-        self._shares_waiting |= self._shares
-        self._shares.clear()
+        self._notes_waiting |= self._noted
+        self._noted.clear()
         for key, (used, quota) in self._charged.items():
             self._add(self._waiting, key, used, quota)
         self._charged.clear()
 
     def write(self) -> None:
-        if not self._waiting and not self._shares_waiting:
+        if not self._waiting and not self._notes_waiting:
             return
         with self.database.writing() as db:
-            shares = self._shares_waiting.values()
-            rows = ((json.dumps(each.account), each.used_ms, each.unix_s) for each in shares)
-            db.executemany("INSERT OR REPLACE INTO shares VALUES (?, ?, ?)", rows)
-            if shares:
-                db.execute(_BOUND_SHARES, (self._parameters.max_shares,))
+            for (table, names), note in self._notes_waiting.items():
+                row = json.dumps(names), *note
+                db.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", row)
+            for table in {table for table, _ in self._notes_waiting}:
+                db.execute(_BOUND_NOTES.format(table=table), (self._parameters.max_shares,))
             charges = ((*key, *_USED(used), *_QUOTA(q)) for key, (used, q) in self._waiting.items())
             db.executemany(_ADD, charges)
             for month in {month for month, _ in self._waiting}:
                 db.execute(_BOUND, (month, month, self._parameters.max_rows))
         self._waiting.clear()
-        self._shares_waiting.clear()
+        self._notes_waiting.clear()
 
     def _add(self, counted: _Charges, key: tuple[str, str], used: Used, quota: Quota) -> None:
         if key in counted or len(counted) < self._parameters.max_rows:
@@ -166,9 +185,9 @@ _BOUND: Final = """
     DELETE FROM usage WHERE month = ? AND account IN (
         SELECT account FROM usage WHERE month = ?
         ORDER BY gpu_milli_s DESC, cpu_milli_s DESC LIMIT -1 OFFSET ?)"""
-_BOUND_SHARES: Final = """
-    DELETE FROM shares WHERE account IN (
-        SELECT account FROM shares ORDER BY unix_s DESC LIMIT -1 OFFSET ?)"""
+_BOUND_NOTES: Final = """
+    DELETE FROM {table} WHERE account IN (
+        SELECT account FROM {table} ORDER BY unix_s DESC LIMIT -1 OFFSET ?)"""
 
 
 def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
@@ -184,7 +203,7 @@ def peek(path: Path, month: str) -> tuple[AccountUsage, ...]:
         return tuple(AccountUsage(QuotaAccount(name, q), used) for name, used, q in counted)
 
 
-def _share(account: object, used_ms: object, unix_s: object) -> tuple[Account, int, int]:
+def _noted(account: object, used_ms: object, unix_s: object) -> tuple[Account, int, int]:
     """Raises ValueError for what was not written so."""
     names = json.loads(account) if isinstance(account, str) else None
     match names, used_ms, unix_s:
