@@ -1,7 +1,8 @@
-"""`formation usage`: how much of which quota was used on this machine, by peer and grant."""
+"""`formation usage`: what was used of this machine, by quota and by share, and who waits for it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Final
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.words import Json, printable, put, say
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.trust.quota import format_hours, in_hours, month_of
+from formation_p2p.core.trust.shares import CIRCLES
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import named
+from formation_p2p.host.observe.status_json import learn_from
 from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.usage import USAGE, AccountUsage, peek
 
@@ -26,6 +29,10 @@ Examples:
 Hours are those of one core or GPU, reserved by leases, used or not. A quota that the holders of
 one grant share has a line of its own. The count is a second old and does not include what a lease
 reserved since its last renewal. Needs no network.
+
+While a worker runs here, a second table has what each organisation, invitation and peer has used of
+it lately. LEVEL is the share divided by the part that was used: below 1 one has had more than its
+share. A third table has who waits, and for what.
 """
 
 _MONTH: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])")
@@ -46,10 +53,15 @@ def usage(
     learn_names(place)
     path = place / USAGE
     found = peek(path, when) if path.exists() else ()
+    nodes = _running(place)
+    shares = [each for node in nodes for each in node["shares"]]
+    waiting = [each for node in nodes for each in node["waiting"]]
     if as_json:
-        put({"month": when, "usage": [_document(each) for each in found]})
+        rows = [_document(each) for each in found]
+        put({"month": when, "usage": rows, "shares": shares, "waiting": waiting})
     elif found:
         _show(found)
+        _show_shares(shares, waiting)
     else:
         say(f"formation: no use of this machine in {when} is recorded in {path}")
 
@@ -64,6 +76,61 @@ def _show(found: tuple[AccountUsage, ...]) -> None:
         "at once": lambda u: f"up to {q}" if (q := u.account.quota.leases) is not None else "-",
     }
     console().print(table_of(columns, found))
+
+
+def _running(home: Path) -> list[Json]:
+    """The status of each node that runs from here."""
+    from formation_p2p.cli.node_socket import answer, sockets_of
+
+    nodes = []
+    with contextlib.suppress(LocalError):
+        for path in sockets_of(home):
+            with contextlib.suppress(LocalError):
+                nodes.append(answer(path, {"ask": "status"}))
+    for node in nodes:
+        for each in (*node["shares"], *node["waiting"]):
+            learn_from(each)
+    return nodes
+
+
+def _show_shares(shares: list[Json], waiting: list[Json]) -> None:
+    from formation_p2p.cli.tables import Columns, console, table_of
+
+    of_shares: Columns[Json] = {
+        "whose": _whose,
+        "share": lambda x: f"{x['share_milli'] / 10:.1f} %",
+        "used": lambda x: f"{x['used_ms'] / 3_600_000:.2f} h",
+        "holds": lambda x: f"{x['held_milli'] / 10:.1f} %",
+        "level": lambda x: "-" if x["level_milli"] is None else f"{x['level_milli'] / 1000:.2f}",
+    }
+    of_waiting: Columns[Json] = {
+        "waits": lambda x: printable(named(x["owner"])),
+        "priority": lambda x: f"{x['priority']}, now {x['aged']}",
+        "for": lambda x: f"{x['waited_s']:.0f} s",
+        "why": lambda x: printable(x["why"]),
+    }
+    shown = [each for each in shares if not _is_bare(each)]
+    if shown:
+        console().print(table_of(of_shares, shown))
+    if waiting:
+        console().print(table_of(of_waiting, waiting))
+
+
+def _is_bare(share: Json) -> bool:
+    """A circle that was not named, and is no level for anyone to see."""
+    return not share[_level(share)]
+
+
+def _level(share: Json) -> str:
+    return next(circle for circle in reversed(CIRCLES) if circle in share)
+
+
+def _whose(share: Json) -> str:
+    level = _level(share)
+    if level == "owner":
+        return printable(named(share["owner"]))
+    name = share[level][:_GRANT_DIGITS] if level == "invitation" else share[level]
+    return f"{level} {printable(name)}"
 
 
 def _who(usage: AccountUsage) -> str:

@@ -22,7 +22,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.waiting import Waiting
+from formation_p2p.core.negotiation.waiting import Wait, Waiting
 from formation_p2p.core.refusals import GivingWay, Infeasible, PeerRefusal, Preempted
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.shares import Shares
@@ -94,7 +94,7 @@ def test_one_who_waits_hears_after_whose_slice_and_when() -> None:
     alice = Busy()
     alice.upto(20)
     refusal = alice.asks(20)
-    assert refusal == GivingWay("cpu", 500, (short_id(BOB.peer_id), 40_000))
+    assert refusal == GivingWay("cpu", 800, (short_id(BOB.peer_id), 40_000))
     assert str(refusal) == f"cpu: taken; after {short_id(BOB.peer_id)}'s slice, in 40 s"
     assert alice.asks(24) == GivingWay("cpu", 4000, (short_id(BOB.peer_id), 36_000))
     assert yields(alice.renews(25)) is None
@@ -104,7 +104,7 @@ def test_after_the_slice_the_owner_is_told_and_the_lease_ends_after_what_runs() 
     alice = Busy()
     alice.upto(60)
     asked = alice.asks(61, name="dave")
-    assert asked == GivingWay("cpu", 500, (short_id(BOB.peer_id), 30_000))
+    assert asked == GivingWay("cpu", 800, (short_id(BOB.peer_id), 30_000))
     assert alice.told == [(BOB.peer_id, Renewed(alice.leases[0], 0, 512, 30_000))]
     alice.asks(62)
     assert len(alice.told) == 1, "told once"
@@ -148,7 +148,7 @@ def test_of_two_leases_one_gives_way_for_one_core_and_room_is_kept_for_that() ->
     assert len(first) == 1
     (gives_way,) = (x for x in alice.lessor if x.yields_s is not None)
     alice.end(gives_way.lease_id)
-    assert alice.asks(62, BOB) == GivingWay("turn", 500), "it is dave's turn"
+    assert alice.asks(62, BOB) == GivingWay("turn", 800), "it is dave's turn"
     assert isinstance(alice.asks(63), Offer)
 
 
@@ -187,7 +187,7 @@ def test_one_that_waited_for_a_slice_does_not_wait_for_a_lease_that_began_meanwh
         if second == 50:
             alice.end(alice.leases[0])
             alice.leases = [alice.takes(50, BOB, ALL)]
-    assert alice.asks(81) == GivingWay("cpu", 500, (short_id(BOB.peer_id), 30_000))
+    assert alice.asks(81) == GivingWay("cpu", 800, (short_id(BOB.peer_id), 30_000))
 
 
 def test_a_gang_and_an_offer_and_ones_own_leases_do_not_give_way() -> None:
@@ -208,11 +208,18 @@ def test_a_gang_and_an_offer_and_ones_own_leases_do_not_give_way() -> None:
 # -- ageing ------------------------------------------------------------------------------------
 
 
+def refuse(waiting: Waiting, who: Contact, priority: int, now_s: float) -> None:
+    since_s = waiting.since_s(who.peer_id, NEEDS, priority, at(now_s))
+    answer = Infeasible("cpu", 1, 0)
+    wait = Wait(who.peer_id, "", NEEDS, priority, priority, since_s, answer)
+    waiting.refused(wait, at(now_s))
+
+
 def test_priority_rises_with_waiting_up_to_a_ceiling() -> None:
     waiting = Waiting(LEASE_DEFAULTS)
-    waiting.refused(BOB.peer_id, NEEDS, 1, at(0))
+    refuse(waiting, BOB, 1, 0)
     for second in range(0, 301, 30):
-        waiting.refused(BOB.peer_id, NEEDS, 1, at(second))
+        refuse(waiting, BOB, 1, second)
     since_s = waiting.since_s(BOB.peer_id, NEEDS, 1, at(300))
     assert since_s == 0
     assert waiting.aged(since_s, 1, 100, at(300)) == 6
@@ -227,11 +234,11 @@ def test_priority_rises_with_waiting_up_to_a_ceiling() -> None:
 def test_what_waits_is_remembered_within_bounds() -> None:
     waiting = Waiting(LeaseParameters(max_waits_per_owner=2, max_standings=2))
     for priority in range(3):
-        waiting.refused(BOB.peer_id, NEEDS, priority, at(priority))
+        refuse(waiting, BOB, priority, priority)
     assert waiting.since_s(BOB.peer_id, NEEDS, 0, at(5)) == 5
     assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(5)) == 1
     for who in (CAROL, DAVE):
-        waiting.refused(who.peer_id, NEEDS, 0, at(5))
+        refuse(waiting, who, 0, 5)
     assert waiting.since_s(BOB.peer_id, NEEDS, 1, at(6)) == 6
     waiting.served(CAROL.peer_id, NEEDS, 7)
     assert len(waiting) == 2

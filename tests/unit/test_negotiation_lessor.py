@@ -613,7 +613,7 @@ def test_an_idle_lease_ends_at_once_for_others(alice: Alice, priority: int) -> N
     alice.lease(now_s=1.1, to=CAROL, priority=priority)
 
 
-def turn_of_bob(left_s: int, retry_ms: int = 500) -> GivingWay:
+def turn_of_bob(left_s: int, retry_ms: int = 800) -> GivingWay:
     return GivingWay("cpu", retry_ms, (short_id(BOB.peer_id), left_s * 1000))
 
 

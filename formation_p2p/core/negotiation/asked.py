@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.messages import PlacementRequest
-from formation_p2p.core.negotiation.waiting import Waiting
+from formation_p2p.core.negotiation.waiting import Wait, Waiting
+from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.shares import Account, account_of
@@ -28,6 +29,11 @@ class Asked:
     priority: int
     aged: int
     since_s: float
+
+    def waits(self, answer: PeerRefusal) -> Wait:
+        """With the answer that it got."""
+        terms = self.needs, self.priority, self.aged, self.since_s
+        return Wait(self.owner, self.name, *terms, answer)
 
     @property
     def kind(self) -> tuple[PeerId, Requirements, int]:

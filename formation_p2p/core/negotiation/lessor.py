@@ -34,6 +34,7 @@ from formation_p2p.core.negotiation.precedence import Precedence
 from formation_p2p.core.negotiation.seniority import Seniority
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.standing import Standing
+from formation_p2p.core.negotiation.waiting import Wait
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import Ledger, fits
@@ -99,6 +100,10 @@ class Lessor:
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._closed: refusals.PeerRefusal | None = None
+
+    def waits(self, now: Moment) -> list[Wait]:
+        """What waits for room here."""
+        return self._precedence.waiting.live(now)
 
     def requested(
         self, sender: Contact, request: work.PlacementRequest, now: Moment

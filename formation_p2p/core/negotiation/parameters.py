@@ -96,7 +96,7 @@ class LeaseParameters:
     # One that waits for its turn asks again after as long as it has waited, or half of what is left
     # if that is less, and not rarer or oftener than so.
     ask_turn_s: float = 10.0
-    ask_turn_soon_s: float = 0.5
+    ask_turn_soon_s: float = 0.8
     # Kinds of work that one owner waits with.
     max_waits_per_owner: int = 16
     # Each is looked at whenever a lease is asked for or renewed. Schedulers that want more of the

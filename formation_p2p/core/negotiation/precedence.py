@@ -62,7 +62,11 @@ class Precedence:
     def later(self, asked: Asked, lacking: refusals.Infeasible, now: Moment) -> Later:
         """What is lacking may come free for these needs: then it is kept for them, for a while; or
         what is offered to others may. And the idle leases that end for them now."""
-        self.waiting.refused(*asked.kind, now)
+        later = self._later(asked, lacking, now)
+        self.waiting.refused(asked.waits(later.answer), now)
+        return later
+
+    def _later(self, asked: Asked, lacking: refusals.Infeasible, now: Moment) -> Later:
         if self._standing.is_doubtful(asked.owner, asked.invitation, now):
             self.wants.forget(asked)
             return Later(self._unless_offers_lapse(asked, lacking, now))
@@ -158,8 +162,9 @@ class Precedence:
             if is_urgent:
                 return refusals.Infeasible("priority", other.priority, asked.priority)
             lacking = refusals.Infeasible("turn", other.name or "another", "taken")
-            self.waiting.refused(*asked.kind, now)
-            return _giving_way(lacking, self._parameters.ask_turn_soon_s)
+            answer = _giving_way(lacking, self._parameters.ask_turn_soon_s)
+            self.waiting.refused(asked.waits(answer), now)
+            return answer
         return None
 
     def _goes_first(self, want: Want, asked: Asked, now: Moment) -> bool:

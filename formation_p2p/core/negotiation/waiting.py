@@ -6,12 +6,29 @@ where nothing was asked for a while, or a lease was granted, the next request be
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.requirements import Requirements
 
 _Kind = tuple[Requirements, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Work that waits here: whose, since when, and the answer that it got last. Its priority has
+    risen from that in its request to `aged`."""
+
+    owner: PeerId
+    name: str
+    needs: Requirements
+    priority: int
+    aged: int
+    since_s: float
+    answer: PeerRefusal
 
 
 class Waiting:
@@ -21,32 +38,40 @@ class Waiting:
         self._parameters = parameters
         # By owner: since when each kind has waited, and when it was last refused; the latest at
         # the end.
-        self._owners: dict[PeerId, dict[_Kind, tuple[float, float]]] = {}
+        self._owners: dict[PeerId, dict[_Kind, tuple[Wait, float]]] = {}
 
     def __len__(self) -> int:
         """How many owners it remembers."""
         return len(self._owners)
 
     def since_s(self, owner: PeerId, needs: Requirements, priority: int, now: Moment) -> float:
-        since_s, last_s = self._owners.get(owner, {}).get((needs, priority), (now.mono_s,) * 2)
-        return since_s if now.mono_s - last_s <= self._parameters.waits_s else now.mono_s
+        wait, last_s = self._owners.get(owner, {}).get((needs, priority), (None, 0.0))
+        if wait is None or now.mono_s - last_s > self._parameters.waits_s:
+            return now.mono_s
+        return wait.since_s
 
     def aged(self, since_s: float, priority: int, ceiling: int, now: Moment) -> int:
         """A priority after so long, no higher than the owner's grant allows."""
         risen = priority + int((now.mono_s - since_s) / self._parameters.age_s)
         return max(min(risen, ceiling), priority)
 
-    def refused(self, owner: PeerId, needs: Requirements, priority: int, now: Moment) -> None:
+    def refused(self, wait: Wait, now: Moment) -> None:
         """There was no room for it now."""
-        since_s = self.since_s(owner, needs, priority, now)
+        owner, kind = wait.owner, (wait.needs, wait.priority)
         kinds = self._owners.pop(owner, {})
-        kinds.pop((needs, priority), None)
-        kinds[needs, priority] = since_s, now.mono_s
+        kinds.pop(kind, None)
+        kinds[kind] = wait, now.mono_s
         if len(kinds) > self._parameters.max_waits_per_owner:
             del kinds[next(iter(kinds))]
         self._owners[owner] = kinds
         if len(self._owners) > self._parameters.max_standings:
             del self._owners[next(iter(self._owners))]
+
+    def live(self, now: Moment) -> list[Wait]:
+        """Those that were asked for lately."""
+        recent_s = now.mono_s - self._parameters.waits_s
+        waits = (each for kinds in self._owners.values() for each in kinds.values())
+        return [wait for wait, last_s in waits if last_s >= recent_s]
 
     def served(self, owner: PeerId, needs: Requirements, priority: int) -> None:
         """It has a lease."""

@@ -17,6 +17,7 @@ from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.shares import ShareStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class HeldStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantedStatus:
-    """A lease that this peer has granted, its owner, and how many attempts are under way on it."""
+    """A lease that this peer has granted, its owner, and how many attempts are under way on it. One
+    that `yields` gives way to an equal."""
 
     lease_id: str
     owner: PeerId
@@ -58,13 +60,30 @@ class GrantedStatus:
     in_flight: int
     expires_in_s: float
     ending: bool
+    yields: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStatus:
+    """Work that waits for room here, and the answer that its owner got last."""
+
+    owner: PeerId
+    priority: int
+    aged: int
+    waited_s: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
+<<<<<<< HEAD
     ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
     made for wants."""
+=======
+    ends at `grant_expires_unix_s`. `gangs` are those that it owns. `shares` are what has been used
+    of a worker, and `waiting` what waits for room there."""
+>>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -72,7 +91,12 @@ class Status:
     free: Capacity | None
     grant_expires_unix_s: int
     gangs: tuple[GangStatus, ...] = ()
+<<<<<<< HEAD
     offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
+=======
+    shares: tuple[ShareStatus, ...] = ()
+    waiting: tuple[WaitStatus, ...] = ()
+>>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
 
 
 def status_of(
@@ -93,7 +117,12 @@ def status_of(
         None if worker is None else worker.lessor.ledger.free,
         grant_expires_unix_s,
         tuple(map(status_of_gang, gangs.gangs.values())),
+<<<<<<< HEAD
         OfferCounts() if worker is None else worker.offers,
+=======
+        () if worker is None else tuple(worker.lessor.shares.standings(now)),
+        () if worker is None else _waiting(worker, now),
+>>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
     )
 
 
@@ -121,6 +150,15 @@ def _held_status(active: ActiveLease) -> HeldStatus:
     )
 
 
+def _waiting(worker: Worker, now: Moment) -> tuple[WaitStatus, ...]:
+    return tuple(
+        WaitStatus(
+            each.owner, each.priority, each.aged, now.mono_s - each.since_s, str(each.answer)
+        )
+        for each in worker.lessor.waits(now)
+    )
+
+
 def _granted(worker: Worker, now: Moment) -> tuple[GrantedStatus, ...]:
     given = (lease for lease in worker.lessor if lease.state is not LeaseState.OFFERED)
     return tuple(
@@ -132,6 +170,7 @@ def _granted(worker: Worker, now: Moment) -> tuple[GrantedStatus, ...]:
             worker.executions.in_flight(lease.lease_id),
             max(lease.expires_s - now.mono_s, 0.0),
             lease.state is not LeaseState.LEASED,
+            lease.yields_s is not None,
         )
         for lease in given
     )

@@ -24,6 +24,8 @@ from formation_p2p.core.workload.scope import Place
 # The names from the widest circle to the peer; an empty one is a circle that was not named.
 Account = tuple[str, ...]
 
+CIRCLES: Final = ("federation", "org", "cell", "invitation", "owner")
+
 HALF_LIFE_S: Final = 24 * 3600.0
 # Branches of the tree, of some 400 bytes. A leaf is a peer that had a lease in the last days; of
 # more, the one that used least is forgotten.

@@ -175,12 +175,15 @@ def _seen(shell: Shell) -> Iterator[Metric]:
     status = shell.peer.status(moment())
     waiting = sum(job.waiting for job in status.jobs)
     in_flight = sum(lease.in_flight for lease in status.held)
+    yielding = sum(lease.yields for lease in status.granted)
     gauges: list[tuple[str, str, float]] = [
         ("jobs", "Jobs in flight.", len(status.jobs)),
         ("queue_length", "Tasks that wait for a worker.", waiting),
         ("attempts_in_flight", "Attempts on workers, on their way there or back.", in_flight),
         ("leases_held", "Leases that this node has of workers.", len(status.held)),
         ("leases_granted", "Leases that this worker has given.", len(status.granted)),
+        ("leases_yielding", "Leases that give way to an equal.", yielding),
+        ("waiting_work", "Kinds of work of others that wait for this worker.", len(status.waiting)),
         ("peers", "Peers known to be there.", shell.neighbours),
         (
             "charter_version",

@@ -7,12 +7,14 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.dispatch import job_events
+from formation_p2p.core.trust.shares import CIRCLES
 from formation_p2p.host.names import learn_name, name_of
 
 if TYPE_CHECKING:
     from formation_p2p.core.peer.status import GrantedStatus, HeldStatus, Status
     from formation_p2p.core.peer.story import StoryEntry
     from formation_p2p.core.records.profile import Profile
+    from formation_p2p.core.trust.shares import ShareStatus
     from formation_p2p.host.net.connection import Connection
 
 Json = dict[str, Any]
@@ -44,6 +46,8 @@ def status_in_json(status: Status) -> Json:
         "jobs": [asdict(job) for job in status.jobs],
         "held": [_lease_in_json(lease) for lease in status.held],
         "granted": [_lease_in_json(lease) for lease in status.granted],
+        "shares": [_share_in_json(each) for each in status.shares],
+        "waiting": [with_names(asdict(each)) for each in status.waiting],
         "free": None if status.free is None else asdict(status.free),
         "grant_expires_unix_s": status.grant_expires_unix_s,
     }
@@ -139,6 +143,14 @@ def _lease_in_json(lease: HeldStatus | GrantedStatus) -> Json:
     readable."""
     needs = {key: value for key, value in asdict(lease.needs).items() if value}
     return with_names({**asdict(lease), "needs": needs})
+
+
+def _share_in_json(share: ShareStatus) -> Json:
+    """Under the names of its circles, and of the peer where it is one."""
+    of = dict(zip(CIRCLES, share.account, strict=False))
+    owner = {"owner": of.pop("owner")} if "owner" in of else {}
+    numbers = {key: value for key, value in asdict(share).items() if key != "account"}
+    return with_names({**of, **owner, **numbers})
 
 
 def connection_in_json(connection: Connection) -> dict[str, Any]:
