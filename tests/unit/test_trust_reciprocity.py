@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.reciprocity import (
     MAX_ORGS,
     MAX_WORKERS,
@@ -13,7 +14,7 @@ from formation_p2p.core.trust.reciprocity import (
 )
 from formation_p2p.core.trust.shares import Weights
 from formation_p2p.core.workload.scope import NOWHERE, Place
-from tests.support.stories import ALICE, BOB, CAROL, DAVE, at, identity
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, at
 
 DAY_S = 24 * 3600
 OURS = Place(org="ours")
@@ -71,12 +72,12 @@ def test_what_was_given_outlives_the_node() -> None:
 def test_little_is_remembered() -> None:
     known = Reciprocity(lambda: OURS)
     for number in range(MAX_WORKERS + 1):
-        known.met(identity(f"{number}").peer_id if number < 2 else ALICE.peer_id, OURS)
+        known.met(PeerId(f"worker {number}"), OURS)
     for number in range(MAX_ORGS + 1):
-        known.met(ALICE.peer_id, Place(org=f"org {number}"))
+        known.met(ALICE.peer_id, Place(org=f"org-{number}"))
         known.gave(ALICE.peer_id, 1, at(0))
     assert len(known.take(at(0))) == MAX_ORGS
-    assert known.factor(("", "org 0"), at(0)) == NEWCOMER
+    assert known.factor(("", "org-0"), at(0)) == NEWCOMER
 
 
 def test_it_multiplies_what_the_charter_says() -> None:

@@ -391,8 +391,6 @@ class Lessor:
         other = self._wants.yielding_to(lease.lease_id, now)
         if other is None or left_s is None or (left_s > 0 and not is_idle):
             return None
-        if not is_idle:
-            self._fair.cut(lease.owner.peer_id)
         return "preempt", refusals.Preempted(other.aged, other.name or short_id(other.owner))
 
     def _owned(self, sender: Contact, lease_id: str) -> Lease | refusals.Gone:
@@ -414,6 +412,8 @@ class Lessor:
         self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
         if not was_offered:
             self._fair.closed(lease, now)
+        if event == "preempt" and lease.yields_s is not None and not self._is_idle(lease.lease_id):
+            self._fair.cut(lease.owner.peer_id)
         if lease.state is LeaseState.ENDED:
             self._forget(lease)
             return []
