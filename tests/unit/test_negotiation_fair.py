@@ -42,8 +42,8 @@ class Ceiling(Porter):
 class Busy(Alice):
     """bob has all of her, in one lease or in two."""
 
-    def __init__(self, needs: Requirements = ALL, priority: int = 0) -> None:
-        super().__init__(admission=Ceiling())
+    def __init__(self, needs: Requirements = ALL, priority: int = 0, wants: int = 16) -> None:
+        super().__init__(admission=Ceiling(), parameters=LeaseParameters(max_wants=wants))
         count = 1 if needs == ALL else 2
         self.leases = [self.lease(needs=needs, priority=priority) for _ in range(count)]
         self.told: list[tuple[str, WorkMessage]] = []
@@ -203,6 +203,15 @@ def test_a_gang_and_an_offer_and_ones_own_leases_do_not_give_way() -> None:
     assert alice.refusal(needs=ALL, now_s=12, to=DAVE) == Infeasible("cpu", 2000, 0)
     assert alice.refusal(needs=ALL, now_s=12, to=BOB) == Infeasible("cpu", 2000, 0)
     assert alice.state(own) is LeaseState.LEASED
+
+
+def test_a_turn_that_is_not_kept_in_mind_has_no_lease_give_way() -> None:
+    """The table of wants is full of what is as urgent."""
+    alice = Busy(NEEDS, wants=1)
+    alice.upto(60)
+    assert isinstance(alice.asks(61, CAROL), GivingWay)
+    assert isinstance(alice.asks(61, DAVE), GivingWay)
+    assert len(alice.told) == 1
 
 
 # -- ageing ------------------------------------------------------------------------------------

@@ -105,11 +105,12 @@ class Precedence:
     ) -> Later:
         """Equals give way in turn, those first that do so already, and then those that have held
         theirs for longest. A gang would end with one of its leases: it does not."""
+        lower_ids = set(_ids(lower))
         due_s = {
             x.lease_id: self._fair.due_in_s(x, asked.account, asked.since_s, now)
             for x in live
             if x.state is LeaseState.LEASED
-            and x not in lower
+            and x.lease_id not in lower_ids
             and x.priority_at(now.mono_s) <= asked.aged
             and not x.request.ticket
             and x.owner.peer_id != asked.owner
@@ -119,8 +120,8 @@ class Precedence:
         ripe = [x for x in equals if due_s[x.lease_id] <= 0]
         displaced = self._to_displace(asked.needs, (*lower, *ripe))
         if displaced is not None:
-            yielding = [x for x in displaced if x not in lower]
-            below = [x for x in displaced if x in lower]
+            yielding = [x for x in displaced if x.lease_id not in lower_ids]
+            below = [x for x in displaced if x.lease_id in lower_ids]
             if self.wants.note(asked, _ids(below), now, _ids(yielding)):
                 begun = tuple(x for x in yielding if x.yields_s is None)
                 for each in begun:
@@ -134,7 +135,7 @@ class Precedence:
             self._fair.waits(asked.account, each, now)
         coming = [x for x in equals if due_s[x.lease_id] < float("inf")]
         displaced = self._to_displace(asked.needs, (*lower, *coming)) or ()
-        turns = [x for x in displaced if x not in lower]
+        turns = [x for x in displaced if x.lease_id not in lower_ids]
         lapsing = self._unless_offers_lapse(asked, lacking, now)
         if not turns or isinstance(lapsing, refusals.GivingWay):
             return Later(lapsing)

@@ -63,6 +63,7 @@ from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.workload.comparers import Read, read_plain
+from formation_p2p.core.workload.scope import Place
 
 # After a new charter, leases are judged by it for as long as what was asked for before comes.
 JUDGE_S: Final = 30.0
@@ -122,8 +123,8 @@ class Peer:
             network, self.membership, self.reputation, self._circles, self._round_trips
         )
         self._story = Story(parameters.story)
-        self._reciprocity = Reciprocity(lambda: self.network.rights.place)
-        self._reciprocity.met(identity.peer_id, network.rights.place)
+        self._reciprocity = Reciprocity(lambda: self._place_of(self.network.grant))
+        self._reciprocity.met(identity.peer_id, self._place_of(network.grant))
         self._finder = Finder(
             self.dht, network.network_id, self._context.labels, parameters.discovery
         )
@@ -360,12 +361,14 @@ class Peer:
                 assert_never(event)
         return []
 
+    def _place_of(self, grant: bytes) -> Place:
+        return place_of(grant, self.network.root_public_key)
+
     def _met_worker(self, profile: Profile) -> None:
         if profile.peer_id != self._identity.peer_id:
             self.dht.met(profile.peer_id)
             self._wants.met(profile)
-            place = place_of(profile.grant, self.network.root_public_key)
-            self._reciprocity.met(profile.peer_id, place)
+            self._reciprocity.met(profile.peer_id, self._place_of(profile.grant))
             met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
             self._met.append(met)
 

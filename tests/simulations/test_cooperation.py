@@ -1,0 +1,11 @@
+"""The figures of docs/fairness.md that take seconds: the others are measured by hand."""
+
+from __future__ import annotations
+
+from simulations.cooperation import fair
+
+
+def test_a_second_submitter_waits_for_a_slice_and_a_task() -> None:
+    figures = fair.starvation(2)
+    assert figures["second_first_result_s"] <= 80
+    assert (figures["lost"], figures["counted_twice"]) == (0, 0)

@@ -1,0 +1,109 @@
+"""A lease that gives way to an equal: its scheduler sends nothing new, and gives it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from formation_p2p.core.dispatch.job_events import TaskRecalled, TaskRetried, TaskSucceeded
+from formation_p2p.core.negotiation.lessee import LeaseYields
+from formation_p2p.core.negotiation.messages import LeaseEnded, Release, Renewed
+from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
+from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.sim.executor import Running
+from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.world import World
+from tests.support.stories import (
+    at,
+    ends,
+    job,
+    only,
+    passed,
+    peer_of,
+    town_with,
+)
+
+# So that a story takes seconds.
+SHORT = LeaseParameters(slice_s=3.0, give_way_s=4.0)
+
+
+def town(took_s: float) -> tuple[World, SimNode, SimNode]:
+    """alice has one core, bob all of it."""
+
+    def run(running: Running) -> tuple[float, Succeeded]:
+        return took_s, Succeeded(running.work.payload)
+
+    world = town_with(replace(DEFAULT_PARAMETERS, lease=SHORT), 7, run, alice=1)
+    bob, dave = world.nodes["bob"], world.add("dave")
+    world.elapse(2)
+    bob.submit(job(12))
+    world.elapse(2)
+    return world, bob, dave
+
+
+def test_the_running_task_ends_and_what_waits_goes_on_later() -> None:
+    world, bob, dave = town(2.0)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(8)
+    assert len(only(dave.reported, TaskSucceeded)) == 1
+    told = [x for x in only(passed(world, "alice", "bob"), Renewed) if x.yields_ms is not None]
+    assert [x.ttl_ms for x in told] == [0], "told once, unasked"
+    assert len(only(passed(world, "bob", "alice"), Release)) == 1
+    world.elapse(40)
+    assert len(ends(bob)) == 12
+    assert not only(bob.reported, TaskRetried)
+
+
+def test_tasks_that_have_not_begun_are_taken_back() -> None:
+    world, bob, dave = town(0.02)
+    bob.submit(job(2000, job_id="many"))
+    world.elapse(1)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(60)
+    assert only(bob.reported, TaskRecalled)
+    assert len(ends(bob)) == 2012
+    assert not only(bob.reported, TaskRetried)
+
+
+def test_a_task_that_runs_on_is_ended_and_is_placed_anew_without_counting() -> None:
+    world, bob, dave = town(20.0)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(35)
+    (retried,) = only(bob.reported, TaskRetried)
+    assert not retried.counts
+    assert [type(x) for x in passed(world, "alice", "bob")].count(LeaseEnded) == 1
+    world.elapse(10)
+    assert len(only(dave.reported, TaskSucceeded)) == 1
+
+
+def test_a_lease_stays_and_gets_more_where_the_other_gives_up() -> None:
+    world, bob, dave = town(2.0)
+    world.run = lambda running: (6.0, Succeeded(running.work.payload))
+    world.elapse(2)
+    dave.submit(job(job_id="dave's"))
+    while not any(x.lease.yields for x in peer_of(bob).scheduler.leases()):
+        world.elapse(0.1)
+    dave.cancel("dave's")
+    world.elapse(60)
+    assert len(ends(bob)) > 5
+
+
+def test_who_waits_is_seen_and_why() -> None:
+    world, _, dave = town(2.0)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(0.5)
+    status = peer_of(world.nodes["alice"]).status(world.moment(world.nodes["alice"]))
+    (wait,) = (each for each in status.waiting if each.owner == dave.identity.peer_id)
+    assert (wait.priority, wait.aged) == (0, 0)
+    assert wait.why.startswith("cpu: taken; after ")
+    assert wait.waited_s < 1
+    held = [each.held_milli for each in status.shares if each.held_milli]
+    assert held == [1000] * 5, "of each branch from the federation to bob"
+    assert [each.yields for each in status.granted] == [False]
+
+
+def test_of_a_lease_that_has_ended_it_means_nothing() -> None:
+    world, bob, _ = town(2.0)
+    (active,) = peer_of(bob).scheduler.leases()
+    gone = replace(active.lease, lease_id="gone")
+    assert peer_of(bob).scheduler.negotiated([LeaseYields(gone)], at(world.now_s)) == []
