@@ -1,12 +1,12 @@
 """Owners who contend for the same cores: starvation, shares over an hour, and a free rider.
 
-    second_first_result_s  four cores, 400 tasks of bob's; then dave submits 4: until his first
-    share_error            two hungry owners at 1:1 and at 2:1, over an hour: how far one is from
-                           his part of what both had, as a part of it
-    withheld               of the cores' time in that hour, the part in which one was free for more
-                           than 2 s while a task waited; and with one hungry owner alone
-    free_rider_share       of machines, what an organisation gets that gives none, while others want
-                           them; `free_rider_alone` when none does
+second_first_result_s  four cores, 400 tasks of bob's; then dave submits 4: until his first
+share_error            two hungry owners at 1:1 and at 2:1, over an hour: how far one is from
+                       his part of what both had, as a part of it
+withheld               of the cores' time in that hour, the part in which one was free for more
+                       than 2 s while a task waited; and with one hungry owner alone
+free_rider_share       of machines, what an organisation gets that gives none, while others want
+                       them; `free_rider_alone` when none does
 """
 
 from __future__ import annotations

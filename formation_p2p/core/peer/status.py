@@ -77,13 +77,8 @@ class WaitStatus:
 @dataclass(frozen=True, slots=True)
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
-<<<<<<< HEAD
     ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
-    made for wants."""
-=======
-    ends at `grant_expires_unix_s`. `gangs` are those that it owns. `shares` are what has been used
-    of a worker, and `waiting` what waits for room there."""
->>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
+    made for wants, `shares` what has been used of it, and `waiting` what waits for room there."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -91,12 +86,9 @@ class Status:
     free: Capacity | None
     grant_expires_unix_s: int
     gangs: tuple[GangStatus, ...] = ()
-<<<<<<< HEAD
     offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
-=======
     shares: tuple[ShareStatus, ...] = ()
     waiting: tuple[WaitStatus, ...] = ()
->>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
 
 
 def status_of(
@@ -117,12 +109,9 @@ def status_of(
         None if worker is None else worker.lessor.ledger.free,
         grant_expires_unix_s,
         tuple(map(status_of_gang, gangs.gangs.values())),
-<<<<<<< HEAD
         OfferCounts() if worker is None else worker.offers,
-=======
         () if worker is None else tuple(worker.lessor.shares.standings(now)),
         () if worker is None else _waiting(worker, now),
->>>>>>> 3f64280 (Show shares, levels and who waits; ask rarer for a turn)
     )
 
 
