@@ -424,11 +424,12 @@ class Peer:
             or self._leaving
         ):
             return []
+        labels = self.services.labels
         worker = Worker(
             self._identity,
             self._own,
             self.network,
-            self._serve.serving(self.services.labels),
+            self._serve.serving(labels) if labels else self._serve,
             self.dht,
             self.membership,
             self._circles,
