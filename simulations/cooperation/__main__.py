@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter, fair, leaks
+from simulations.cooperation import charter, fair, find, leaks
 
 CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "starvation": fair.starvation,
@@ -20,6 +20,7 @@ CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "free-rider": fair.free_rider,
     "charter": charter.run,
     "leaks": leaks.run,
+    "find": find.run,
 }
 
 
