@@ -367,6 +367,11 @@ PROGRAMS: Final = {
     ),
     "print(await node.map(slow": Around(),
     "def total(upto: int)": Around(after="assert total(4) == 6"),
+    "checkpoint_files=": Around(lambda: {"ProcessSpec": formation_p2p.ProcessSpec}),
+    "def train(last, epochs)": Around(
+        replaced=("cpu=1,memory=1GiB", "cpu=0.1,memory=64MiB"),
+        after="assert abs(value_of(result) - 0.9**100) < 1e-9",
+    ),
     "async for thumbnail in node.map": Around(
         lambda: {"shrink": abs, "pictures": lambda: iter([-1, -2])}, needs_node=True
     ),
