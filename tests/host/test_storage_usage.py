@@ -13,6 +13,8 @@ import trio
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.trust.admission import Charged
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
+from formation_p2p.core.trust.reciprocity import HoursReceived
+from formation_p2p.core.trust.shares import ShareUsed
 from formation_p2p.host.storage.usage import (
     AccountUsage,
     UsageFile,
@@ -212,3 +214,33 @@ def test_a_file_of_something_else_is_no_count(path: Path) -> None:
     for look in (lambda: UsageFile(path), lambda: peek(path, "2026-11")):
         with pytest.raises(StateError, match="is not a formation file of quota usage"):
             look()
+
+
+def test_shares_and_what_was_received_are_there_in_the_next_life(path: Path) -> None:
+    first = UsageFile(path, UsageParameters(max_shares=3))
+    for number, used_ms in ((1, 10), (2, 20), (2, 30), (3, 40), (4, 50)):
+        first.share_used(
+            ShareUsed(("fed", "acme", "", "i", f"{number}"), used_ms, number, cause="")
+        )
+    first.close()
+    second = UsageFile(path)
+    second.share_used(HoursReceived(("fed", "acme"), 70, 7, cause=""))
+    second.close()
+    third = UsageFile(path)
+    assert [(account[-1], *rest) for account, *rest in third.load_shares()] == [
+        ("3", 40, 3),
+        ("2", 30, 2),
+        ("1", 10, 1),
+    ]
+    assert third.load_received() == ((("fed", "acme"), 70, 7),)
+    third.close()
+
+
+def test_a_share_that_does_not_count_is_counted_from_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = UsageFile(path)
+    usage.database.connection.execute("INSERT INTO shares VALUES ('7', 1, 1)")
+    assert usage.load_shares() == ()
+    assert "shares are counted from nothing" in caplog.text
+    usage.close()

@@ -9,10 +9,13 @@ from formation_p2p.core.negotiation.lessee import LeaseYields
 from formation_p2p.core.negotiation.messages import LeaseEnded, Release, Renewed
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.shares import ShareStatus
 from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.scope import Place
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import World
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
     at,
     ends,
@@ -107,3 +110,45 @@ def test_of_a_lease_that_has_ended_it_means_nothing() -> None:
     (active,) = peer_of(bob).scheduler.leases()
     gone = replace(active.lease, lease_id="gone")
     assert peer_of(bob).scheduler.negotiated([LeaseYields(gone)], at(world.now_s)) == []
+
+
+def test_what_each_used_and_gave_is_known_to_the_next_incarnation_of_a_worker() -> None:
+    world, bob, _ = town(2.0)
+    alice = world.nodes["alice"]
+    world.elapse(10)
+    used_ms = {each.account: each.used_ms for each in standings(world, alice)}
+    world.restart(
+        alice,
+        replace(
+            world.machine(cpu=1),
+            shares_used=alice.shares_used,
+            hours_received=alice.hours_received,
+        ),
+    )
+    world.elapse(0.2)
+    again = {each.account: each.used_ms for each in standings(world, alice)}
+    bobs = next(each for each in used_ms if each[-1] == bob.identity.peer_id)
+    assert abs(again[bobs] - used_ms[bobs]) < 8000, "all but what came since the last renewal"
+    assert again[bobs] > 0
+
+
+def standings(world: World, node: SimNode) -> tuple[ShareStatus, ...]:
+    return peer_of(node).status(world.moment(node)).shares
+
+
+def test_what_other_organisations_ran_for_a_node_counts_at_its_own_worker() -> None:
+    world = World(7)
+    world.add("gate")
+    ends_unix_s = int(EPOCH_UNIX_S) + 10**6
+    for name, org in (("alice", "farm"), ("bob", "acme")):
+        rights = Rights(ends_unix_s, place=Place(org=org))
+        world.add(name, serve=world.machine(cpu=2), rights=rights)
+    world.elapse(3)
+    bob = world.nodes["bob"]
+    bob.submit(job(12))
+    world.elapse(30)
+    assert len(ends(bob)) == 12
+    received = {org: core_ms for org, core_ms, _ in bob.hours_received}
+    assert received.keys() == {("", "farm"), ("", "acme")}
+    assert 10_000 < sum(received.values()) <= 12_100
+    assert not world.nodes["alice"].hours_received

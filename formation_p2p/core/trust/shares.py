@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.effects import Effect, Moment
@@ -47,7 +47,7 @@ class ShareUsed(Effect):
     """All that an account has used of this machine, as of then: to be kept for the worker's next
     incarnation, in place of what was kept before."""
 
-    account: Account
+    account: Account = field(repr=False)  # the digits of an invitation differ from run to run
     used_ms: int
     unix_s: int
 
