@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter, fair, find, leaks
+from simulations.cooperation import charter, fair, find, leaks, moving
 
 CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "starvation": fair.starvation,
@@ -21,6 +21,9 @@ CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "charter": charter.run,
     "leaks": leaks.run,
     "find": find.run,
+    "leave": moving.leave,
+    "kill": moving.kill,
+    "chains": moving.chains,
 }
 
 
