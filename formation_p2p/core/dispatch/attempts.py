@@ -376,6 +376,7 @@ class Attempts:
             else:
                 return
             run.job.outputs.made(run, answer.worker, made or {})
+            self._jobs.took(run, now)
             self._jobs.succeeded(
                 run, answer.worker, answer.result, answer.ran_ms, answer.used, answer.content
             )

@@ -34,6 +34,12 @@ class Job:
         if any(task.after or task.inputs_from for task in self.tasks):
             _check_order(self.tasks)
 
+    @property
+    def kind(self) -> str:
+        """Under which it is remembered which policy was good for it."""
+        first = self.tasks[0]
+        return first.kind or f"{first.needs.driver} {self.name}".rstrip()
+
 
 def _check_order(tasks: tuple[Task, ...]) -> None:
     """That each waits for others of its job alone, and none for itself in the end."""

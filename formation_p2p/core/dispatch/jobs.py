@@ -21,6 +21,7 @@ from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRu
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.placement.learnt import Learner, Learnt
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.content import Content
@@ -75,6 +76,7 @@ class Jobs:
         self._outbox = outbox
         self._opaque = opaque
         self._parameters = parameters
+        self.learner = Learner()
         self.runs: dict[str, JobRun] = {}
         self._ready: list[TaskRun] = []
         self._unbound: dict[JobRun, None] = {}
@@ -91,10 +93,19 @@ class Jobs:
         deadline_s = job.options.deadline_s
         due_s = float("inf") if deadline_s is None else now.mono_s + deadline_s
         opaque = None if job.options.quorum is None else self._opaque
-        run = self.runs[job.job_id] = JobRun(job, due_s, incarnation, durable, opaque)
+        run = self.runs[job.job_id] = JobRun(
+            self._by_preset(job), due_s, incarnation, durable, opaque, now.mono_s
+        )
         if job.code is not None:
             self.notify(run, job_events.CodeSent(job.code))
         return run
+
+    def _by_preset(self, job: Job) -> Job:
+        """A job whose policy is to be learnt goes by one preset."""
+        if not isinstance(job.options.policy, Learnt):
+            return job
+        policy = self.learner.choose(job.kind, len(job.tasks))
+        return replace(job, options=replace(job.options, policy=policy))
 
     def live(self, task_id: str) -> tuple[str, SchedulingKey] | None:
         """The job and the scheduling key of a task whose job has not ended."""
@@ -129,6 +140,13 @@ class Jobs:
         """It has run for longer than a moment."""
         run.job.ran()
         self.notify(run.job, job_events.TaskBegan(run.task.task_id, worker))
+
+    def took(self, run: TaskRun, now: Moment) -> None:
+        """A task has its result: what that tells of the policy that placed it."""
+        job = run.job.job
+        if isinstance(job.options.policy, Learnt):
+            turnaround_s = now.mono_s - run.job.begun_s
+            self.learner.took(job.kind, job.options.policy.preset, turnaround_s)
 
     def succeeded(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from formation_p2p.core.units import MIB
 
@@ -70,6 +71,16 @@ class DispatchParameters:
     # A second attempt begins after this many times the mean duration, and not before this.
     straggler: float = 2.0
     min_straggler_s: float = 0.5
+
+
+# As `alone_s`, for copies of tasks with a quorum.
+_ALONE_WITH_QUORUM_S: Final = 0.25
+
+
+def one_by_one(parameters: DispatchParameters) -> DispatchParameters:
+    """For copies of tasks with a quorum: what is in flight at a worker when its first lie is found
+    may be lies, too."""
+    return replace(parameters, pipeline=1, alone_s=_ALONE_WITH_QUORUM_S)
 
 
 DISPATCH_DEFAULTS = DispatchParameters()

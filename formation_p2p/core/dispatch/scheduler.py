@@ -47,6 +47,7 @@ from formation_p2p.core.negotiation.lessee import (
 )
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.hinted import may_hold
+from formation_p2p.core.placement.learnt import Learnt
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
@@ -225,6 +226,8 @@ class Scheduler:
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
         tasks of the same key are in flight. Without a key, who may work at all."""
+        if key is not None and isinstance(key.policy, Learnt):
+            key = key._replace(policy=self._jobs.learner.explained())
         group = None if key is None else self.groups.get(key)
         return self._decider.explain(key, name, profiles, group, now)
 

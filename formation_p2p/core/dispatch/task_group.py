@@ -13,7 +13,7 @@ from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.candidates import Candidates
 from formation_p2p.core.dispatch.job_events import Awaited
-from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
+from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters, one_by_one
 from formation_p2p.core.dispatch.queues import Queues
 from formation_p2p.core.dispatch.quorum_draw import DrawnQueues, Marks
 from formation_p2p.core.dispatch.stragglers import Estimates
@@ -121,7 +121,7 @@ class TaskGroup:
         self.key = key
         self.linger_s = parameters.linger_s if key.linger_s is None else key.linger_s
         self.acquisition = Acquisition()
-        self.estimates = Estimates(parameters)
+        self.estimates = Estimates(parameters if key.quorum is None else one_by_one(parameters))
         self.candidates = Candidates(
             key,
             parameters,

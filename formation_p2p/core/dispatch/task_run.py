@@ -253,13 +253,14 @@ class JobRun:
     """`due_s` is its deadline, on this machine's monotonic clock. `incarnation` ends the ids of its
     attempts, so that no two incarnations of a scheduler use one twice. One that is `durable` is
     kept on the disk: it waits while no worker is in sight. `opaque` makes the ids of attempts where
-    they are not to tell that two are of one task."""
+    they are not to tell that two are of one task, and it was `begun_s` on the monotonic clock."""
 
     job: Job
     due_s: float = float("inf")
     incarnation: str = ""
     durable: bool = False
     opaque: Callable[[], str] | None = None
+    begun_s: float = 0.0
     timeout_ms: int = field(init=False)  # of an attempt; 0 for no limit
     state: JobState = JobState.RUNNING
     blocked: Blocked = field(default_factory=Blocked)

@@ -19,6 +19,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.guarded import made
+from formation_p2p.core.placement.learnt import scored_or_learnt
 from formation_p2p.core.placement.policies import Balanced, Cheapest, Packed, Spread, trusted_from
 from formation_p2p.core.placement.policy import (
     MAX_TERMS,
@@ -29,7 +30,6 @@ from formation_p2p.core.placement.policy import (
     PolicyFactory,
     Sum,
 )
-from formation_p2p.core.placement.scored import scored_by
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.resources.bounds import shown
 
@@ -39,7 +39,7 @@ MAX_DEPTH: Final = 8
 BUILT_IN: Final[Mapping[str, PolicyFactory]] = {
     "xor": Xor,
     "balanced": Balanced,
-    "scored": scored_by,
+    "scored": scored_or_learnt,
     "cheapest": Cheapest,
     "packed": Packed,
     "spread": Spread,
