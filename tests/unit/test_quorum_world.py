@@ -143,7 +143,7 @@ def test_a_worker_that_has_proved_itself_is_enough_but_for_some() -> None:
     workers = [world.nodes[name].identity.peer_id for name in ("alice", "carol", "dave")]
     assert reputation.doubt(workers[0], now) == 1
     for worker in workers:
-        for _ in range(9):
+        for _ in range(7):
             reputation.note(worker, Experience.AGREED, now)
         assert reputation.doubt(worker, now) == 1
         for _ in range(41):

@@ -76,7 +76,9 @@ class DrawnQueues(Queues):
                 continue
             worker = self._rng.choice([x for x in fit if not run.avoids(x)] or fit)
             run.voting.draw(worker)
-            self._queues.setdefault(worker, deque()).append(run)
+            queue = self._queues.setdefault(worker, deque())
+            # What checks another worker's answer goes first: that one may be lying all the time.
+            queue.appendleft(run) if run.voting.answers else queue.append(run)
             room -= 1
         undrawn.extend(passed)
 

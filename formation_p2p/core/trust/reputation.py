@@ -35,9 +35,9 @@ from formation_p2p.core.trust.parameters import TrustParameters
 
 # Source: Anderson, "BOINC: a platform for volunteer computing", 2019, section 3.4 (adaptive
 # replication): trusted after ten results in a row that others confirm, then checked one time in as
-# many. Here one in six for longer: a worker that turns bad after fifty tasks is to be found within
-# three or four results.
-PROVED: Final = 10
+# many. Here after eight, and one in six for longer: a worker that turns bad after fifty tasks is to
+# be found within three or four results.
+PROVED: Final = 8
 DOUBT: Final = 0.17
 # Of one with more than so many confirmed in a row fewer are checked, in proportion.
 PROVED_LONG: Final = 200
