@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter, fair, find, leaks, moving
+from simulations.cooperation import charter, fair, find, leaks, moving, quorum
 
 CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "starvation": fair.starvation,
@@ -24,6 +24,7 @@ CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "leave": moving.leave,
     "kill": moving.kill,
     "chains": moving.chains,
+    "quorum": quorum.run,
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from formation_p2p.core.dispatch.candidates import Candidates, Refusals
@@ -54,11 +54,10 @@ class DrawnQueues(Queues):
             count -= 1
             yield own.popleft(), False
 
-    def draw(self, now: Moment) -> None:
-        """Have copies wait at workers that are at hand."""
-        at_hand = {
-            worker: self._candidates.pool[worker] for worker in self._candidates.at_hand(now)
-        }
+    def draw(self, now: Moment, stuck: Collection[PeerId] = ()) -> None:
+        """Have copies wait at workers that are at hand, and not `stuck` with a slow task."""
+        pool, hand = self._candidates.pool, self._candidates.at_hand(now)
+        at_hand = {worker: pool[worker] for worker in hand if worker not in stuck}
         undrawn = self._queues.setdefault(None, deque())
         for worker, queue in self._queues.items():
             if worker is not None and worker not in at_hand:

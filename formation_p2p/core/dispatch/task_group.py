@@ -205,7 +205,9 @@ class TaskGroup:
     def draw(self, now: Moment) -> None:
         """Have copies of tasks with a quorum wait for certain workers."""
         if isinstance(self.queues, DrawnQueues):
-            self.queues.draw(now)
+            leases = self.leases.values()
+            free = {x.worker for x in leases if not self.estimates.is_stuck(x, now)}
+            self.queues.draw(now, {x.worker for x in leases} - free)
 
     def first(self) -> TaskRun | None:
         """The task that has waited longest, or where none waits, one that is in flight."""
