@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.node import Node
@@ -21,6 +21,7 @@ from formation_p2p.api.sync_service import service_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.scope import Scope
 
 T = TypeVar("T")
 
@@ -129,14 +130,21 @@ class SyncNode(Synchronous[Node], NodeBase):
         return self._loop.call(lambda: self._wrapped._dask(*args, **kwargs))(asynchronous=False)
 
     @overload
-    def put(self, obj: Path | str) -> Blob: ...  # type: ignore[overload-overlap]
+    def put(  # type: ignore[overload-overlap]
+        self, obj: Path | str, *, scope: Scope | str = ..., region: str = ...
+    ) -> Blob: ...
 
     @overload
     def put(self, obj: T) -> Reference[T]: ...
 
-    def put(self, obj: object) -> Blob | Reference[object]:
+    def put(
+        self, obj: object, *, scope: Scope | str = Scope.COMMONS, region: str = ""
+    ) -> Blob | Reference[object]:
         """See `Node.put`."""
-        return self._loop.run(lambda: self._wrapped.put(obj))
+        if scope == Scope.COMMONS and not region:
+            return self._loop.run(lambda: self._wrapped.put(obj))
+        path = cast(Path, obj)  # for what has no rule `put` says so
+        return self._loop.run(lambda: self._wrapped.put(path, scope=scope, region=region))
 
     def jobs(self) -> tuple[SyncJob, ...]:
         """The jobs of the node's state that have not ended. See `Node.jobs`."""

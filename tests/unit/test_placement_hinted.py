@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.placement.candidate import Candidate
-from formation_p2p.core.placement.hinted import LAST_RESORT, unmet, unwanted, welcome
+from formation_p2p.core.placement.hinted import LAST_RESORT, may_hold, unmet, unwanted, welcome
 from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.refusals import Unwanted
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints, Kind
+from formation_p2p.core.workload.scope import Scope
 from tests.support.placement_world import order, profile, task
 from tests.support.stories import ALICE, BOB, CAROL, DAVE
 
@@ -24,6 +25,15 @@ NEAR = (Blob(Cid(RAW, digest_of(b"a")), 300), Blob(Cid(RAW, digest_of(b"b")), 10
 
 def worker(of: Contact, labels: tuple[tuple[str, str], ...] = (), **facts: Any) -> Candidate:
     return Candidate(profile=profile(of, labels=labels), **facts)
+
+
+def test_data_may_be_held_by_those_inside_the_scope_and_the_region() -> None:
+    inside = Hints(region="eu", required={Kind.REGION})
+    assert may_hold(Scope.COMMONS, Hints(), worker(ALICE))
+    assert not may_hold(Scope.ORG, Hints(), worker(ALICE))
+    assert may_hold(Scope.ORG, inside, worker(ALICE, scope=Scope.ORG, region="eu"))
+    assert not may_hold(Scope.COMMONS, inside, worker(ALICE, EU, region=""))
+    assert may_hold(Scope.COMMONS, Hints(region="eu"), worker(ALICE, region="us"))
 
 
 def met(hints: Hints, candidate: Candidate) -> float:
