@@ -208,14 +208,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _stories(
-    arguments: argparse.Namespace, tell: Callable[[Village, int], T], pinned: int = 0
+    arguments: argparse.Namespace, *tell: Callable[[Village, int], T], pinned: int = 0
 ) -> list[T]:
-    """One for each seed."""
+    """Each of them for each seed."""
     told: list[T] = []
     for number, seeds in groupby(arguments.seeds, lambda seed: seed // STORIES):
         village = Village(number, arguments.workers, pinned=pinned)
         village.world.elapse(SETTLE_S)
-        ways = (partial(_tell, village, seed, tell) for seed in seeds)
+        ways = (partial(_tell, village, seed, each) for seed in seeds for each in tell)
         told += branches(ways, arguments.at_once)
     return told
 
@@ -254,12 +254,12 @@ def _crowd(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _false_gaps(arguments: argparse.Namespace) -> dict[str, Any]:
-    starts = 0
-    for lasts_s in (40.0, 120.0):
-        for writes_fail in (False, True):
-            gap = partial(false_gap, lasts_s=lasts_s, writes_fail=writes_fail)
-            starts += sum(_stories(arguments, gap))
-    return {"false_gap_starts": starts}
+    gaps = [
+        partial(false_gap, lasts_s=lasts_s, writes_fail=writes_fail)
+        for lasts_s in (40.0, 120.0)
+        for writes_fail in (False, True)
+    ]
+    return {"false_gap_starts": sum(_stories(arguments, *gaps))}
 
 
 def _losses(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -137,7 +137,8 @@ class Village:
         serving = self.nodes if sample is None else self._nearest(sample)
         residents.refreshes = sample is None
         for node in serving:
-            world.wake(node, serve)
+            # It says from the first what it serves. Once it knows the others, it begins to read.
+            world.wake(node, ServeServices(frozenset({KIND})), serve)
             placed.resume(node)
         for node in serving:
             placed.furnish(node)

@@ -86,3 +86,14 @@ def test_of_very_many_that_fail_the_first_are_forgotten() -> None:
     crowd = [contact(f"node {number}") for number in range(MAX_FAILED)]
     holders.answered(NAME, failed(*crowd), NOW)
     assert holders.nearest(NAME, NOW) == (BOB,)
+
+
+def test_only_those_nearest_of_all_that_are_known_were_told_of_claims() -> None:
+    found = nearest_first(NAME, *(contact(f"peer{number}") for number in range(14)))
+    holders = known(*found)
+    near, far = found[:8], found[8:]
+    holders.answered(NAME, failed(*near), NOW)
+    assert holders.nearest(NAME, NOW) == tuple(far)
+    silent = kad.Providers(())
+    assert holders.knowing(NAME, [Answer(each, silent) for each in far]) == 0
+    assert holders.knowing(NAME, [Answer(each, silent) for each in (*near[:2], *far)]) == 2

@@ -76,6 +76,14 @@ class Holders:
             alive[self._own] = Contact(self._own)
         return tuple(_ranked(name, alive.values())[: self._parameters.holders])
 
+    def knowing(self, name: bytes, answers: Iterable[Answer]) -> int:
+        """How many of these answers are of the nearest of all, lost ones included. A node that was
+        cut off has lost them all, and asks peers that were never told anything."""
+        everyone = [*self._known.get(name, {}).values(), Contact(self._own)]
+        nearest = _ranked(name, everyone)[: self._parameters.holders]
+        among = {contact.peer_id for contact in nearest}
+        return sum(answer.to.peer_id in among for answer in answers)
+
     def lost(self, name: bytes, now: Moment) -> tuple[Contact, ...]:
         """Those that did not answer: after a partition they have what its other side said."""
         known = self._known.get(name, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
@@ -46,10 +46,15 @@ class Machine(Protocol):
     def give_back(self, name: str, now: Moment) -> None: ...
 
 
+# Of the 8 nearest to a name so many have to answer: a claim is at five of them or more.
+KNOWING: Final = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What holders said of a service. It is `sound` where a majority answered; `is_old` where these
-    have been there for longer than a claim lives, so that what they do not have is not there."""
+    """What holders said of a service. It is `sound` where a majority answered, with some among
+    them that claims are written to; `is_old` where these have been there for longer than a claim
+    lives, so that what they do not have is not there."""
 
     sound: bool
     is_old: bool
@@ -209,7 +214,9 @@ class Means:
         def answered(ended: Asked, now: Moment) -> None:
             self.take(service, ended.answers, now)
             old = sum(_is_old(answer) for answer in ended.good)
-            then(Reading(len(ended.good) >= quorum, old >= quorum), now)
+            knowing = self.holders.knowing(self.name(service), ended.good)
+            sound = len(ended.good) >= quorum and knowing >= min(KNOWING, quorum)
+            then(Reading(sound, old >= quorum), now)
 
         self.inquiries.ask(asked, now, cause, answered, quorum)
 
