@@ -59,10 +59,12 @@ def usage(
     if as_json:
         rows = [_document(each) for each in found]
         put({"month": when, "usage": rows, "shares": shares, "waiting": waiting})
-    elif found:
+        return
+    if found:
         _show(found)
+    if shares or waiting:
         _show_shares(shares, waiting)
-    else:
+    elif not found:
         say(f"formation: no use of this machine in {when} is recorded in {path}")
 
 

@@ -17,6 +17,7 @@ from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
+    NEEDS,
     at,
     ends,
     job,
@@ -103,6 +104,16 @@ def test_who_waits_is_seen_and_why() -> None:
     held = [each.held_milli for each in status.shares if each.held_milli]
     assert held == [1000] * 5, "of each branch from the federation to bob"
     assert [each.yields for each in status.granted] == [False]
+
+
+def test_explain_says_after_whose_slice() -> None:
+    world, _, dave = town(2.0)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(0.5)
+    dave.explain(NEEDS)
+    world.elapse(1)
+    (ranked,) = dave.explained[-1].decision.ranked
+    assert "'s slice, in " in str(ranked.lacking)
 
 
 def test_of_a_lease_that_has_ended_it_means_nothing() -> None:

@@ -18,7 +18,7 @@ from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import refusal_of
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied
+from formation_p2p.core.refusals import Denied, GivingWay
 from formation_p2p.core.resources.requirements import Requirements
 
 # What a query without a filter is decided with: the least that a task can need.
@@ -69,11 +69,19 @@ class PlacementDecider:
         """As `decide`, for a task of this name; with what workers have answered to its group."""
         decision = self.decide(scheduling_key, name, key_of(name.encode()), profiles, now)
         known = {each.profile.peer_id for each in decision.ranked}
-        rejected = dict(decision.rejected)
-        for worker, refusal in () if group is None else group.candidates.reasons():
+        rejected, reasons = (
+            dict(decision.rejected),
+            () if group is None else group.candidates.reasons(),
+        )
+        turns = {w: x for w, x in reasons if isinstance(x, GivingWay) and x.turn is not None}
+        ranked = tuple(
+            replace(x, lacking=turns[x.profile.peer_id]) if x.profile.peer_id in turns else x
+            for x in decision.ranked
+        )
+        for worker, refusal in reasons:
             if worker not in known:
                 rejected.setdefault(worker, refusal)
-        return replace(decision, rejected=tuple(rejected.items()))
+        return replace(decision, ranked=ranked, rejected=tuple(rejected.items()))
 
     def review(self, group: TaskGroup, now: Moment) -> None:
         """Bar those of the group's workers that the policy admits no longer: trust falls while

@@ -48,7 +48,7 @@ class Ranked:
     distance: int
     score: Score = NO_SCORE
     hints: tuple[Term, ...] = ()
-    lacking: refusals.Denied | refusals.Infeasible | None = None
+    lacking: refusals.Denied | refusals.Infeasible | refusals.GivingWay | None = None
 
     @property
     def contact(self) -> Contact:
