@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from formation_p2p.core.peer import placement_context
 from simulations.cooperation.leaks import run
 
 
@@ -13,8 +10,3 @@ def test_nothing_leaks() -> None:
         found = run(seed)
         assert found["leaked"] == 0, f"seed {seed}"
         assert int(str(found["sent"])) > 10
-
-
-def test_a_worker_that_was_forgotten_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_context, "MAX_GRANTS", 1)
-    assert run(2)["leaked"] == 0

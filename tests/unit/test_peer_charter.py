@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from formation_p2p.core.dht import messages as kad
@@ -14,6 +15,7 @@ from formation_p2p.core.dht.rpc import (
 )
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.peer.charter_news import (
     ASK_EVERY_S,
     EMPTY_S,
@@ -24,15 +26,23 @@ from formation_p2p.core.peer.charter_news import (
     CharterSpread,
 )
 from formation_p2p.core.peer.events import OfferCharter
-from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.peer.placement_context import PlacementContext
+from formation_p2p.core.placement.round_trips import RoundTrips
+from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.trust.charter import Charter, Region
 from formation_p2p.core.trust.charter_shelf import CharterShelf, charter_name
-from formation_p2p.core.trust.grants import read_grant
+from formation_p2p.core.trust.grants import Rights, issue, read_grant
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import Circles
+from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
+from formation_p2p.core.workload.hints import Hints, Kind
+from formation_p2p.core.workload.scope import Place
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import ends, identity, job, peer_of
+from tests.support.placement_world import profile
+from tests.support.stories import ALICE, CAROL, NEEDS, ends, identity, job, peer_of
 
 YEAR_S = 365 * 86_400
 
@@ -150,6 +160,30 @@ def test_leases_at_a_banned_worker_are_lost_and_its_tasks_run_elsewhere() -> Non
         )
         is None
     )
+
+
+def test_a_worker_whose_grant_was_forgotten_is_in_no_region() -> None:
+    world = World(6)
+    bob = world.add("bob", rights=Rights(int(EPOCH_UNIX_S) + 9999, place=Place(org="acme")))
+    own, network, now = bob.identity.peer_id, bob.network(), world.moment(bob)
+    trust = Membership(world.root.public_key)
+    regions = (Region("eu", frozenset({"acme"})),)
+    trust.adopt(charter_of(world, regions=regions).raw, now)
+    parts = trust, Reputation(own), Circles(own, network), RoundTrips(own)
+    context = PlacementContext(network, *parts, max_grants=1)
+    hints = Hints(region="eu", required={Kind.REGION})
+    terms = SchedulingKey(NEEDS, hints=hints)
+
+    def lease_of(of: Contact) -> HeldLease:
+        grant = issue(world.root, network.rights, of.peer_id)
+        context.candidate(replace(profile(of), grant=grant), terms, now)
+        return HeldLease("lease", of, terms, HeldState.HELD, 9.0)
+
+    first = lease_of(ALICE)
+    assert context.refuses(first, now) is None
+    second = lease_of(CAROL)
+    assert context.refuses(second, now) is None
+    assert "does not have it in eu any more" in str(context.refuses(first, now))
 
 
 def test_a_banned_invitation_bans_all_that_was_bound_of_it() -> None:

@@ -38,6 +38,7 @@ class PlacementContext:
     reputation: Reputation
     circles: Circles
     round_trips: RoundTrips
+    max_grants: int = MAX_GRANTS
     _rights: Rights | None = field(default=None, init=False)
     # Of workers that tasks which are bound to a region may have gone to.
     _grants: dict[PeerId, bytes] = field(default_factory=dict, init=False, repr=False)
@@ -98,7 +99,7 @@ class PlacementContext:
         worker, hints, rights = profile.peer_id, terms.hints, self._rights
         if Kind.REGION in hints.required:
             self._grants.pop(worker, None)
-            if len(self._grants) >= MAX_GRANTS:
+            if len(self._grants) >= self.max_grants:
                 del self._grants[next(iter(self._grants))]
             self._grants[worker] = profile.grant
         return Candidate(
