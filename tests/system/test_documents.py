@@ -550,7 +550,7 @@ def test_every_block_says_what_it_is() -> None:
     Prometheus, which nothing here reads."""
     for shown in blocks():
         assert shown.language in ("console", "python", "toml", "yaml", "text", "sh"), shown
-        scripts = ("deploy", "checkpoints", "clusters", "gateway", "services")
+        scripts = ("charter", "deploy", "checkpoints", "clusters", "gateway", "services")
         assert shown.language != "sh" or shown.document in {f"docs/{name}.md" for name in scripts}
         if shown.language == "yaml":
             assert shown.document == "docs/metrics.md"
