@@ -358,6 +358,14 @@ except formation_p2p.ServiceError as error:
 else:
     raise AssertionError("it was answered")
 """
+NO_QUORUM: Final = """
+try:
+    await {call}
+except formation_p2p.Disagreement as error:
+    assert len(error.answers) == 1, error
+else:
+    raise AssertionError("one agreed with itself")
+"""
 PROGRAMS: Final = {
     "await gang.run(train": Around(
         lambda: {"train": train},
@@ -420,6 +428,22 @@ PROGRAMS: Final = {
         needs_node=True, after=NO_SERVICE.format(call="ask(node)")
     ),
     'node.service("redis")': Around(needs_node=True, after=NO_SERVICE.format(call="speak(node)")),
+    'frames, find="announce")': Around(
+        lambda: {"render": abs, "frames": [-1, -2]},
+        needs_node=True,
+        after="assert results == [1, 2]",
+    ),
+    # One worker agrees with none: tests/system/test_examples.py has three.
+    "async def sure(node": Around(
+        lambda: {"score": abs, "inputs": [-1]},
+        needs_node=True,
+        after=NO_QUORUM.format(call="sure(node)"),
+    ),
+    "async def scores(node": Around(
+        lambda: {"score": abs, "inputs": [-1]},
+        needs_node=True,
+        after=NO_QUORUM.format(call="scores(node)"),
+    ),
     "def busiest": Around(replaced=("range(50)", "range(2)")),
     'Node.join(state="jobs.db")': Around(_work),
     "plan = derive(": Around(after="await main()"),
@@ -550,7 +574,7 @@ def test_every_block_says_what_it_is() -> None:
     Prometheus, which nothing here reads."""
     for shown in blocks():
         assert shown.language in ("console", "python", "toml", "yaml", "text", "sh"), shown
-        scripts = ("charter", "deploy", "checkpoints", "clusters", "gateway", "services")
+        scripts = ["charter", "checkpoints", "clusters", "deploy", "gateway", "quorum", "services"]
         assert shown.language != "sh" or shown.document in {f"docs/{name}.md" for name in scripts}
         if shown.language == "yaml":
             assert shown.document == "docs/metrics.md"

@@ -311,8 +311,8 @@ class Kademlia(Generic[R]):
                 return kad.Providers(held.providers, self._closer(name, sender), held.count)
             case kad.GetValue(name):
                 value, closer = self.records.value(name, now), self._closer(name, sender)
-                kept = b"" if value is None else name
-                return kad.Value(value, closer, kept, self.records.received_unix_s(name))
+                found = b"" if value is None else name
+                return kad.Value(value, closer, found, self.records.received_unix_s(name))
             case kad.AddProvider(name):
                 # The specification has no reply that could carry a refusal: a bad record is
                 # dropped, and its author finds it missing when it looks.

@@ -292,7 +292,9 @@ def state_errors(path: Path) -> Iterator[None]:
 def _in_words(error: sqlite3.Error) -> str:
     # The lowest byte is the kind of error; the rest says where it was met.
     kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if "decode to UTF-8" in str(error):  # which sqlite3 itself says, of text that is none
+    # The first is what sqlite3 itself says, of text that is none; the second is of a schema that
+    # was altered since it was checked: our statements are all for the version that was opened.
+    if "decode to UTF-8" in str(error) or str(error).startswith("no such "):
         kind = sqlite3.SQLITE_CORRUPT
     match kind:
         case sqlite3.SQLITE_FULL:
