@@ -22,7 +22,7 @@ from formation_p2p.core.dht.messages import (
     Value,
     Write,
 )
-from formation_p2p.core.dht.operations import Delivery, OperationId, Published, Searched
+from formation_p2p.core.dht.operations import Asked, Delivery, OperationId, Published, Searched
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.rpc import RequestFailed
 from formation_p2p.core.dht.store import value_name
@@ -413,3 +413,19 @@ def test_a_search_gathers_no_more_than_so_many() -> None:
     assert isinstance(searched, Searched)
     found = {each.profile.peer_id: each.profile.sequence for each in searched.found}
     assert found == {BOB.peer_id: 2, CAROL.peer_id: 2}
+
+
+def test_who_asks_may_be_one_of_those_asked() -> None:
+    town = village(3, 4, k=4)
+    node, other, *_ = town.nodes.values()
+    signed = world.signed(node.name, town.now)
+    name = value_name(node.peer_id)
+    town.publish(node, PutValue(name, signed.raw))
+    requests = [(each.contact, GetValue(name)) for each in (node, other)]
+    asking = node.dht.operations.ask(requests, town.now, "a test", 2)
+    town.perform(node)
+    town.elapse(1)
+    asked = node.ended(asking)
+    assert isinstance(asked, Asked)
+    found = [each.reply.value for each in asked.good if isinstance(each.reply, Value)]
+    assert found == [signed.raw] * 2

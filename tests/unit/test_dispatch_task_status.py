@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from formation_p2p.core.dispatch.job_events import (
+    Answer,
     Attempt,
     Awaited,
     JobEnded,
     JobEvent,
     JobWaits,
+    TaskAnswered,
     TaskBegan,
     TaskCancelled,
+    TaskDisagreed,
     TaskGaveUp,
     TaskPlaced,
     TaskRecalled,
@@ -128,3 +131,14 @@ def test_those_that_no_worker_is_in_sight_for_say_so() -> None:
     by = statuses()
     by.observed(placement())
     assert told(by, JobWaits(Awaited.WORKERS)) == ["j/1 pending assessment it waits for workers"]
+
+
+def test_answers_that_disagree_fail_a_task() -> None:
+    by = statuses()
+    answer = Answer("j/0#0", ALICE.peer_id, b"1", 1000)
+    assert told(by, placement(), TaskAnswered("j/0", answer))[-1] == (
+        "j/0 pending assessment alice has answered; more answers are needed"
+    )
+    assert told(by, placement(), TaskDisagreed("j/0", (answer, answer)))[-1] == (
+        "j/0 failed too few of its 2 answers are the same"
+    )

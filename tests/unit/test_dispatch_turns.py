@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from formation_p2p.core.dispatch.job_events import TaskRecalled, TaskRetried, TaskSucceeded
 from formation_p2p.core.negotiation.lessee import LeaseYields
-from formation_p2p.core.negotiation.messages import LeaseEnded, Release, Renewed
+from formation_p2p.core.negotiation.messages import Cancel, LeaseEnded, Release, Renewed
 from formation_p2p.core.negotiation.parameters import LeaseParameters
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
 from formation_p2p.core.trust.grants import Rights
@@ -24,6 +24,7 @@ from tests.support.stories import (
     only,
     passed,
     peer_of,
+    sent,
     town_with,
 )
 
@@ -121,6 +122,16 @@ def test_of_a_lease_that_has_ended_it_means_nothing() -> None:
     (active,) = peer_of(bob).scheduler.leases()
     gone = replace(active.lease, lease_id="gone")
     assert peer_of(bob).scheduler.negotiated([LeaseYields(gone)], at(world.now_s)) == []
+
+
+def test_a_lease_that_stays_after_all_is_used_on() -> None:
+    world, bob, _ = town(2.0)
+    scheduler = peer_of(bob).scheduler
+    (active,) = scheduler.leases()
+    told = scheduler.negotiated([LeaseYields(active.lease)], at(world.now_s))
+    assert not any(isinstance(each, Cancel) for each in sent(told))
+    world.elapse(30)
+    assert len(ends(bob)) == 12
 
 
 def test_what_each_used_and_gave_is_known_to_the_next_incarnation_of_a_worker() -> None:

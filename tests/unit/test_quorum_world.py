@@ -5,6 +5,7 @@ from __future__ import annotations
 import cbor2
 import pytest
 
+from formation_p2p.api.task_result import result_of
 from formation_p2p.core.dispatch.job_events import (
     TaskAnswered,
     TaskDisagreed,
@@ -12,7 +13,9 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
+from formation_p2p.core.errors import Disagreement
 from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.peer.story import StoryStep
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.grants import Rights
@@ -83,6 +86,19 @@ def test_all_that_disagree_is_an_outcome_with_all_answers() -> None:
     assert not any(each.wrong or each.successes for each in standings)
 
 
+def test_the_story_says_who_answered_and_that_they_disagree() -> None:
+    world, bob = voters(alice=b"a", carol=b"c", dave=b"d")
+    world.elapse(30)
+    told = [(each.step, each.cause) for each in peer_of(bob).story("job/0")]
+    assert (StoryStep.ANSWERED, "more answers are needed") in told
+    assert told[-1] == (StoryStep.DISAGREED, "too few of its 3 answers are the same")
+    (end,) = ends(bob).values()
+    error = result_of(end).error()
+    assert isinstance(error, Disagreement)
+    assert sorted(answer for _, answer in error.answers) == [b"a", b"c", b"d"]
+    assert str(error).startswith("task job/0: too few of its 3 answers are the same")
+
+
 def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
     world = World(7)
     world.add("gate")
@@ -131,6 +147,26 @@ def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:
     ]
     assert late
     assert not any(each.counts for each in late)
+
+
+def test_a_copy_goes_on_where_the_answer_of_another_counts_no_more() -> None:
+    """dave lies at once, and slowly; what he is slow with, another is begun with meanwhile."""
+    lies: list[bytes] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        work = running.work
+        if where(world, running).name == "dave":
+            lies.append(work.payload)
+            return (1.0 if len(lies) == 1 else 9.0), Succeeded(b"a lie")
+        return (20.0 if work.payload in lies[1:] else 1.0), Succeeded(work.payload)
+
+    world = town(7, run, alice=1, carol=1, dave=2, erin=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(8, speculate=True, quorum=NEAR))
+    world.elapse(120)
+    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+    late = [x for x in only(bob.reported, TaskRetried) if "trusted no longer" in x.attempt.why]
+    assert late
 
 
 def test_a_worker_that_has_proved_itself_is_enough_but_for_some() -> None:

@@ -422,6 +422,8 @@ def test_signers_read_what_a_version_changes() -> None:
     assert "+ expires 5138-11-16 09:46 UTC" in found
     assert "quotas of grants without their own: 1 at once" in lines(rules(quotas=Quota(leases=1)))
     assert changes(FULL, FULL) == []
+    assert not any("identities" in line for line in lines(replace(FULL, identities=None)))
+    assert not any("quotas" in line for line in lines(rules()))
     assert "quotas of grants without their own: 1.0 core-hours" in lines(
         rules(quotas=Quota(cpu_milli_hours=1000))
     )

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, assert_never
 
 from formation_p2p.core.dispatch.job_events import Answer, RetryReason
 from formation_p2p.core.dispatch.jobs import Jobs
@@ -91,6 +91,8 @@ class Elections:
             case None:
                 if self._jobs.answered(run, answer):
                     group.queues.wait(run, first=True)
+            case _:
+                assert_never(found)
         return None
 
     def _is_enough(self, run: TaskRun, worker: PeerId, now: Moment) -> bool:

@@ -175,11 +175,8 @@ class Gangs:
             match event:
                 case OffersCollected():
                     self._collected(event, now)
-                case RoundClosed():
+                case RoundClosed() | LeaseYields():  # the lease of a member never does
                     self._handed.append(event)
-                case LeaseYields():
-                    if event.lease.scheduling_key.member is None:  # a member's lease never does
-                        self._handed.append(event)
                 case LeaseHeld(lease) | LeaseRecovered(lease) | LeaseLost(lease):
                     member = lease.scheduling_key.member
                     if member is None:
