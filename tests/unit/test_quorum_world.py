@@ -92,7 +92,7 @@ def test_the_story_says_who_answered_and_that_they_disagree() -> None:
     told = [(each.step, each.cause) for each in peer_of(bob).story("job/0")]
     assert (StoryStep.ANSWERED, "more answers are needed") in told
     assert told[-1] == (StoryStep.DISAGREED, "too few of its 3 answers are the same")
-    (end,) = ends(bob).values()
+    (end,) = only(bob.reported, TaskDisagreed)
     error = result_of(end).error()
     assert isinstance(error, Disagreement)
     assert sorted(answer for _, answer in error.answers) == [b"a", b"c", b"d"]
