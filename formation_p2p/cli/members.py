@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from formation_p2p.cli import flags
+from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, ago, date, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import GrantTerms, read_grant
@@ -114,7 +115,7 @@ def _show(found: list[_Seen]) -> None:
 
     columns: Columns[_Seen] = {
         "member": lambda each: named(each.member.peer_id),
-        "may": lambda each: " and ".join(sorted(each.terms.rights.may)) or "nothing",
+        "may": lambda each: may_in_words(each.terms.rights),
         "until": lambda each: _until(each.terms.rights.expires_unix_s),
         "last seen": lambda each: ago(each.member.seen_unix_s),
         "invitation": lambda each: each.terms.invitation[:SHOWN_DIGITS],

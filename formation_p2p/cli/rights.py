@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Final
 
 from formation_p2p.cli.words import Json, date
-from formation_p2p.core.trust.grants import EVEN_WEIGHT_MILLI, MAX_PRIORITY, Rights
+from formation_p2p.core.trust.grants import EVEN_WEIGHT_MILLI, MAX_PRIORITY, Right, Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.quota import format_hours
 from formation_p2p.core.units import format_milli
+
+_MAY: Final = {
+    Right.SERVICES: "publish services",
+    Right.SUBMIT: "submit",
+    Right.WORK: "work",
+}
 
 
 def in_json(allowed: Rights) -> Json:
@@ -53,8 +60,13 @@ def in_words(rights: Rights, left: str = "") -> str:
         "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{left}",
         _renewal_in_words(rights),
     )
-    may = " and ".join(sorted(rights.may)) or "do nothing"
-    return f"{may} {', '.join(filter(None, parts))}"
+    return f"{may_in_words(rights)} {', '.join(filter(None, parts))}"
+
+
+def may_in_words(rights: Rights) -> str:
+    """What a holder may do: `publish services, submit and work`."""
+    *others, last = [_MAY[each] for each in _MAY if each in rights.may] or ["do nothing"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _renewed_until_unix_s(rights: Rights) -> int | None:

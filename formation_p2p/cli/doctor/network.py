@@ -8,6 +8,7 @@ from typing import Final
 
 from formation_p2p import __version__
 from formation_p2p.cli.doctor.finding import Finding, failure, ok, warning
+from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, counted, date
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.nat.reached import Way
@@ -33,7 +34,7 @@ def check_grant(home: Path, rights: Rights | None, problem: str | None, now_s: f
     if rights is None:
         found, _, advice = str(in_no_network(home)).partition("; ")
         return failure("grant", found, advice)
-    may, left_s = " and ".join(sorted(rights.may)) or "do nothing", rights.expires_unix_s - now_s
+    may, left_s = may_in_words(rights), rights.expires_unix_s - now_s
     if rights.expires_unix_s >= MAX_EXPIRY_UNIX_S:
         return ok("grant", f"this node may {may}, for ever")
     found = f"this node may {may}, until {date(rights.expires_unix_s)}"
