@@ -46,14 +46,17 @@ class Edits:
         """The charter with these changes. Raises InvalidInput."""
         life_s = int(parse_duration_s(self.expires or LIFE, "expires"))
         issued = int(time.time())
-        banned = [*self.bans]
-        peers = {peer for each in banned if (peer := _peer_or_none(each)) is not None}
-        invitations = {each for each in banned if is_invitation(each)}
-        allowed = set(self.no_bans)
-        for each in banned:
-            if not is_invitation(each) and _peer_or_none(each) is None:
+        peers, invitations = set[PeerId](), set[str]()
+        for each in self.bans:
+            peer = _peer_or_none(each)
+            if peer is not None:
+                peers.add(peer)
+            elif is_invitation(each):
+                invitations.add(each)
+            else:
                 hint = "write a peer id, or an invitation's 32 digits (`formation members --json`)"
                 raise InvalidInput("ban", f"{each!r} is neither; {hint}")
+        allowed = frozenset(self.no_bans)
         return replace(
             charter,
             issued_unix_s=issued,
@@ -62,8 +65,8 @@ class Edits:
             members=self._members(charter),
             regions=self._regions(charter),
             quotas=self._quotas(charter.quotas),
-            banned_keys=frozenset((charter.banned_keys | peers) - allowed),
-            banned_invitations=frozenset((charter.banned_invitations | invitations) - allowed),
+            banned_keys=(charter.banned_keys | peers) - allowed,
+            banned_invitations=(charter.banned_invitations | invitations) - allowed,
             identities=charter.identities if self.identities is None else self.identities,
             scope=charter.scope if self.scope is None else parse_scope(self.scope),
         )

@@ -10,7 +10,6 @@ An invite holds a bearer grant: treat it as a password.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records import addresses, codec
+from formation_p2p.core.records.pasted_text import body_of, pasted_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
 from formation_p2p.core.trust.grants import Rights, bind, read_grant
@@ -31,9 +31,7 @@ MAX_GATES: Final = 8
 _PREFIX: Final = "formation1:"
 _FIELD: Final = "invite"
 _ROOT_KEY_BYTES: Final = 32
-_CHECKSUM_BYTES: Final = 4
 _MAX_BODY_BYTES: Final = MAX_GRANT_BYTES + MAX_GATES * (addresses.MAX_ADDRESS_BYTES + 3) + 64
-_MAX_CHARS: Final = len(_PREFIX) + (_MAX_BODY_BYTES + _CHECKSUM_BYTES) * 4 // 3 + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Network:
         """The invite; with a bearer grant in it, a secret."""
         gates = [addresses.address_bytes(gate) for gate in self.gates]
         body = codec.encode([self.root_public_key, gates, self.grant])
-        return _PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
+        return pasted_text(_PREFIX, body)
 
 
 def network_id_of(root_public_key: bytes) -> bytes:
@@ -97,19 +95,7 @@ def network_id_of(root_public_key: bytes) -> bytes:
 
 def parse_invite(text: str) -> Network:
     """Raises InvalidInput, whose message says nothing of what the text holds."""
-    joined = "".join(text.split())  # terminals and mail programs break long lines
-    if not joined.startswith(_PREFIX):
-        raise InvalidInput(_FIELD, f"it does not begin with {_PREFIX}; paste all of it")
-    if len(joined) > _MAX_CHARS:
-        raise InvalidInput(_FIELD, "it is too long to be one; paste one invite alone")
-    encoded = joined.removeprefix(_PREFIX)
-    try:
-        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars="-_", validate=True)
-    except ValueError:
-        raw = b""
-    body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
-    if not body or checksum != _checksum(body):
-        raise InvalidInput(_FIELD, "it is incomplete or was altered; paste all of it again")
+    body = body_of(text, _PREFIX, _FIELD, _MAX_BODY_BYTES)
     try:
         return _unpack(codec.decode(body, _MAX_BODY_BYTES))
     except codec.Malformed:
@@ -140,10 +126,6 @@ def _one_form(gate: str) -> str:
         problem = f"{gate[:64]!r} is not a multiaddr like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW…"
         raise InvalidInput("gate", problem) from error
     return text
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()[:_CHECKSUM_BYTES]
 
 
 class Circles:
