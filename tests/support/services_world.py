@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from formation_p2p.core.dht.rpc import SendRequest
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.effects import Moment
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.effects import Effect, Moment
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.services.claim import CLAIM_TTL_S, Claim, ClaimState
 from formation_p2p.core.services.events import (
@@ -21,7 +23,7 @@ from formation_p2p.core.services.signed_spec import SignedSpec, seal_spec
 from formation_p2p.core.services.spec import Program, Replicas, ServiceSpec, WorkerType
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from formation_p2p.sim.world import EPOCH_UNIX_S, LATENCY_S, World
 
 NOW = Moment(1000.0, EPOCH_UNIX_S + 1000)
 ROOT = Identity.from_seed(b"r" * 32)
@@ -117,3 +119,33 @@ class Hamlet:
 def wanting(target: int, **changes: Any) -> ServiceSpec:
     """The echo service with so many replicas."""
     return replace(ECHO, replicas=Replicas(1, target, target + 1), **changes)
+
+
+def lone() -> Hamlet:
+    """One worker is to run the echo service; three other nodes keep what is known of it."""
+    hamlet = Hamlet(1)
+    hamlet.world.add("second")
+    hamlet.world.add("third")
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    return hamlet
+
+
+def asked(hamlet: Hamlet, cause: str) -> tuple[SimNode, set[PeerId]]:
+    """The first worker that asks others for this cause from now on, and whom; its requests are in
+    flight."""
+    seen: list[tuple[SimNode, set[PeerId]]] = []
+
+    def witness(node: SimNode, event: object, effects: Iterable[Effect]) -> None:
+        sent = [x for x in effects if isinstance(x, SendRequest)]
+        to = {x.to.peer_id for x in sent if x.cause == f"services: {cause}"}
+        if to:
+            seen.append((node, to))
+
+    hamlet.world.witness = witness
+    for _ in range(40_000):
+        if seen:
+            hamlet.world.witness = lambda *seen: None
+            return seen[0]
+        hamlet.world.elapse(LATENCY_S / 2)
+    raise AssertionError(f"no worker asked because of: {cause}")

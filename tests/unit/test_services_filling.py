@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from formation_p2p.core.dht.rpc import SendRequest
-from formation_p2p.core.effects import Effect
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import ClaimState, SignedClaim
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.sight import Sight
-from formation_p2p.sim.node import SimNode
-from tests.support.services_world import Hamlet, claim_of, person, wanting
-
-
-def asked(hamlet: Hamlet, cause: str) -> tuple[SimNode, set[PeerId]]:
-    """The first worker that asks others for this cause from now on, and whom; its requests are in
-    flight."""
-    seen: list[tuple[SimNode, set[PeerId]]] = []
-
-    def witness(node: SimNode, event: object, effects: Iterable[Effect]) -> None:
-        sent = [x for x in effects if isinstance(x, SendRequest)]
-        to = {x.to.peer_id for x in sent if x.cause == f"services: {cause}"}
-        if to:
-            seen.append((node, to))
-
-    hamlet.world.witness = witness
-    while not seen:
-        hamlet.world.elapse(0.005)
-    hamlet.world.witness = lambda *seen: None
-    return seen[0]
+from tests.support.services_world import Hamlet, asked, claim_of, lone, person, wanting
 
 
 def why_yielded(hamlet: Hamlet) -> set[str]:
@@ -40,16 +16,6 @@ def why_yielded(hamlet: Hamlet) -> set[str]:
         for _, event in node.service_events
         if event.step is ServiceStep.YIELDED
     }
-
-
-def lone() -> Hamlet:
-    """One worker is to run the echo service; three other nodes keep what is known of it."""
-    hamlet = Hamlet(1)
-    hamlet.world.add("second")
-    hamlet.world.add("third")
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    return hamlet
 
 
 def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from formation_p2p.core.dht.rpc import SendRequest
-from formation_p2p.core.effects import Effect
 from formation_p2p.core.services.events import DrainReplica, ServeServices, ServiceStep, StopServing
 from formation_p2p.core.services.spec import ONE, Pinned, WorkerType
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import LATENCY_S
-from tests.support.services_world import CPU, ECHO, Hamlet, wanting
+from tests.support.services_world import CPU, ECHO, Hamlet, asked, lone, wanting
 
 
 def asking(hamlet: Hamlet, cause: str) -> SimNode:
     """The first worker that asks another for this cause from now on; its request is in flight."""
-    asked: list[SimNode] = []
-
-    def witness(node: SimNode, event: object, effects: Iterable[Effect]) -> None:
-        if any(isinstance(x, SendRequest) and x.cause == f"services: {cause}" for x in effects):
-            asked.append(node)
-
-    hamlet.world.witness = witness
-    for _ in range(40_000):
-        if asked:
-            hamlet.world.witness = lambda *seen: None
-            return asked[0]
-        hamlet.world.elapse(LATENCY_S / 2)
-    raise AssertionError(f"no worker asked because of: {cause}")
+    worker, _ = asked(hamlet, cause)
+    return worker
 
 
 def settled(hamlet: Hamlet) -> None:
@@ -44,16 +29,6 @@ def settled(hamlet: Hamlet) -> None:
     before = hamlet.world.messages["services: republish"]
     hamlet.world.elapse(100)
     assert hamlet.world.messages["services: republish"] == before
-
-
-def lone() -> Hamlet:
-    """One worker is to run the echo service; three other nodes keep what is known of it."""
-    hamlet = Hamlet(1)
-    hamlet.world.add("second")
-    hamlet.world.add("third")
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    return hamlet
 
 
 @pytest.mark.parametrize("cause", ["confirm", "claim", "check"])

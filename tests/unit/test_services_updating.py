@@ -197,16 +197,22 @@ def test_a_worker_that_stops_serving_stops_both() -> None:
     assert free_cpu_milli(hamlet, node) == 8000
 
 
+def fewest(hamlet: Hamlet) -> int:
+    """How many have run it, at the worst moment of the next minutes."""
+    least = len(hamlet.having("echo"))
+    for _ in range(400):
+        hamlet.world.elapse(1)
+        least = min(least, len(hamlet.having("echo")))
+    return least
+
+
 # -- where there is no room for both ---------------------------------------------------------------
 
 
 def test_another_worker_takes_it_on_where_those_that_run_it_have_no_room() -> None:
     hamlet = started(3, 2, needs=LARGE)
     hamlet.publish(wanting(2, version=2, needs=LARGE))
-    least = 2
-    for _ in range(400):
-        hamlet.world.elapse(1)
-        least = min(least, len(hamlet.having("echo")))
+    least = fewest(hamlet)
     assert versions(hamlet) == [2, 2]
     assert least == 2
 
@@ -214,10 +220,7 @@ def test_another_worker_takes_it_on_where_those_that_run_it_have_no_room() -> No
 def test_where_no_other_worker_has_room_one_after_the_other_makes_some() -> None:
     hamlet = started(2, 2, needs=LARGE)
     hamlet.publish(wanting(2, version=2, needs=LARGE))
-    least = 2
-    for _ in range(400):
-        hamlet.world.elapse(1)
-        least = min(least, len(hamlet.having("echo")))
+    least = fewest(hamlet)
     assert versions(hamlet) == [2, 2]
     assert least == 1
 
