@@ -5,7 +5,7 @@ One concept: the life of an attempt, from its dispatch to the moment when its wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
@@ -21,7 +21,7 @@ from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.quorum_elections import Elections
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
-from formation_p2p.core.effects import Contact, Moment
+from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.failed_environments import on_one_line
@@ -36,7 +36,6 @@ from formation_p2p.core.negotiation.messages import (
     TaskStarted,
 )
 from formation_p2p.core.negotiation.session import Send
-from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied, Faulty, GrantEnded, Preempted, Unbuildable
 from formation_p2p.core.resources.environment import packages_of
 from formation_p2p.core.trust.experience import Experience
@@ -197,23 +196,6 @@ class Attempts:
         checkpoint = replace(message.checkpoint, blob=blob)
         if not self._jobs.checkpoints.saved(run, checkpoint, cause):
             self._experienced(active.worker, Experience.ERROR, now)
-
-    def spread(
-        self,
-        run: TaskRun,
-        pool: Mapping[PeerId, Profile],
-        leases: Iterable[ActiveLease],
-        now: Moment,
-    ) -> bool:
-        """Have others hold its checkpoint, not those that run it: first those of which this node
-        has `leases`, then those of the `pool`. Returns whether these may be enough."""
-        active = list(leases)
-        others = {each.worker: each.lease.lessor for each in active}
-        for peer_id, profile in pool.items():
-            others.setdefault(peer_id, Contact(peer_id, profile.addresses))
-        running = {each.worker for each in active if run in each.attempts.values()}
-        contacts = [each for worker, each in others.items() if worker not in running]
-        return self._jobs.checkpoints.spread(run, contacts, now)
 
     def lost(self, group: TaskGroup, active: ActiveLease, event: LeaseLost, now: Moment) -> None:
         """All that are in flight on a lease, with it."""

@@ -9,15 +9,14 @@ one. One concept: what each event means for tasks, groups and leases; their part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.discovery.finder import Finder, Found
-from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
+from formation_p2p.core.dispatch.checkpoint_holders import CheckpointHolders
 from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.fetch import CheckpointEvent, CheckpointKept, FetchEvent
 from formation_p2p.core.dispatch.job import Job
@@ -26,11 +25,14 @@ from formation_p2p.core.dispatch.leasing import Leasing, Note
 from formation_p2p.core.dispatch.moves import attempts_of, notice_to
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
+from formation_p2p.core.dispatch.pump import Pump
 from formation_p2p.core.dispatch.quorum_elections import Elections, Jury
 from formation_p2p.core.dispatch.rebalancer import Rebalancer
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, revive
+from formation_p2p.core.dispatch.resumption import Resumption
+from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup
-from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
+from formation_p2p.core.dispatch.task_groups import TaskGroups
+from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
@@ -46,14 +48,11 @@ from formation_p2p.core.negotiation.lessee import (
     RoundClosed,
 )
 from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.hinted import may_hold
 from formation_p2p.core.placement.learnt import Learnt
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.records.resources import encode_requirements
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.workload.hints import Kind
-from formation_p2p.core.workload.scope import Scope
 
 
 class Scheduler:
@@ -62,8 +61,7 @@ class Scheduler:
     `jury` judges the answers of copies; `gave` gets for how many core-seconds a worker ran what
     brought results.
 
-    A group is kept for as long as tasks of it wait or run, a round of it is open, or a lease of it
-    is held. Others read `groups`, and change nothing there.
+    Others read `groups`, and change nothing there.
     """
 
     def __init__(
@@ -81,13 +79,13 @@ class Scheduler:
     ) -> None:
         self._gave = gave
         self._lessee = lessee
-        self._parameters = parameters
         self._outbox = Outbox()
-        self._jury = jury
         self._jobs = Jobs(self._outbox, parameters, lambda: f"{jury.rng.getrandbits(64):016x}")
         self.live = self._jobs.live
         self.saved = self._jobs.checkpoints.numbers
-        self._facts = facts
+        self._groups = TaskGroups(self._jobs, jury, parameters)
+        self.groups = self._groups.by_key
+        self.leases = self._groups.leases
         self._decider = PlacementDecider(authorised, facts, self.leases)
         self._leasing = Leasing(
             finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
@@ -98,7 +96,13 @@ class Scheduler:
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections
         )
         self.rebalancer = Rebalancer(self._decider, self._leasing.look_around, self._outbox.emit)
-        self.groups: dict[SchedulingKey, TaskGroup] = {}
+        acting = self._decider, self._leasing, self._attempts, self.rebalancer
+        self._pump = Pump(self._groups, self._jobs, self._outbox, *acting)
+        means = self._jobs, self._groups, self._leasing
+        self._resumption = Resumption(*means, self._pump, self.rebalancer)
+        self._checkpoint_holders = CheckpointHolders(
+            self._jobs.checkpoints, self._groups, self._leasing, facts
+        )
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
         """A `durable` job waits while no worker is in sight. Raises InvalidInput where too many
@@ -117,50 +121,17 @@ class Scheduler:
                 task_run.block(dict.fromkeys(task.after))
             else:
                 ready.append(task_run)
-        for group in self._queue(ready):
-            self._pump(group, now, f"submit of {job.job_id}")
+        for group in self._groups.queue(ready):
+            self._pump.run(group, now, f"submit of {job.job_id}")
         return self._outbox.take()
 
     def resume(
         self, jobs: Iterable[SavedJob], leases: Iterable[SavedLease], incarnation: str, now: Moment
     ) -> list[SchedulerEffect]:
-        """Go on where an earlier incarnation stopped. What was in flight waits for its worker's
-        answer: that it is still there, with the results so far, or that it is not. `incarnation`
-        goes with the ids of attempts from now on: some of those before may not be known.
-        """
-        runs: dict[str, TaskRun] = {}
-        for saved in jobs:
-            job = self._jobs.begin(saved.job, now, incarnation, durable=True)
-            if saved.job.options.rebalance:
-                self.rebalancer.begun(now)
-            left, failed = revive(saved, job)
-            runs |= {run.task.task_id: run for run in left}
-            for each in saved.begun:
-                if each.checkpoint is not None and each.task_id in runs:
-                    self._jobs.checkpoints.revived(runs[each.task_id], each.checkpoint)
-            for task_id in failed:
-                self._jobs.upstream_failed(job, task_id)
-            self._jobs.close(job)
-        for lease in leases:
-            self._adopt(lease, runs, now)
-        touched = {self._group(run.scheduling_key): None for run in runs.values()}
-        self._queue(run for run in runs.values() if run.state is TaskState.WAITING)
-        for group in touched:
-            self._pump(group, now, "resume")
+        """Go on where an earlier incarnation stopped. `incarnation` goes with the ids of attempts
+        from now on: some of those before may not be known."""
+        self._resumption.resume(jobs, leases, incarnation, now)
         return self._outbox.take()
-
-    def _adopt(self, saved: SavedLease, runs: Mapping[str, TaskRun], now: Moment) -> None:
-        known = [(a, runs[task_id]) for a, task_id in saved.attempts if task_id in runs]
-        # One lease runs tasks of one key.
-        group = (
-            self._group(known[0][1].scheduling_key)
-            if known
-            else self._group(SchedulingKey(saved.needs, saved.priority))
-        )
-        active = self._leasing.adopt(group, saved, now)
-        for attempt_id, run in known:
-            run.move("dispatch")
-            active.add(attempt_id, run, now)
 
     def cancel(self, job_id: str, now: Moment) -> list[SchedulerEffect]:
         """Take back what waits, stop what runs. Ends in JobEnded, at the latest when the leases
@@ -180,21 +151,21 @@ class Scheduler:
 
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
         self._jobs.stop_blocked(job)
-        for group in list(self.groups.values()):
+        for group in self._groups:
             for waiting in group.queues.drain(job):
                 self._jobs.stopped(waiting)
             for active in group.leases.values():
                 unwanted = [a for a, run in active.attempts.items() if run.job is job]
                 self._attempts.cancel(active, unwanted, cause)
                 self._attempts.stop_fetching(active, job, now, cause)
-            self._pump(group, now, cause)
+            self._pump.run(group, now, cause)
 
     def leave(self) -> list[SchedulerEffect]:
         """End every job as cancelled. The leases are the lessee's to give back."""
         for job in list(self._jobs.runs.values()):
             job.move("cancel")
             self._jobs.stop_blocked(job)
-        for group in list(self.groups.values()):
+        for group in self._groups:
             self._end(group, "")
         return self._outbox.take()
 
@@ -208,13 +179,10 @@ class Scheduler:
         self._attempts.end_all(group, why)
         for active in list(group.leases.values()):
             self._leasing.ended(group, active)
-        del self.groups[group.key]
+        self._groups.forget(group)
 
     def jobs(self) -> Iterator[JobRun]:
         return iter(self._jobs.runs.values())
-
-    def leases(self) -> Iterator[ActiveLease]:
-        return (active for group in self.groups.values() for active in group.leases.values())
 
     @property
     def is_idle(self) -> bool:
@@ -253,7 +221,7 @@ class Scheduler:
         self._elections.searched(group)
         for told in self._leasing.to_tell(group, now):
             self._jobs.waits(*told)
-        self._pump(group, now, "discovery ended")
+        self._pump.run(group, now, "discovery ended")
         return self._outbox.take()
 
     def negotiated(self, events: list[NegotiationEvent], now: Moment) -> list[SchedulerEffect]:
@@ -269,16 +237,16 @@ class Scheduler:
                         group.candidates.refused(worker, refusal, now)
                     if not event.committed:
                         self._leasing.leave_notice(group, now)
-                    self._pump(group, now, "a round closed")
+                    self._pump.run(group, now, "a round closed")
                 case LeaseHeld(lease):
-                    group = self._group(lease.scheduling_key)
+                    group = self._groups.of(lease.scheduling_key)
                     self._leasing.granted(group, lease, now)
-                    self._pump(group, now, f"lease {lease.lease_id}")
+                    self._pump.run(group, now, f"lease {lease.lease_id}")
                 case LeaseRecovered(lease):
                     cause = "the worker answers again"
-                    group = self._group(lease.scheduling_key)
+                    group = self._groups.of(lease.scheduling_key)
                     self._attempts.repeat(group.leases[lease.key], cause)
-                    self._pump(group, now, cause)
+                    self._pump.run(group, now, cause)
                 case LeaseYields(lease):
                     self._lease_yields(lease.key, now)
                 case LeaseLost():
@@ -289,13 +257,13 @@ class Scheduler:
 
     def _lease_yields(self, key: LeaseKey, now: Moment) -> None:
         """It gives way to an equal: what has begun may end; or after all it does not."""
-        group = self._of_lease(key)
+        group = self._groups.of_lease(key)
         if group is None:
             return
         active, cause = group.leases[key], "an equal has its turn"
         if active.lease.yields:
             self._attempts.cancel(active, active.recall_all(), cause, begun=False)
-        self._pump(group, now, cause)
+        self._pump.run(group, now, cause)
 
     def volunteered(
         self, worker: Contact, number: int, profile: Profile, now: Moment
@@ -322,21 +290,21 @@ class Scheduler:
         if (active := group.leases.get(lease.key)) is not None:
             self._leasing.ended(group, active)
             self._attempts.lost(group, active, event, now)
-        self._pump(group, now, f"lease {lease.lease_id} is lost")
+        self._pump.run(group, now, f"lease {lease.lease_id} is lost")
 
     def received(
         self, sender: Contact, message: work.ToScheduler, now: Moment
     ) -> list[SchedulerEffect]:
         """What comes under no lease of ours has no effect, and is not acknowledged: any peer could
         have it queued."""
-        group = self._of_lease(key := (sender.peer_id, message.lease_id))
+        group = self._groups.of_lease(key := (sender.peer_id, message.lease_id))
         if group is None:
             return []
         active = group.leases[key]
         match message:
             case work.TaskStarted():
                 if self._attempts.began(active, message, now):
-                    self._pump(group, now, f"{message.attempt_id} runs")
+                    self._pump.run(group, now, f"{message.attempt_id} runs")
             case work.TaskOutput():
                 self._attempts.printed(active, message)
             case work.TaskCheckpoint():
@@ -346,7 +314,7 @@ class Scheduler:
                 if active.lease.fence == message.fence and not active.leaving:
                     active.leave()
                     group.candidates.refused(active.worker, message.refusal, now)
-                    self._pump(group, now, f"lease {message.lease_id} ends: {message.refusal}")
+                    self._pump.run(group, now, f"lease {message.lease_id} ends: {message.refusal}")
             case work.TasksEnded():
                 # Each result counts only under the fencing token of its lease, and once.
                 if active.lease.fence != message.fence:
@@ -358,7 +326,7 @@ class Scheduler:
                     core_s = mean_s * active.succeeded(message.ended) * group.key.needs.cpu_milli
                     self._gave(active.worker, core_s / 1000, now)
                 self._attempts.ended(group, active, message.ended, now)
-                self._ended(group, now, cause)
+                self._pump.attempts_ended(group, now, cause)
             case _:
                 assert_never(message)
         return self._outbox.take()
@@ -373,45 +341,19 @@ class Scheduler:
                 self._decider.review(group, now)
                 self.rebalancer.leave_barred(group)
             if group is not None and awaited:
-                self._pump(group, now, f"what {event.task_id} has saved is here")
+                self._pump.run(group, now, f"what {event.task_id} has saved is here")
         else:
             self._jobs.checkpoints.spread_ended(event, now)
-        self._spread_checkpoints(now)
+        self._checkpoint_holders.look(now)
         return self._outbox.take()
-
-    def _spread_checkpoints(self, now: Moment) -> None:
-        for run in self._jobs.checkpoints.due(now):
-            group = self.groups.get(run.scheduling_key)
-            pool = {} if group is None else group.candidates.pool
-            leases = list(self.leases())
-            key = run.scheduling_key
-            if key.scope < Scope.COMMONS or Kind.REGION in key.hints.required:
-                inside = partial(may_hold, key.scope, key.hints)
-                pool = {who: x for who, x in pool.items() if inside(self._facts(x, key, now))}
-                leases = [each for each in leases if each.worker in pool]
-            enough = self._attempts.spread(run, pool, leases, now)
-            if not enough and group is not None:
-                self._leasing.look_around(group, run, now, "others are to hold a checkpoint")
 
     def fetch_ended(self, event: FetchEvent, now: Moment) -> list[SchedulerEffect]:
         """Of a lease that is lost, or an attempt that is wanted no more, it has no effect."""
-        group = self._of_lease(key := (event.worker, event.lease_id))
+        group = self._groups.of_lease(key := (event.worker, event.lease_id))
         if group is not None:
             self._attempts.fetch_ended(group, group.leases[key], event, now)
-            self._ended(group, now, f"the fetch of {event.attempt_id} ended")
+            self._pump.attempts_ended(group, now, f"the fetch of {event.attempt_id} ended")
         return self._outbox.take()
-
-    def _of_lease(self, key: LeaseKey) -> TaskGroup | None:
-        return next((group for group in self.groups.values() if key in group.leases), None)
-
-    def _ended(self, group: TaskGroup, now: Moment, cause: str) -> None:
-        """Attempts of a group have."""
-        touched = self._bind_again() + self._queue(self._jobs.take_ready())
-        if touched:
-            # Before a lease is given back to make room for what comes next.
-            self._outbox.flush_events()
-        for each in dict.fromkeys([group, *touched]):
-            self._pump(each, now, cause)
 
     def licensed(self, until_unix_s: float, now: Moment) -> None:
         """This node has a grant, or a new one, until then."""
@@ -427,10 +369,10 @@ class Scheduler:
     def tick(self, now: Moment) -> list[SchedulerEffect]:
         for job in self._jobs.overdue(now):
             self._stop(job, now, f"the deadline of {job.job.job_id} passed")
-        for group in list(self.groups.values()):
+        for group in self._groups:
             if group.wake_s <= now.mono_s:
-                self._pump(group, now, "time to look again")
-        self._spread_checkpoints(now)
+                self._pump.run(group, now, "time to look again")
+        self._checkpoint_holders.look(now)
         self.rebalancer.look(self.groups.values(), now)
         return self._outbox.take()
 
@@ -444,10 +386,7 @@ class Scheduler:
     def validate(self) -> None:
         """Raises InvariantBroken."""
         self._jobs.validate()
-        for key, group in self.groups.items():
-            ensure(key == group.key, "a group is kept under another key")
-            ensure(not group.is_idle, "a group is kept without need")
-            group.validate()
+        self._groups.validate()
         used = {active.lease.key: active.lease for active in self.leases()}
         held = {k: x for k, x in self._lessee.held.items() if not x.is_committing}
         # Those of a gang's members come here once it is complete.
@@ -459,74 +398,3 @@ class Scheduler:
         if experience is Experience.WRONG:
             for group in self.groups.values():
                 group.candidates.doubted()
-
-    # -- groups ---------------------------------------------------------------------------------
-
-    def _group(self, key: SchedulingKey) -> TaskGroup:
-        """The group of tasks with this key, from now on."""
-        if key not in self.groups:
-            draw = self._jury.rng, self._jury.marks
-            self.groups[key] = TaskGroup(key, self._parameters, draw)
-        return self.groups[key]
-
-    def _queue(self, runs: Iterable[TaskRun]) -> list[TaskGroup]:
-        """Have tasks wait for workers. Returns their groups."""
-        touched: dict[TaskGroup, None] = {}
-        last: TaskRun | None = None
-        for run in runs:
-            # Most have the very needs of the one before. To look them up costs more than the rest.
-            if last is None or not last.goes_with(run):
-                group = self._group(run.scheduling_key)
-                touched[group] = None
-            last = run
-            group.queues.wait(run)
-        return list(touched)
-
-    def _bind_again(self) -> list[TaskGroup]:
-        """As `Queues.bind_again`, in all groups: these, where there is a reason."""
-        jobs = self._jobs.take_unbound()
-        groups = list(self.groups.values()) if jobs else []
-        for group in groups:
-            for job in jobs:
-                group.queues.bind_again(job)
-        return groups
-
-    def _pump(self, group: TaskGroup, now: Moment, cause: str) -> None:
-        """Do all that can be done for a group now. Called after everything that touches it."""
-        group.awake()
-        self._leasing.release_left(group, cause)
-        group.candidates.forget_expired(now)
-        self._decider.review(group, now)
-        if group.candidates.barred:
-            self.rebalancer.leave_barred(group)
-            self._leasing.release_barred(group, cause)
-        self._leasing.release_yielding(group, cause)
-        group.draw(now)
-        self._attempts.fill(group, 1, 0, now, cause)
-        if group.queues.is_ready:
-            # Tasks are left over for the leases that may yet come.
-            coming = self._seek(group, now, cause)
-            self._attempts.fill(group, 0, coming, now, cause)
-        if not group.queues.waiting:
-            kept = self._attempts.rebalance(group, now, cause)
-            self._leasing.linger(group, kept, now, cause)
-            self._forget_idle(group)
-
-    def _seek(self, group: TaskGroup, now: Moment, cause: str) -> int:
-        """Go for more leases. Returns how many may yet come of what is in flight."""
-        if group.key.member is not None:
-            return 0  # its gang does
-        if group.acquisition.is_open:
-            return max(1, len(group.acquisition.committing))
-        for other in list(self.groups.values()):
-            if other is not group:  # what it keeps warm may be in the way
-                self._leasing.release(other, cause)
-                self._forget_idle(other)
-        if self._leasing.is_hopeless(group):
-            self._attempts.give_up(group, durable=not self._leasing.outlasts(group, now))
-        head = group.queues.first()
-        return 0 if head is None else self._leasing.seek(group, head, now, cause)
-
-    def _forget_idle(self, group: TaskGroup) -> None:
-        if group.is_idle:
-            self.groups.pop(group.key, None)
