@@ -112,7 +112,9 @@ class PartsRun(Generic[R]):
         saved = await self._gang.saved()
         ids = {name: self._doing[name].task_id for name in lost}
         checkpoints = {name: saved[task] for name, task in ids.items() if task in saved}
-        loss = Loss(rank, self.partition, capacities(self._gang), checkpoints)
+        # Another worker may have the rank by now, and wait for parts that go elsewhere.
+        living = tuple(each for each in capacities(self._gang) if each.rank != rank)
+        loss = Loss(rank, self.partition, living, checkpoints)
         match remedy_of(self._recovery, loss):
             case GiveUp(reason):
                 await self._gang.close()

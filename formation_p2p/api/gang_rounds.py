@@ -53,59 +53,70 @@ class GangRounds(Generic[R]):
         self._gang.check_lives()
         play, number = self._play, self._play.round
         results: dict[int, list[R]] = {}
-        came: asyncio.Queue[GangEvent | int] = asyncio.Queue()
+        came: asyncio.Queue[GangEvent | tuple[int, asyncio.Task[R]]] = asyncio.Queue()
         doing: dict[int, asyncio.Task[R]] = {}
         more: dict[int, int] = {}
 
         def begin(rank: int) -> None:
             call = self._gang.call(rank, self._function, self.shared, self._samples[rank])
             doing[rank] = call
-
-            def done(ended: asyncio.Task[R]) -> None:
-                if doing.get(rank) is ended:
-                    came.put_nowait(rank)
-
-            call.add_done_callback(done)
+            call.add_done_callback(lambda ended: came.put_nowait((rank, ended)))
 
         with self._gang.watching(came.put_nowait):
             try:
-                for member in self._gang.members:
-                    if member.rank in self._samples:
-                        if member.rank not in play.ranks:  # in the place of one that was lost
-                            play.joined(member.rank, self._samples[member.rank], _now_ms())
-                        begin(member.rank)
+                for rank in self._at_work():
+                    begin(rank)
                 while play.round == number:
                     event = await came.get()
-                    if not isinstance(event, int):
-                        self._lost(event, doing, results)
+                    if not isinstance(event, tuple):
+                        self._gang.check_lives()
+                        if isinstance(event, MemberLost | MemberReleased):
+                            more.pop(event.rank, None)
+                            self._lost(event.rank, doing, results)
+                        elif not play.ranks:  # else who comes joins in the next round
+                            for rank in self._at_work():
+                                begin(rank)
                         continue
-                    results.setdefault(event, []).append(doing.pop(event).result())
-                    answer = play.progressed(event, _now_ms())
+                    rank, ended = event
+                    if doing.get(rank) is not ended:
+                        continue  # its member was lost meanwhile
+                    del doing[rank]
+                    results.setdefault(rank, []).append(ended.result())
+                    answer = play.progressed(rank, _now_ms())
                     if isinstance(answer, UpdateAfter):
-                        more[event] = answer.batches
-                    elif event in more:
-                        more[event] -= 1
-                    if more.get(event) == 0:
-                        play.updated(event, _now_ms())
+                        more[rank] = answer.batches
+                    elif rank in more:
+                        more[rank] -= 1
+                    if more.get(rank) == 0:
+                        play.updated(rank, _now_ms())
                     else:
-                        begin(event)
+                        begin(rank)
             finally:
                 for task in doing.values():
                     task.cancel()
         done = sum(len(each) * self._samples[rank] for rank, each in results.items())
         return GangRound(number, {rank: tuple(x) for rank, x in sorted(results.items())}, done)
 
+    def _at_work(self) -> tuple[int, ...]:
+        """The members of now, those in the place of one that was lost too, are at work."""
+        play, here = self._play, {member.rank for member in self._gang.members}
+        for rank in play.ranks:
+            if rank not in here:  # lost between two rounds
+                play.lost(rank, _now_ms())
+        for rank in sorted(here & self._samples.keys() - set(play.ranks)):
+            play.joined(rank, self._samples[rank], _now_ms())
+        return play.ranks
+
     def _lost(
-        self, event: GangEvent, doing: dict[int, asyncio.Task[R]], results: dict[int, list[R]]
+        self, rank: int, doing: dict[int, asyncio.Task[R]], results: dict[int, list[R]]
     ) -> None:
         """The others go on without it; the one in its place joins in the next round."""
-        if isinstance(event, MemberLost | MemberReleased) and event.rank in self._play.ranks:
-            task = doing.pop(event.rank, None)
+        if rank in self._play.ranks:
+            task = doing.pop(rank, None)
             if task is not None:  # its update has not come
                 task.cancel()
-                results.pop(event.rank, None)
-            self._play.lost(event.rank, _now_ms())
-        self._gang.check_lives()
+                results.pop(rank, None)
+            self._play.lost(rank, _now_ms())
 
 
 def _now_ms() -> int:

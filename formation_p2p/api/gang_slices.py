@@ -31,7 +31,7 @@ class SliceRun(Generic[R]):
         self._rounds = rounds
         self._slices = Slices(len(items))
         self._doing: dict[int, tuple[int, asyncio.Task[R]]] = {}
-        self._came: asyncio.Queue[GangEvent | int] = asyncio.Queue()
+        self._came: asyncio.Queue[GangEvent | tuple[int, asyncio.Task[R]]] = asyncio.Queue()
         self._idle: set[int] = set()
 
     async def run(self) -> list[list[R]]:
@@ -54,12 +54,15 @@ class SliceRun(Generic[R]):
                     first = False
                     self._begin(rank)
             came = await self._came.get()
-            if isinstance(came, int):
-                index, task = self._doing.pop(came)
-                results[index] = task.result()
-                self._idle.add(came)
-            else:
+            if not isinstance(came, tuple):
                 self._changed(came)
+                continue
+            rank, ended = came
+            index, task = self._doing.get(rank, (0, None))
+            if task is ended:  # else its member was lost meanwhile, and another does the slice
+                del self._doing[rank]
+                results[index] = ended.result()
+                self._idle.add(rank)
         return [results[index] for index in range(len(self._items))]
 
     def _begin(self, rank: int) -> None:
@@ -68,11 +71,7 @@ class SliceRun(Generic[R]):
         self._doing[rank] = index, task
         self._idle.discard(rank)
 
-        def done(ended: asyncio.Task[R]) -> None:
-            if self._doing.get(rank, (0, None))[1] is ended:
-                self._came.put_nowait(rank)
-
-        task.add_done_callback(done)
+        task.add_done_callback(lambda ended: self._came.put_nowait((rank, ended)))
 
     def _changed(self, event: GangEvent) -> None:
         """Others do what a member that is gone had; one that comes works along."""

@@ -151,13 +151,9 @@ async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_pat
             await until(lambda: len(gang.members) == 2)
             assert gang.members[1].peer_id != lost
         events = [event async for event in gang.events()]
-    assert [type(event) for event in events] == [
-        GangFormed,
-        MemberLost,
-        Repartitioned,
-        MemberReplaced,
-        GangEnded,
-    ]
+    kinds = [type(event) for event in events]
+    assert (kinds[:2], kinds[-1]) == ([GangFormed, MemberLost], GangEnded)
+    assert {*kinds[2:-1]} == {Repartitioned, MemberReplaced}  # whichever is the first
     (told,) = (each for each in events if isinstance(each, Repartitioned))
     assert {(move.part, move.target) for move in told.moves} == {(x, 0) for x in found.of(1)}
 
