@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 from contextlib import AbstractAsyncContextManager
@@ -40,6 +41,7 @@ LOOPBACK: Final = "127.0.0.1"
 # A program that has connected to a port waits in the kernel until a replica has taken its stream.
 BACKLOG: Final = 1024
 COPY_BYTES: Final = 256 * KIB
+_NUMBERS: Final = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class ServiceClient:
         self._bridge = bridge
         self._is_sticky = sticky
         self._last: PeerId | None = None
+        self._caller = f"client {next(_NUMBERS)}"
         self._http: httpx.AsyncClient | None = None
         self._servers: list[asyncio.Server] = []
         self._copying: set[asyncio.Task[None]] = set()
@@ -137,12 +140,17 @@ class ServiceClient:
     # -- streams ----------------------------------------------------------------------------------
 
     async def connect(
-        self, *, within_s: float | None = None, sticky: PeerId | None = None
+        self,
+        *,
+        within_s: float | None = None,
+        sticky: PeerId | None = None,
+        caller: str | None = None,
     ) -> ServiceConnection:
         """A stream to a replica, for whatever its program speaks: to that on the peer `sticky` if
-        it takes one more. Waits `within_s` for one. Raises ServiceError: nothing was sent then."""
+        it takes one more. Waits `within_s` for one. `caller` is for whom, where a program asks for
+        many: they take turns, as clients do. Raises ServiceError: nothing was sent then."""
         breaking = Breaking()
-        end, replica = await self._socket(breaking, within_s, sticky)
+        end, replica = await self._socket(breaking, within_s, sticky, caller)
         end.setblocking(False)
         try:
             reader, writer = await asyncio.open_unix_connection(sock=end)
@@ -154,7 +162,7 @@ class ServiceClient:
 
     async def connect_socket(self, within_s: float | None = None) -> socket.socket:
         """As `connect`: a socket that blocks, whose end does not tell a clean end from another."""
-        end, _ = await self._socket(Breaking(), within_s, None)
+        end, _ = await self._socket(Breaking(), within_s)
         end.setblocking(True)
         return end
 
@@ -177,11 +185,16 @@ class ServiceClient:
             self._bridge.call(lambda shell: shell.services.router.failed(self.name, replica))
 
     async def _socket(
-        self, breaking: Breaking, within_s: float | None, sticky: PeerId | None
+        self,
+        breaking: Breaking,
+        within_s: float | None,
+        sticky: PeerId | None = None,
+        caller: str | None = None,
     ) -> tuple[socket.socket, PeerId]:
         """One end of a pair of sockets, whose other end is joined to a stream."""
         wait_s = self.within_s if within_s is None else within_s
         wanted = sticky or (self._last if self._is_sticky else None)
+        whose = self._caller if caller is None else caller
 
         def broken(error: ServiceError) -> None:  # on the node's thread
             self._bridge.on_loop(partial(breaking.told, error))
@@ -189,7 +202,7 @@ class ServiceClient:
         async def opened(shell: Shell) -> tuple[socket.socket, PeerId]:
             """Where the caller is gone by then its end is closed, and with it the stream."""
             router = shell.services.router
-            stream = await router.open(self.name, within_s=wait_s, sticky=wanted)
+            stream = await router.open(self.name, within_s=wait_s, sticky=wanted, caller=whose)
             try:
                 here, its = _socket_pair()
             except OSError as error:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 import httpx
 
+from formation_p2p.api.awaited import Awaited
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.resend import IDEMPOTENT, may_send_again
@@ -103,6 +104,7 @@ class ServiceTransport(httpx.AsyncBaseTransport):
         self._kept: list[_Stream] = []  # the one used last at the end
         self._under_way: set[_Stream] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._awaited = Awaited(self._drop_kept)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Raises ServiceError; httpx.ReadTimeout where the caller gave one."""
@@ -146,7 +148,8 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             )
 
     async def _opened(self, within_s: float | None) -> _Stream:
-        connection = await self._service.connect(within_s=within_s)
+        with self._awaited.waiting():
+            connection = await self._service.connect(within_s=within_s)
         return _Stream(connection, asyncio.get_running_loop().time())
 
     async def _exchanged(
@@ -195,7 +198,8 @@ class ServiceTransport(httpx.AsyncBaseTransport):
     def done(self, stream: _Stream) -> None:
         """Its answer was read, or its reader has left."""
         loop = asyncio.get_running_loop()
-        if len(self._kept) >= MAX_KEPT or not stream.may_be_kept(loop.time()):
+        is_full = len(self._kept) >= MAX_KEPT
+        if self._awaited or is_full or not stream.may_be_kept(loop.time()):
             self._drop(stream)
             return
         self._under_way.discard(stream)
@@ -230,6 +234,11 @@ class ServiceTransport(httpx.AsyncBaseTransport):
             self._sweep.cancel()
             self._sweep = None
         for stream in (*self._kept, *self._under_way):
+            self._drop(stream)
+        self._kept.clear()
+
+    def _drop_kept(self) -> None:
+        for stream in self._kept:
             self._drop(stream)
         self._kept.clear()
 

@@ -229,18 +229,18 @@ class Members:
     async def metrics(self) -> bytes:
         return await self._source.metrics()
 
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
+    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
         is_mine = sticky is not None and sticky.startswith(_HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
             try:
-                return await self._source.connect(service, sticky)
+                return await self._source.connect(service, sticky, caller)
             except ServiceUnavailable as error:
                 missing = error
         if not self._candidates(service, sticky):
             if missing is not None:
                 raise missing
-            return await self._source.connect(service, None)
+            return await self._source.connect(service, None, caller)
         return await self.connect_here(service, sticky)
 
     async def connect_here(self, service: str, sticky: str | None) -> Upstream:
@@ -276,7 +276,7 @@ class MembersOnly:
     def __init__(self, members: Members) -> None:
         self._members = members
 
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
+    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
         """Raises ServiceUnavailable."""
         return await self._members.connect_here(service, sticky)
 

@@ -87,13 +87,13 @@ class NodeSource:
         wanted = {each.name: read.wanted(each.name) for each in read.catalog}
         return ServicesView(read.catalog, replicas, frozenset(unknown), wanted)
 
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
+    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
         wanted = None
         with suppress(ValueError):
             wanted = None if sticky is None else parse_peer_id(sticky)
         client = self._node.service(service, within_s=WAIT_S)
         try:
-            stream = await client.connect(sticky=wanted)
+            stream = await client.connect(sticky=wanted, caller=caller)
         except ServiceError as error:
             again_s = None if await self._is_missing(service) else RETRY_AFTER_S
             raise ServiceUnavailable(str(error), again_s) from error

@@ -83,7 +83,9 @@ class Proxy:
         sticky = exchange.sticky
         if exchange.may_repeat and (kept := self.kept.take(exchange.service, sticky)) is not None:
             return kept
-        return Stream(await self._source.connect(exchange.service, sticky))
+        with self.kept.opening(exchange.service):
+            to = await self._source.connect(exchange.service, sticky, exchange.caller)
+        return Stream(to)
 
 
 class _Exchange:
@@ -107,6 +109,11 @@ class _Exchange:
     @property
     def may_repeat(self) -> bool:
         return not self._has_body and self._head.method in IDEMPOTENT
+
+    @property
+    def caller(self) -> str:
+        """Who takes turns with the others, where all replicas are full."""
+        return self._client.address
 
     @property
     def sticky(self) -> str | None:

@@ -120,9 +120,10 @@ class Command:
 class Upstreams(Protocol):
     """Where requests go."""
 
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
-        """A stream to the best replica, or to the one that `sticky` names while it is ready. Raises
-        ServiceUnavailable, and FormationError, where nothing was sent."""
+    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+        """A stream to the best replica, or to the one that `sticky` names while it is ready; where
+        all are full, callers take turns. Raises ServiceUnavailable, and FormationError, where
+        nothing was sent."""
         ...
 
     def failed(self, service: str, replica: str) -> None:

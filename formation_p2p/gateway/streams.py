@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import h11
 
+from formation_p2p.api.awaited import Awaited
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
 from formation_p2p.gateway.client import READ_BYTES
@@ -73,6 +77,14 @@ class Kept:
 
     def __init__(self) -> None:
         self._idle: defaultdict[str, list[Stream]] = defaultdict(list)
+        self._awaited: dict[str, Awaited] = {}
+
+    @contextmanager
+    def opening(self, service: str) -> Iterator[None]:
+        """While a stream is being opened."""
+        awaited = self._awaited.setdefault(service, Awaited(partial(self._drop, service)))
+        with awaited.waiting():
+            yield
 
     def take(self, service: str, sticky: str | None) -> Stream | None:
         waiting = self._idle[service]
@@ -88,7 +100,8 @@ class Kept:
 
     def give_back(self, service: str, stream: Stream) -> None:
         waiting = self._idle[service]
-        if len(waiting) >= MAX_KEPT or time.monotonic() - stream.opened_s > REUSE_S:
+        is_old = time.monotonic() - stream.opened_s > REUSE_S
+        if len(waiting) >= MAX_KEPT or is_old or self._awaited.get(service):
             stream.close()
             return
         stream.is_used = True
@@ -105,10 +118,12 @@ class Kept:
                 del self._idle[service]
 
     def close(self) -> None:
-        for waiting in self._idle.values():
-            for stream in waiting:
-                stream.close()
-        self._idle.clear()
+        for service in list(self._idle):
+            self._drop(service)
+
+    def _drop(self, service: str) -> None:
+        for stream in self._idle.pop(service, ()):
+            stream.close()
 
 
 def _has_ended(stream: Stream) -> bool:

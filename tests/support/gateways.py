@@ -99,7 +99,7 @@ class MemorySource:
         self.jobs.append(job)
         return job
 
-    async def connect(self, service: str, sticky: str | None) -> Upstream:
+    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
         known = {each.name for each in self.view.catalog}
         if service not in known:
             raise ServiceUnavailable(f"the catalog has no {service}", None)

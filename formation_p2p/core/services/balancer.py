@@ -186,6 +186,7 @@ class Balancer:
         """As many as `began`."""
         if (seen := self._seen.get(peer_id)) is not None:
             seen.own = max(seen.own - 1, 0)  # it may have been listed anew meanwhile
+            seen.rests_until_s = float("-inf")  # where it was full, it has room again
 
     def opened(self, peer_id: PeerId) -> None:
         """It has taken a stream."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ from formation_p2p.core.services.messages import (
 )
 from formation_p2p.core.services.routes import Freshness, Route
 from formation_p2p.core.services.spec import MAX_SERVICES
+from formation_p2p.core.services.turns import MAX_WAITING, Turns
 from formation_p2p.host.gang.local_stream import LocalStream
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.protocols.openings import Openings
@@ -60,15 +62,54 @@ FIRST_LOOK_S: Final = 0.05
 LAST_LOOK_S: Final = 1.0
 
 
-class _Known:
-    """What this node knows of one service."""
+@dataclass(eq=False)
+class _Request:
+    """One that waits for a replica, or asks one."""
 
-    def __init__(self, rng: random.Random) -> None:
+    caller: str
+    until_s: float
+    tried: dict[PeerId, ServiceError] = field(default_factory=dict)
+    woken: trio.Event = field(default_factory=trio.Event)
+    error: ServiceError | None = None
+    """Why there was no stream, the last time that a replica was asked for it."""
+    is_refused: bool = False
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    async def sleep(self, within_s: float) -> None:
+        """Until it is woken."""
+        with trio.move_on_after(within_s):
+            await self.woken.wait()
+        self.woken = trio.Event()
+
+
+class _Known:
+    """What this node knows of one service, and who waits for it."""
+
+    def __init__(self, service: str, rng: random.Random) -> None:
+        self.service = service
         self.balancer = Balancer(rng)
         self.route: Route[Listing] = Route()
         self.reading = trio.Lock()
+        self.turns: Turns[_Request] = Turns()
         self.refused: ServiceError | None = None
         """Why there was no stream, the last time; None since there was one."""
+
+    def why(self) -> ServiceError:
+        """For a request that asked no replica."""
+        if self.refused is not None:
+            return self.refused
+        if self.balancer:
+            problem = f"the replicas of {self.service} have as many streams as they take"
+            return ServiceError(problem, ServiceRefusal.BUSY)
+        problem = f"no replica of {self.service} is there"
+        return ServiceError(problem, ServiceRefusal.NOT_HERE)
+
+    def wake_first(self) -> None:
+        """A replica may be free for it."""
+        if (first := self.turns.first()) is not None:
+            first.wake()
 
 
 class Router:
@@ -97,54 +138,94 @@ class Router:
         self._openings = Openings()
 
     async def open(
-        self, service: str, *, within_s: float = WAIT_S, sticky: PeerId | None = None
+        self,
+        service: str,
+        *,
+        within_s: float = WAIT_S,
+        sticky: PeerId | None = None,
+        caller: str = "",
     ) -> ServiceStream:
         """A stream to a replica that has taken it: that on `sticky`, if it takes one more. Waits
-        until there is one. `ended` with it, once it is over. Raises ServiceError: nothing has run
-        then."""
-        until_s = trio.current_time() + within_s
+        until there is one; callers take turns. `ended` with it, once it is over. Raises
+        ServiceError: nothing has run then."""
         known = self._of(service)
-        tried: dict[PeerId, ServiceError] = {}
-        why = known.refused or ServiceError(
-            f"no replica of {service} is there", ServiceRefusal.NOT_HERE
-        )
+        request = _Request(caller, trio.current_time() + within_s)
+        if (refused := known.turns.join(caller, request)) is not None:
+            refused.is_refused = True
+            refused.wake()
+        try:
+            return await self._opened(known, request, within_s, sticky)
+        finally:
+            known.turns.leave(request)
+            known.wake_first()
+
+    async def _opened(
+        self, known: _Known, request: _Request, within_s: float, sticky: PeerId | None
+    ) -> ServiceStream:
         look_s = FIRST_LOOK_S
         while True:
-            listing = await self._listing(service, known)
+            await self._turn(known, request)
+            listing = await self._listing(known)
             if listing is not None and not listing.is_known:
                 raise ServiceError(
-                    f"there is no service {service}; `formation services` lists those that are",
+                    f"there is no service {known.service}; `formation services` lists those that "
+                    "are",
                     ServiceRefusal.NOT_HERE,
                 )
             now_s = trio.current_time()
-            replica = known.balancer.choose(now_s, tried=tried, sticky=sticky)
-            left_s = until_s - now_s
+            left_s = request.until_s - now_s
             if left_s <= 0:
+                why = request.error or known.why()
                 raise ServiceError(f"{why}, after {within_s:g} s", why.refusal, never_ran=True)
+            tried = request.tried
+            replica = known.balancer.choose(now_s, tried=tried, sticky=sticky)
             if replica is not None and listing is not None:
                 contact = listing.contacts.get(replica) or Contact(replica)
-                is_only = len(known.balancer) - len(tried) <= 1
-                try_s = min(left_s, ONLY_S if is_only else TRY_S)
-                try:
-                    stream = await self._asked(service, known.balancer, contact, try_s)
-                    known.refused = None
+                if (stream := await self._try(known, request, contact, left_s)) is not None:
                     return stream
-                except ServiceError as error:
-                    why = tried[replica] = known.refused = error
-                    self._learn(known, replica, error)
-                    if error.refusal is ServiceRefusal.BUSY:
-                        del tried[replica]
                 continue
             if tried and all(each.refusal is ServiceRefusal.DENIED for each in tried.values()):
-                raise why
+                raise next(iter(tried.values()))
             tried.clear()
             rest_s = known.balancer.may_choose_at_s(now_s) - now_s
             if rest_s > look_s:
                 rest_s, look_s = look_s, min(2 * look_s, LAST_LOOK_S)
-            with trio.move_on_after(left_s):
-                await trio.sleep(rest_s)
-                if not known.balancer or known.route.freshness(now_s) is Freshness.SPENT:
-                    await self._read_anew(service, known)
+            await request.sleep(min(left_s, rest_s))
+            if not known.balancer or known.route.freshness(now_s) is Freshness.SPENT:
+                await self._read_anew(known)
+
+    async def _turn(self, known: _Known, request: _Request) -> None:
+        """Waits until it is the first, or has waited long enough. Raises ServiceError where it has
+        no place in line."""
+        while not request.is_refused and known.turns.first() is not request:
+            left_s = request.until_s - trio.current_time()
+            if left_s <= 0:
+                return
+            await request.sleep(left_s)
+        if request.is_refused:
+            problem = f"{MAX_WAITING} requests wait for {known.service} already; ask again later"
+            raise ServiceError(problem, ServiceRefusal.BUSY)
+
+    async def _try(
+        self, known: _Known, request: _Request, to: Contact, left_s: float
+    ) -> ServiceStream | None:
+        """Ask that replica, and let the next in line choose meanwhile. None where it refuses: it is
+        this one's turn again."""
+        is_only = len(known.balancer) - len(request.tried) <= 1
+        try_s = min(left_s, ONLY_S if is_only else TRY_S)
+        known.turns.take(request)
+        known.wake_first()
+        try:
+            stream = await self._asked(known.service, known.balancer, to, try_s)
+        except ServiceError as error:
+            known.turns.put_back(request.caller, request)
+            request.error = known.refused = error
+            self._learn(known, to.peer_id, error)
+            if error.refusal is not ServiceRefusal.BUSY:
+                request.tried[to.peer_id] = error
+            return None
+        known.refused = None
+        return stream
 
     def answered(self, stream: ServiceStream, first_byte_s: float) -> None:
         """A first byte came on a stream after so long."""
@@ -167,41 +248,43 @@ class Router:
         """It is over."""
         if (known := self._known.get(stream.service)) is not None:
             known.balancer.ended(stream.replica)
+            known.wake_first()
 
     # -- what is known ----------------------------------------------------------------------------
 
     def _of(self, service: str) -> _Known:
         known = self._known.pop(service, None)
         if known is None:
-            known = _Known(self._rng)
+            known = _Known(service, self._rng)
         self._known[service] = known
         if len(self._known) > MAX_SERVICES:
             del self._known[next(iter(self._known))]
         return known
 
-    async def _listing(self, service: str, known: _Known) -> Listing | None:
+    async def _listing(self, known: _Known) -> Listing | None:
         """Waits only where nothing is known."""
         freshness = known.route.freshness(trio.current_time())
         if freshness is Freshness.NOTHING:
-            await self._read_anew(service, known)
+            await self._read_anew(known)
         elif freshness is not Freshness.FRESH and not known.reading.locked():
-            self._spawn(partial(self._read, service, known))
+            self._spawn(partial(self._read, known))
         return known.route.found(trio.current_time())
 
-    async def _read_anew(self, service: str, known: _Known) -> None:
+    async def _read_anew(self, known: _Known) -> None:
         """Where what is known is of no use. Not more often than services are read."""
         if trio.current_time() >= known.route.may_read_at_s():
-            await self._read(service, known)
+            await self._read(known)
 
-    async def _read(self, service: str, known: _Known) -> None:
+    async def _read(self, known: _Known) -> None:
         """Once for all that wait for it."""
         is_read = known.reading.locked()
         async with known.reading:
             if not is_read:
-                found = await self.directory.read(service)
+                found = await self.directory.read(known.service)
                 known.route.read(found, trio.current_time())
                 if found is not None:
                     known.balancer.listed(found.replicas)
+                    known.wake_first()
 
     def _learn(self, known: _Known, replica: PeerId, error: ServiceError) -> None:
         if error.refusal is ServiceRefusal.DENIED:

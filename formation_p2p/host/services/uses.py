@@ -50,16 +50,17 @@ async def _serve(path: Path, name: str, router: Router, limiter: trio.CapacityLi
                 await limiter.acquire_on_behalf_of(end)
                 its = socket.socket(fileno=end.detach())
                 its.setblocking(False)
-                nursery.start_soon(_join, its, name, router, partial(_release, limiter, end))
+                nursery.start_soon(_join, its, path, router, partial(_release, limiter, end))
 
 
 def _release(limiter: trio.CapacityLimiter, end: object) -> None:
     limiter.release_on_behalf_of(end)
 
 
-async def _join(its: socket.socket, name: str, router: Router, over: partial[None]) -> None:
+async def _join(its: socket.socket, path: Path, router: Router, over: partial[None]) -> None:
+    name = path.name
     try:
-        stream = await router.open(name, within_s=WITHIN_S)
+        stream = await router.open(name, within_s=WITHIN_S, caller=path.parent.parent.name)
     except ServiceError as error:
         log.debug("a replica cannot use %s: %s", name, error)
         its.close()
