@@ -24,9 +24,9 @@ from formation_p2p.core.trust.signed_charter import (
     draft,
     missing,
     open_charter,
-    root_keys,
     sign,
 )
+from formation_p2p.core.trust.split_root import root_of
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import peer_meant
 from formation_p2p.host.storage.charter_file import CharterFile
@@ -48,7 +48,7 @@ class Place:
 
     @property
     def root(self) -> KeySet:
-        return root_keys(self.known, self.network.root_public_key)
+        return root_of(self.network.grant, self.network.root_public_key)
 
     @property
     def charter(self) -> Charter | None:
@@ -61,8 +61,7 @@ class Place:
 
     def own_keys(self) -> list[Identity]:
         """Those that are here."""
-        issuer = self.home.issuer()
-        return [self.home.identity(), *([] if issuer is None else [issuer[0]])]
+        return [self.home.identity(), *self.home.root_keys()]
 
     def meant(self, names: Iterable[str]) -> tuple[str, ...]:
         """Peers by their ids, also those that were given by name."""

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from pathlib import Path
 from typing import Final
 
-import click
-
 from formation_p2p.cli import flags
 from formation_p2p.cli.command import CommandGroup
-from formation_p2p.cli.flags import argument, option, parse_duration_s
+from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.members import SHOWN_DIGITS, invitations
+from formation_p2p.cli.network_invite import (
+    CELL,
+    COSIGN_EPILOG,
+    FEDERATION,
+    INVITE_EPILOG,
+    ORG,
+    cosign,
+    hold,
+    invite,
+)
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.trust.grants import MAX_PRIORITY, Right, Rights
-from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.core.trust.quota import GRANT_DIGITS, Quota
-from formation_p2p.core.units import parse_milli
+from formation_p2p.core.trust.quota import GRANT_DIGITS
+from formation_p2p.core.trust.split_root import root_of
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import named, peer_meant
@@ -32,15 +36,15 @@ from formation_p2p.host.storage.member_file import learn_names
 _INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
 # As `formation members` shows one, or more of it.
 _BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
-# Ten machines, which work and submit.
-IDENTITIES: Final = 32
 # Of a peer on the same LAN.
 DIAL_S: Final = 2.0
-_RIGHTS: Final = click.Choice([str(each) for each in Right])
 
 app: Final = CommandGroup(
     "network", help="Create a network, invite others to it, join one.", no_args_is_help=True
 )
+app.command(epilog=INVITE_EPILOG)(logged(invite))
+app.command(epilog=COSIGN_EPILOG)(logged(cosign))
+app.command()(logged(hold))
 
 CREATE_EPILOG: Final = """
 \b
@@ -48,21 +52,10 @@ Then, to have others in it:
   formation gate               on a machine that the others can reach
   formation network invite     prints the invite that they need to join
 """
-INVITE_EPILOG: Final = """
-\b
-Examples:
-  formation network invite > join.txt
-  formation network invite --may work --expires 365d
-  formation network invite --may submit --driver process --priority 10 --expires 12h
-  formation network invite --cpu-hours 100 --concurrent 4 --hours "mon-fri 18:00-08:00"
-  formation network invite --org acme --cell kitchen --label site=lab
-
-Each worker counts quotas for itself. All holders of one invite share its quotas.
-
-A grant without --expires lasts 30 days, and is renewed for as long as a node of this home runs and
-the invite is not withdrawn (`formation network withdraw`). One with --expires ends then, unless
---renew says for how long it is renewed.
-"""
+ROOT_SPLIT: Final = """\
+its keys are {home}/root.key and root-2.key to root-{last}.key, one for each holder
+next: while all are here, invite the holders, and all that is to join before they meet again; then
+hand each his file, who runs `formation network hold FILE`; then delete it here"""
 JOIN_EPILOG: Final = """
 \b
 Examples:
@@ -72,136 +65,43 @@ Examples:
 """
 
 
-CELL: Final = option("--cell", "NAME", "The cell inside the organisation.", default="")
-ORG: Final = option("--org", "NAME", "The organisation that it belongs to.", default="")
-FEDERATION: Final = option(
-    "--federation", "NAME", "The federation of organisations that it belongs to.", default=""
-)
-
-
 @app.command(epilog=CREATE_EPILOG)
 @logged
 def create(
     cell: str = CELL,
     org: str = ORG,
     federation: str = FEDERATION,
+    threshold: int = option(
+        "--threshold", "M", "So many keys of the root sign together.", show_default=True, default=1
+    ),
+    of: int = option(
+        "--of", "N", "Split the root into so many keys.", show_default=True, default=1
+    ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
     """Create a network, and put this machine in it with every right.
 
     The network's root key signs all grants. Keep a copy of it: without the root key no machine
-    can be invited.
+    can be invited. With --threshold 2 --of 3 there are three keys, for three people: two of them
+    sign each invite.
     """
     place = Home(home)
-    network = place.create_network(Place(cell=cell, org=org, federation=federation))
+    there = Place(cell=cell, org=org, federation=federation)
+    network = place.create_network(there, threshold=threshold, of=of)
     if as_json:
-        put({"network_id": network.network_id.hex(), "home": str(place.path)})
+        found = {"network_id": network.network_id.hex(), "home": str(place.path)}
+        put(found | ({"threshold": threshold, "of": of} if of > 1 else {}))
+        return
+    if of > 1:
+        print(f"created network {_short(network)}; {threshold} of {of} keys are its root")
+        say(ROOT_SPLIT.format(home=place.path, last=of))
         return
     print(f"created network {_short(network)}; its root key is {place.path / 'root.key'}")
     say(
         "next: run `formation gate` where others can reach it, then `formation network invite`; "
         "machines on one LAN need no gate"
     )
-
-
-@app.command(epilog=INVITE_EPILOG)
-@logged
-def invite(
-    may: list[str] | None = option(
-        "--may",
-        "submit|work",
-        "What the holder may do; both by default. Repeatable.",
-        type=_RIGHTS,
-    ),
-    drivers: list[str] | None = option(
-        "--driver", "NAME", "Submit for this driver only, such as wasm. Repeatable."
-    ),
-    expires: str | None = option(
-        "--expires", "TIME", "For how long: 12h, 30d, 52w. 30d and renewed by default; see below."
-    ),
-    renew: str | None = option(
-        "--renew", "TIME", "Renew its grants for so long: 1d, 52w; ever or never."
-    ),
-    priority: int = option(
-        "--priority", "N", "The highest priority of a job.", show_default=True, default=MAX_PRIORITY
-    ),
-    weight: str = option(
-        "--priority-weight",
-        "N",
-        "Workers multiply priorities by this.",
-        show_default=True,
-        default="1",
-    ),
-    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on each worker."),
-    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on each worker."),
-    concurrent: int | None = option("--concurrent", "N", "Tasks at the same time, on each worker."),
-    hours: str | None = option(
-        "--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'
-    ),
-    labels: list[str] | None = option(
-        "--label", "KEY=VALUE", "Submit only to workers with this label. Repeatable."
-    ),
-    identities: int = option(
-        "--identities",
-        "N",
-        "How many nodes may use the invite; a machine that works and submits has two or three.",
-        show_default=True,
-        default=IDENTITIES,
-    ),
-    cell: str = CELL,
-    org: str = ORG,
-    federation: str = FEDERATION,
-    peer: str | None = option(
-        "--peer", "PEER", "Only the node with this peer id, or of this name, can use the invite."
-    ),
-    home: Path | None = flags.HOME,
-    as_json: bool = flags.JSON,
-) -> None:
-    """Print an invite: one line of text with which another machine joins the network.
-
-    An invite is a password: send it like one, or bind it to one peer id with --peer
-    (`formation network show` prints the id of a node). Works where the network was created.
-    """
-    life = _life(expires, renew)
-    quota = Quota(
-        flags.parsed("cpu-hours", cpu_hours, parse_milli),
-        flags.parsed("gpu-hours", gpu_hours, parse_milli),
-        concurrent,
-    )
-    rights = Rights(
-        min(int(time.time()) + life.life_s, MAX_EXPIRY_UNIX_S),
-        frozenset(map(Right, may or Right)),
-        frozenset(drivers) if drivers else None,
-        priority,
-        quota,
-        None if hours is None else parse_hours(hours),
-        frozenset(flags.pairs_of("label", labels or ()).items()),
-        Place(cell=cell, org=org, federation=federation),
-        flags.parsed("priority-weight", weight, parse_milli) or 0,
-        life,
-        identities,
-    )
-    peer_id = None
-    if peer is not None:
-        learn_names(Home(home).path)
-        peer_id = peer_meant(peer)
-        if peer_id is None:
-            problem = f"{peer!r} is neither a peer id nor a member known here"
-            raise InvalidInput("peer", f"{problem}; copy its id from `formation network show`")
-    join = Home(home).invite(rights, peer_id)
-    gates = parse_invite(join).gates
-    if as_json:
-        put({"join": join, "gates": list(gates), "peer_id": peer_id, **in_json(rights)})
-    else:
-        print(join)
-    holder = "its holder" if peer is None else "that peer only"
-    say(f"a secret: it lets {holder} {in_words(rights)}")
-    if not gates:
-        say(
-            "no gate is known here, so a new node finds others on its own LAN only: for others "
-            "run `formation gate`, or name one with `formation network add-gate`, and invite again"
-        )
 
 
 @app.command(epilog=JOIN_EPILOG)
@@ -255,7 +155,7 @@ def show(
     print(f"home      {place.path}")
     print(f"peer id   {place.identity().peer_id}")
     print(f"may       {in_words(rights)}")
-    print(f"root key  {'here; this machine can invite' if place.has_root_key() else 'not here'}")
+    print(f"root key  {_root_in_words(place, network)}")
     for number, gate in enumerate(gates):
         print(f"{'gates' if number == 0 else '':8}  {gate}")
 
@@ -278,19 +178,6 @@ def add_gate(
         put({"gates": list(network.gates)})
     else:
         print("\n".join(network.gates))
-
-
-def _life(expires: str | None, renew: str | None) -> Life:
-    """Raises InvalidInput."""
-    life_s = min(int(parse_duration_s(expires or "30d", "expires")) or 1, MAX_EXPIRY_UNIX_S)
-    match renew or ("ever" if expires is None else "never"):
-        case "ever":
-            until_unix_s = MAX_EXPIRY_UNIX_S
-        case "never":
-            until_unix_s = int(time.time()) + life_s
-        case duration:
-            until_unix_s = int(time.time() + parse_duration_s(duration, "renew"))
-    return Life(life_s, min(until_unix_s, MAX_EXPIRY_UNIX_S))
 
 
 @app.command()
@@ -393,6 +280,14 @@ def _document(home: Home, network: Network) -> Json:
         "has_root_key": home.has_root_key(),
         **in_json(network.rights),
     }
+
+
+def _root_in_words(home: Home, network: Network) -> str:
+    keys, here = root_of(network.grant, network.root_public_key), len(home.root_keys())
+    if len(keys.keys) == 1:
+        return "here; this machine can invite" if here else "not here"
+    held = f"{here} of them here" if here else "none of them here"
+    return f"split: {keys.threshold} of {len(keys.keys)} sign together; {held}"
 
 
 def _short(network: Network) -> str:

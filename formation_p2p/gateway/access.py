@@ -10,11 +10,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.grant_form import STARTS
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.client import Head
 from formation_p2p.gateway.token import (
-    GRANT_START,
     PREFIX,
     Bearer,
     Token,
@@ -99,7 +99,7 @@ def looks_like_token(text: str) -> bool:
     if text.startswith(PREFIX):
         return True
     try:
-        return grant_in(text)[:1] == GRANT_START
+        return grant_in(text)[:1] in STARTS
     except InvalidInput:
         return False
 

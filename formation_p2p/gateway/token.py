@@ -24,8 +24,6 @@ from formation_p2p.core.trust.grants import Right, Rights, check, read_grant
 from formation_p2p.core.trust.network import Network
 
 PREFIX: Final = "fgt1_"
-# How a grant's bytes begin (core/trust/grants.py).
-GRANT_START: Final = b"\x12"
 # What tells people which token it is.
 MAX_NAME_CHARS: Final = 64
 MAX_TOKEN_BYTES: Final = MAX_GRANT_BYTES + 1024

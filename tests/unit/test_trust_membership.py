@@ -12,6 +12,8 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.trust import grants
+from formation_p2p.core.trust.grant_form import GrantForm
+from formation_p2p.core.trust.grant_token import open_token
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.membership import Membership
 from tests.support.stories import ALICE, BOB, MALLORY, NEEDS, at, identity
@@ -84,12 +86,12 @@ def test_what_is_no_grant_here_is_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     """It costs a millisecond where it has eight blocks, and any stranger can send it."""
     read: list[bytes] = []
 
-    def counted(grant: bytes, root_public_key: bytes) -> Biscuit:
-        read.append(grant)
-        return opened(grant, root_public_key)
+    def counted(form: GrantForm, root_id: bytes) -> Biscuit:
+        read.append(form.raw)
+        return opened(form, root_id)
 
-    opened = grants._open
-    monkeypatch.setattr(grants, "_open", counted)
+    opened = open_token
+    monkeypatch.setattr(grants, "open_token", counted)
     forged = issue(identity("another root"), Rights(EXPIRY), MALLORY.peer_id)
     denied = MEMBERSHIP.denies_membership(forged, MALLORY.peer_id, NOW)
     assert str(denied).startswith("not allowed to belong: the grant is refused")

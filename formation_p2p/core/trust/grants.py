@@ -1,9 +1,10 @@
 """Grants: what a peer may do in a network, as Biscuit tokens.
 
-The network's root key issues a grant. Its holder can narrow it and hand it on, offline, by
-appending a block; it cannot be widened. A grant that names no peer is a bearer secret: it
-belongs in an invite. What a node shows to others is bound to its own peer id first, so
-that a copy is worth nothing to anyone else, and an unbound one is refused.
+The network's root key issues a grant, or so many keys together as its root is split for. Its
+holder can narrow it and hand it on, offline, by appending a block; it cannot be widened. A grant
+that names no peer is a bearer secret: it belongs in an invite. What a node shows to others is bound
+to its own peer id first, so that a copy is worth nothing to anyone else, and an unbound one is
+refused.
 
 Where a holder belongs (its cell, organisation and federation) the root alone says; a holder can
 leave out of that, and add nothing.
@@ -30,14 +31,17 @@ import biscuit_auth
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
-from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.charter import MAX_IDENTITIES, Charter
+from formation_p2p.core.trust.grant_form import Cosigned, GrantForm, read_form
+from formation_p2p.core.trust.grant_token import MAX_BLOCKS as MAX_BLOCKS
+from formation_p2p.core.trust.grant_token import open_token, statements_of
 from formation_p2p.core.trust.hours import Hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
+from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.workload import work
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
@@ -46,10 +50,6 @@ MAX_PRIORITY: Final = work.MAX_PRIORITY
 # What priorities are weighed with, in thousandths: as they are, and at the most.
 EVEN_WEIGHT_MILLI: Final = 1000
 MAX_WEIGHT_MILLI: Final = 10_000
-# The tag of the root's block, with which a grant begins.
-_ROOT_BLOCK: Final = b"\x12"
-# Issued, handed on a few times, bound. Each costs its checker one signature (60 us).
-MAX_BLOCKS: Final = 8
 
 
 class Right(StrEnum):
@@ -107,8 +107,11 @@ class Rights:
         return min((priority * self.weight_milli + 500) // 1000, self.max_priority)
 
 
-def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> bytes:
-    """A new grant, signed with the network's root key; for one peer, or for any holder.
+def issue(
+    root: Identity, rights: Rights, peer_id: PeerId | None = None, keys: KeySet | None = None
+) -> bytes:
+    """A new grant, signed with the network's root key; for one peer, or for any holder. Where
+    `keys` are a split root, `root` is one of them, and others have to co-sign (split_root.py).
 
     Raises InvalidInput.
     """
@@ -118,13 +121,20 @@ def issue(root: Identity, rights: Rights, peer_id: PeerId | None = None) -> byte
         )
     facts = statements.Facts(rights.may, rights.place, rights.life, identities=rights.identities)
     limits = _limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
-    return bytes(_build(root, facts, limits).to_bytes())
+    return _form_of(_build(root, facts, limits), root, keys).raw
+
+
+def _form_of(token: biscuit_auth.Biscuit, root: Identity, keys: KeySet | None) -> GrantForm:
+    split = None if keys is None or len(keys.keys) == 1 else Cosigned(keys, root.public_key, ())
+    return GrantForm(bytes(token.to_bytes()), split)
 
 
 def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) -> bytes:
     """A grant like another one of this root's, until then: what it allows, and which accounts a
     lease on it is charged to, stay as they are. For one peer. Raises InvalidInput."""
-    terms = read_grant(grant, root.public_key)
+    split = read_form(grant).cosigned
+    keys = KeySet(1, (root.public_key,)) if split is None else split.keys
+    terms = read_grant(grant, keys.root_id())
     quotas = {each.name: each.quota for each in terms.accounts if each.name != terms.bound_to}
     first = quotas.pop(terms.invitation, UNLIMITED)
     rights = replace(terms.rights, expires_unix_s=expires_unix_s, quota=first)
@@ -135,9 +145,9 @@ def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) 
     token = _build(root, facts, _limits_of(rights, frozenset({peer_id})))
     for quota in quotas.values():
         token = token.append(_checked(statements.Block(quota=quota)))
-    made = bytes(token.to_bytes())
-    read_grant(made, root.public_key)  # it may have grown past a bound
-    return made
+    made = _form_of(token, root, keys)
+    read_terms(made, keys.root_id())  # it may have grown past a bound
+    return made.raw
 
 
 def _limits_of(rights: Rights, peers: frozenset[str]) -> statements.Block:
@@ -174,8 +184,9 @@ def attenuate(
         named = statements.CIRCLES
         circles = frozenset(c for c in named if getattr(place, c) == getattr(known, c))
         limits = replace(limits, circles=circles)
-    token = _open(grant, root_public_key)
-    narrower = bytes(token.append(_checked(limits)).to_bytes())
+    form = read_form(grant)
+    token = open_token(form, root_public_key).append(_checked(limits))
+    narrower = replace(form, token=bytes(token.to_bytes())).raw
     read_grant(narrower, root_public_key)  # it may have grown past a bound
     return narrower
 
@@ -295,12 +306,21 @@ def read_grant(grant: bytes, root_public_key: bytes) -> GrantTerms:
 
 
 def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
-    token = _open(grant, root_public_key)
+    form = read_form(grant)
+    if form.cosigned is not None and form.cosigned.lacks:
+        lacks, of = form.cosigned.lacks, form.cosigned.keys.threshold
+        raise InvalidInput("grant", f"{lacks} of its {of} signatures are missing")
+    return read_terms(form, root_public_key)
+
+
+def read_terms(form: GrantForm, root_public_key: bytes) -> GrantTerms:
+    """As `read_grant`, also while a split root's holders sign: what they would give."""
+    token = open_token(form, root_public_key)
     # Rights and places count in the root's own block alone: later ones are by its holders.
-    facts, limits = statements.read_facts(_statements_of(token, 0))
+    facts, limits = statements.read_facts(statements_of(token, 0))
     blocks = [statements.read(limits)]
     later = range(1, token.block_count())
-    blocks += (statements.read(_statements_of(token, number)) for number in later)
+    blocks += (statements.read(statements_of(token, number)) for number in later)
     whole = reduce(and_, blocks)
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
@@ -345,47 +365,3 @@ def _read(grant: bytes, root_public_key: bytes) -> GrantTerms:
 _SHORT_BYTES: Final = 512
 _read_short: Final = lru_cache(maxsize=16_384)(_read)
 _read_long: Final = lru_cache(maxsize=2_048)(_read)
-
-
-# biscuit-python parses what strangers send, and is kept to errors that cost no more than the grant.
-
-
-def _open(grant: bytes, root_public_key: bytes) -> biscuit_auth.Biscuit:
-    """With every block's signature verified, from the root's on. Raises InvalidInput."""
-    if len(grant) > MAX_GRANT_BYTES:
-        raise InvalidInput("grant", f"{len(grant)} bytes; at most {MAX_GRANT_BYTES} are allowed")
-    try:
-        public_key = biscuit_auth.PublicKey(f"ed25519/{root_public_key.hex()}")
-        token = biscuit_auth.Biscuit.from_bytes(grant, public_key)
-        # Around the signed blocks protobuf reads many forms as the same. What may stand before the
-        # root's block, a hint at which root key it was, has no signature.
-        has_one_form = grant[:1] == _ROOT_BLOCK and bytes(token.to_bytes()) == grant
-    except biscuit_auth.BiscuitValidationError as error:
-        problem = "it is of another network, or was altered"
-        raise InvalidInput("grant", problem) from error
-    except BaseException as error:
-        raise _unless_panic(error) from error
-    if not has_one_form:
-        raise InvalidInput("grant", "it is not in the form that it was issued in, or was altered")
-    if token.block_count() > MAX_BLOCKS:
-        raise InvalidInput("grant", f"it was narrowed more than {MAX_BLOCKS - 1} times")
-    return token
-
-
-def _statements_of(token: biscuit_auth.Biscuit, block: int) -> list[str]:
-    """Those of one block, as Biscuit prints them."""
-    try:
-        source = token.block_source(block)
-    except biscuit_auth.BiscuitBlockError as error:
-        raise InvalidInput("grant", "one of its blocks cannot be read") from error
-    except BaseException as error:
-        raise _unless_panic(error) from error
-    return [statement for statement in source.split(";\n") if statement]
-
-
-def _unless_panic(error: BaseException) -> BaseException:
-    """What to raise for an error that biscuit-python does not declare. A panic of its Rust code
-    is not an Exception, and would pass every guard and end the node; here it costs the grant."""
-    if type(error).__name__ == "PanicException":
-        return InvalidInput("grant", "it could not be read")
-    return error

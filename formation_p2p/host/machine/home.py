@@ -12,6 +12,7 @@
 | `grant-0`…     | a renewed grant of each of them, where there is one, as an invite |
 | `withdrawn`    | peers and invitations whose grants are not renewed; only beside `root.key` |
 | `root.key`     | the network's root key, like `identity.key`; only where it was created |
+| `root-2.key`…  | further keys of a root that is split, until they are with their holders |
 
 The folder is for its owner alone (0700), and so are the files (0600): what is open to others is
 refused, with the command that mends it. A file is written whole or not at all. Keys are never
@@ -20,38 +21,27 @@ written over. Processes that come at once take turns.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import shlex
-import stat
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.resources.bounds import check_host_name
-from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.resources import bounds
+from formation_p2p.core.trust.grant_form import MAX_ROOT_KEYS
+from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.split_root import GrantRequest, request_of, root_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
-from formation_p2p.host.machine.file_lock import lock_file, unlock_file
-from formation_p2p.host.machine.folders import sync_folder
-from formation_p2p.host.machine.home_path import home_path
+from formation_p2p.host.machine.home_folder import HomeFolder, identity_in, key_line
 from formation_p2p.host.machine.host_name import host_name
 
-_log = logging.getLogger(__name__)
-
-# The lock is held for as long as it takes to write two small files.
-LOCK_TIMEOUT_S: Final = 10.0
-# An invite with all the gates that it may have takes 6 KiB.
-_MAX_FILE_BYTES: Final = 16 * 1024
 # A peer id takes 53 bytes; so the file stays within the bound of all files here.
 MAX_WITHDRAWN: Final = 256
-_SEED_BYTES: Final = 32
 
 _IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
@@ -63,26 +53,10 @@ _NAME: Final = "name"
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
 MAX_IDENTITIES: Final = 16
 
-_MEND: Final = {
-    _IDENTITY: "move it away for a new identity, which will need a new grant",
-    _NETWORK: "move it away and join again",
-    _NAME: "move it away to go by the name of the host",
-    _WITHDRAWN: "move it away, and withdraw again what is to end",
-    _GRANT: "move it away to go back to the grant of the invite",
-    _ROOT: "without it, this network takes no further members",
-}
 
-
-class Home:
+class Home(HomeFolder):
     """Every method raises LocalError for a folder or file that is damaged, out of reach, or open
     to others; the message says what to do."""
-
-    def __init__(self, path: Path | None = None, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        self.path = home_path(path)
-        self._lock_timeout_s = lock_timeout_s
-
-    def __repr__(self) -> str:
-        return f"Home({self.path})"
 
     def identity(self, index: int = 0) -> Identity:
         """The node's identity, or that of a further node; a new one the first time."""
@@ -116,11 +90,35 @@ class Home:
 
     def issuer(self) -> tuple[Identity, frozenset[str]] | None:
         """The root's key, where this network was created here, and what is not renewed with it:
-        peers, and invitations."""
+        peers, and invitations. None where the root is split: then no key renews alone."""
         with self._locked():
             network = self._network()
             root = None if network is None else self._root_of(network)
             return None if root is None else (root, frozenset(self._withdrawn()))
+
+    def root_keys(self) -> list[Identity]:
+        """The keys of this network's root that are here."""
+        with self._locked():
+            network = self._network()
+            return [] if network is None else self._root_keys_of(network)
+
+    def hold(self, key: str) -> Identity:
+        """Keep a key of this network's split root, as the file has it that its creator handed out.
+
+        Raises InvalidInput where it is none, or another one is here.
+        """
+        with self._locked():
+            part, network = identity_in(key), self._known_network()
+            if part is None:
+                raise InvalidInput("root key", "it is incomplete; copy the whole file")
+            if part.public_key not in root_of(network.grant, network.root_public_key).keys:
+                raise InvalidInput("root key", "it is not one of this network's root")
+            known = self._load_key(_ROOT)
+            if known is not None and known != part:
+                problem = f"{self.path / _ROOT} is another one"
+                raise InvalidInput("root key", f"{problem}; hold one key in each home")
+            self._write(_ROOT, key_line(part))
+            return part
 
     def withdraw(self, name: str) -> None:
         """Have the grants of a peer, or those that were made of an invitation, not renewed: they
@@ -131,8 +129,9 @@ class Home:
         """
         with self._locked():
             if self._root_of(self._known_network()) is None:
-                problem = f"{self.path / _ROOT} is not that of this network"
-                raise InvalidInput("root key", f"{problem}; withdraw where it was created")
+                problem = f"{self.path / _ROOT} is not that of this network, or a part of it"
+                cure = "withdraw where it was created, or ban it: formation charter ban"
+                raise InvalidInput("root key", f"{problem}; {cure}")
             names = dict.fromkeys((*self._withdrawn(), name))
             if len(names) > MAX_WITHDRAWN:
                 problem = f"there are {MAX_WITHDRAWN} already"
@@ -152,18 +151,24 @@ class Home:
                 stamps += [status.st_mtime_ns, status.st_ino]
         return tuple(stamps)
 
-    def create_network(self, place: Place = NOWHERE) -> Network:
+    def create_network(self, place: Place = NOWHERE, *, threshold: int = 1, of: int = 1) -> Network:
         """Make a network and put this node in it, at a place, with every right and no end. A root
-        key that is here already is used again.
+        key that is here already is used again. With `of` keys, `threshold` of them sign each grant.
 
         Raises InvalidInput where the node is in one.
         """
+        bounds.check_amount("of", of, 1, MAX_ROOT_KEYS)
+        bounds.check_amount("threshold", threshold, 1, of)
         with self._locked():
             if self._network() is not None:
                 raise InvalidInput("network", f"this node is in one; {self._how_to_leave()}")
-            root = self._load_or_make(_ROOT)
-            grant = issue(root, Rights(MAX_EXPIRY_UNIX_S, place=place))
-            return self._enter(Network(root.public_key, (), grant))
+            if of > 1 and (known := self._first_root_file()) is not None:
+                problem = f"{known} is of another network; move it away, or name another --home"
+                raise InvalidInput("root key", problem)
+            made = [self._load_or_make(_root_file(number)) for number in range(of)]
+            keys = KeySet(threshold, tuple(each.public_key for each in made))
+            rights = Rights(MAX_EXPIRY_UNIX_S, place=place)
+            return self._enter(request_of(keys, made, (), rights).network())
 
     def join(self, network: Network) -> Network:
         """Put this node in a network; again, for a newer grant. The file keeps the grant as it
@@ -190,16 +195,24 @@ class Home:
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
         """An invite for its bearer, or for one peer. It is a secret: see `Network`.
 
-        Raises InvalidInput unless the network that the node is in was created in this home.
+        Raises InvalidInput unless the network that the node is in was created in this home, or
+        where keys of its root are missing.
+        """
+        return self.request(rights, peer_id).network().invite()
+
+    def request(self, rights: Rights, peer_id: PeerId | None = None) -> GrantRequest:
+        """What becomes such an invite, signed with the keys of the root that are here.
+
+        Raises InvalidInput where there are none.
         """
         with self._locked():
             network = self._known_network()
-            root = self._root_of(network)
-        if root is None:
+            here = self._root_keys_of(network)
+        if not here:
             problem = f"{self.path / _ROOT} is not that of this network"
             raise InvalidInput("root key", f"{problem}; invite from where it was created")
-        grant = issue(root, rights, peer_id)
-        return Network(network.root_public_key, network.gates, grant).invite()
+        keys = root_of(network.grant, network.root_public_key)
+        return request_of(keys, here, network.gates, rights, peer_id)
 
     def add_gate(self, gate: str) -> Network:
         """Put a gate first in the network's list, here and in the invites made here.
@@ -216,24 +229,23 @@ class Home:
         if text is None:
             return host_name()
         try:
-            check_host_name("name", text.strip())
+            bounds.check_host_name("name", text.strip())
         except InvalidInput:
             raise self._damaged(_NAME) from None
         return text.strip()
 
     def rename(self, name: str) -> None:
         """Have the nodes that are started from here go by this name. Raises InvalidInput."""
-        check_host_name("name", name)
+        bounds.check_host_name("name", name)
         with self._locked():
             self._write(_NAME, name)
 
     def has_root_key(self) -> bool:
-        """Whether this home may invite: its network was created here."""
-        with self._locked():
-            network = self._network()
-            return network is not None and self._root_of(network) is not None
+        """Whether this home may invite, or sign for an invite: its network was created here, or it
+        holds a key of the root."""
+        return bool(self.root_keys())
 
-    # -- all below hold the lock ------------------------------------------------------------
+    # -- all below is called under the lock ---------------------------------------------------
 
     def _network(self) -> Network | None:
         text = self._read(_NETWORK)
@@ -266,6 +278,15 @@ class Home:
             raise InvalidInput("network", "this node is in none; create one or join one first")
         return network
 
+    def _root_keys_of(self, network: Network) -> list[Identity]:
+        known = root_of(network.grant, network.root_public_key).keys
+        here = (self._load_key(_root_file(number)) for number in range(MAX_ROOT_KEYS))
+        return [key for key in here if key is not None and key.public_key in known]
+
+    def _first_root_file(self) -> Path | None:
+        files = (self.path / _root_file(number) for number in range(MAX_ROOT_KEYS))
+        return next((path for path in files if path.exists()), None)
+
     def _root_of(self, network: Network) -> Identity | None:
         """The root key, where it is that of this network."""
         root = self._load_key(_ROOT)
@@ -278,77 +299,6 @@ class Home:
 
     def _how_to_leave(self) -> str:
         return f"to leave it, run: rm {shlex.quote(str(self.path / _NETWORK))}"
-
-    def _load_or_make(self, name: str) -> Identity:
-        known = self._load_key(name)
-        if known is not None:
-            return known
-        made = Identity.from_seed(os.urandom(_SEED_BYTES))
-        self._write(name, f"{made.seed.hex()} {made.peer_id}")
-        _log.info("made %s: %s", self.path / name, made.peer_id)
-        return made
-
-    def _load_key(self, name: str) -> Identity | None:
-        text = self._read(name)
-        if text is None:
-            return None
-        try:
-            seed, peer_id = text.split()
-            key = Identity.from_seed(bytes.fromhex(seed))
-        except ValueError:
-            raise self._damaged(name) from None
-        if key.peer_id != peer_id:
-            raise self._damaged(name)
-        return key
-
-    def _damaged(self, name: str) -> LocalError:
-        is_grant = name.startswith(f"{_GRANT}-")
-        mend = _MEND.get(_GRANT if is_grant else name, _MEND[_IDENTITY])
-        return LocalError(f"{self.path / name} is damaged: put a copy back, or {mend}")
-
-    def _read(self, name: str) -> str | None:
-        """The text of a file, None where there is none."""
-        path = self.path / name
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            raise LocalError(f"{path} is not a file; move it away")
-        _refuse_open_to_others(path, status.st_mode, "600")
-        if status.st_size > _MAX_FILE_BYTES:
-            raise self._damaged(name)
-        return path.read_bytes().decode("ascii", errors="replace")
-
-    def _write(self, name: str, text: str) -> None:
-        """Put a file in place whole, and on the disk, before this returns."""
-        path, unfinished = self.path / name, self.path / f"{name}.unfinished"
-        unfinished.unlink(missing_ok=True)  # of a process that was killed here
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        sync_folder(self.path)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The folder, for this process alone. What the system refuses becomes a LocalError."""
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_open_to_others(self.path, self.path.stat().st_mode, "700")
-            lock = lock_file(self.path / ".lock", wait_s=self._lock_timeout_s)
-            if lock is None:
-                problem = f"another process has held {self.path} for {self._lock_timeout_s:.0f} s"
-                raise LocalError(f"{problem}; see what `fuser {self.path}/.lock` names")
-            try:
-                yield
-            finally:
-                unlock_file(lock)
-        except OSError as error:
-            problem = f"{error.filename or self.path}: {error.strerror}"
-            raise LocalError(f"{problem}; see that this user may read and write there") from error
 
 
 def in_no_network(path: Path) -> LocalError:
@@ -371,11 +321,9 @@ def _identity_file(index: int) -> str:
     return _IDENTITY if index == 0 else f"identity-{index}.key"
 
 
+def _root_file(number: int) -> str:
+    return _ROOT if number == 0 else f"root-{number + 1}.key"
+
+
 def _grant_file(index: int) -> str:
     return f"{_GRANT}-{index}"
-
-
-def _refuse_open_to_others(path: Path, mode: int, wanted: str) -> None:
-    if mode & 0o077:
-        command = f"chmod {wanted} {shlex.quote(str(path))}"
-        raise LocalError(f"{path} is open to other users of this machine; run: {command}")
