@@ -5,19 +5,18 @@ Pure. The same object runs in production, driven by `host/`, and in simulations,
 what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
 for others as well.
 
-One concept: where each event goes, and what one layer completes that another waits for.
+One concept: the parts that a peer has, and where each event goes.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Asked, OperationId, Published, Searched
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.finder import Finder, suits
 from formation_p2p.core.discovery.publication import names_of
@@ -38,10 +37,12 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
-from formation_p2p.core.peer.effects import Left, MemberMet, PeerEffect, RejectRequest, Vacated
+from formation_p2p.core.peer.charter_news import CharterNews
+from formation_p2p.core.peer.completions import Completions
+from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.explanations import Explanations
 from formation_p2p.core.peer.inbox import Inbox
+from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.renewal import Issuer, Renewal
@@ -52,21 +53,18 @@ from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.peer.worker import BlobIndex, Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
-from formation_p2p.core.records.profile import Profile, SignedProfile
+from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.services.events import ServiceRequest
 from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.trust.charter_shelf import CharterShelf
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network, place_of
-from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
+from formation_p2p.core.trust.own_grant import OwnGrant
 from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.workload.comparers import Read, read_plain
 from formation_p2p.core.workload.scope import Place
-
-# After a new charter, leases are judged by it for as long as what was asked for before comes.
-JUDGE_S: Final = 30.0
 
 
 class Peer:
@@ -92,6 +90,7 @@ class Peer:
         self._rng = rng
         self.membership = membership or Membership(network.root_public_key)
         self.grant = OwnGrant(network)
+        self._lifecycle = Lifecycle(network, self.grant, self._employ)
         shelf = Shelf(
             network.network_id, self.membership.denies_claim, self.membership.denies_publish
         )
@@ -105,7 +104,6 @@ class Peer:
             shelf,
             charters,
         )
-        self._store = store
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
@@ -135,7 +133,7 @@ class Peer:
             shelf,
             rng,
             parameters.services,
-            lambda: self._own or Contact(identity.peer_id),
+            lambda: self._lifecycle.own or Contact(identity.peer_id),
             lambda: self.network.grant,
             lambda: self.worker if self.grant.may_work else None,
         )
@@ -159,7 +157,7 @@ class Peer:
                 identity,
                 self.lessee,
                 self._wants.relay,
-                lambda: self._own,
+                lambda: self._lifecycle.own,
                 self._wants.size,
                 parameters.announce,
             ),
@@ -175,7 +173,7 @@ class Peer:
         )
         facts = self._context.authorised, self._context.candidate
         means = Means(self._finder, self.lessee, *facts, rng, parameters.gang)
-        self.gangs = Gangs(means, lambda: self._own or Contact(identity.peer_id))
+        self.gangs = Gangs(means, lambda: self._lifecycle.own or Contact(identity.peer_id))
         self._inbox = Inbox(
             identity.peer_id,
             self.lessee,
@@ -189,17 +187,28 @@ class Peer:
             store,
             self._wants,
         )
-        self.worker: Worker | None = None
-        self._serve: events.Serve | None = None
-        self._own: Contact | None = None
-        self._joining: OperationId | None = None
-        self._leaving = self._withdrawn = self._left = self._vacating = False
         self._explanations = Explanations(self._finder, self.scheduler)
         self._reports = Reports(
             self._explanations, self.gangs, self.scheduler, self._gossip, self._story
         )
+        self._completions = Completions(
+            self.dht,
+            store,
+            self._finder,
+            self.lessee,
+            self.services,
+            self._wants,
+            self.charters,
+            self._reports,
+            self._context,
+            self._lifecycle,
+        )
         self._due_s = float("inf")
-        self._judge_until_s = float("-inf")
+
+    @property
+    def worker(self) -> Worker | None:
+        """There once this peer works for others."""
+        return self._lifecycle.worker
 
     def handle(self, event: events.PeerEvent, now: Moment) -> list[PeerEffect]:
         """What is to be done about an event, in order. `now` never goes back."""
@@ -207,18 +216,12 @@ class Peer:
         if now.mono_s >= self._due_s and not isinstance(event, events.Tick):
             # What has run out while the machine slept has run out before anything arrives now.
             effects += self._tick(now)
-            effects += self._settle(now)
+            effects += self._completions.settle(now)
         effects += self._dispatch(event, now)
-        effects += self._settle(now)
+        effects += self._completions.settle(now)
         effects = [*self._loop_back(effects, now), *self._met]
         self._met = []
-        if self._vacating and (self.worker is None or self.worker.is_vacant):
-            self._vacating = False
-            effects.append(Vacated(cause="vacate"))
-        serves = self.worker is not None and (self.worker.has_leases or not self._withdrawn)
-        if self._leaving and not serves and not self._left:
-            self._left = True
-            effects.append(Left(cause="leave"))  # the last: what is sent before still goes out
+        effects += self._lifecycle.completed()
         self._due_s = min(
             self.dht.next_timeout(),
             self.lessee.next_timeout(),
@@ -309,14 +312,15 @@ class Peer:
             case events.Tick():
                 return self._tick(now)
             case events.Joined(addresses, gates, remembered):
-                self._own = Contact(self._identity.peer_id, addresses)
+                self._lifecycle.is_at(Contact(self._identity.peer_id, addresses))
                 self.services.begin(now)
                 self.dht.moved(addresses, now)
-                self._joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
+                joining = self.dht.bootstrap(gates, now, "join", remembered=remembered)
+                self._lifecycle.joins(joining)
                 self.scheduler.licensed(self.grant.expires_unix_s, now)
                 if not self.grant.is_foreign:
                     self.renewal.granted(self.network, now)
-                return self._granted(self.grant.look(now), now)
+                return self._lifecycle.licensed(self.grant.look(now), now)
             case events.AddressesChanged():
                 self._moved(event, now)
             case events.FoundNearby(contacts):
@@ -331,8 +335,7 @@ class Peer:
             case events.AskRenewal():
                 return self.renewal.begin(now)
             case events.Serve():
-                self._serve = event
-                return self._start_worker(now)
+                return self._lifecycle.serves(event, now)
             case events.Submit():
                 return self._submit(event, now)
             case events.Resume(jobs, leases):
@@ -347,12 +350,9 @@ class Peer:
             case events.MoveTask(job_id, task_id, grace_s):
                 return self.scheduler.move(job_id, task_id, grace_s, now)
             case events.Vacate(grace_s):
-                self._vacating = True
-                return [] if self.worker is None else self.worker.vacate(grace_s, now)
+                return self._lifecycle.vacate(grace_s, now)
             case events.Reopen():
-                self._vacating = False
-                if self.worker is not None:
-                    self.worker.reopen()
+                self._lifecycle.reopen()
             case events.Explain():
                 return self._explanations.ask(event, now)
             case events.Leave():
@@ -373,13 +373,14 @@ class Peer:
             self._met.append(met)
 
     def _moved(self, event: events.AddressesChanged, now: Moment) -> None:
-        if self._own is None:
+        if self._lifecycle.own is None:
             return  # `Joined` tells where we are by then
-        self._own = Contact(self._identity.peer_id, event.announced)
+        own = Contact(self._identity.peer_id, event.announced)
+        self._lifecycle.is_at(own)
         self.dht.moved(event.direct, now)
         self.services.moved(now)
         if self.worker is not None:
-            self.worker.moved(self._own, now)
+            self.worker.moved(own, now)
 
     def _tick(self, now: Moment) -> list[PeerEffect]:
         self.dht.tick(now)
@@ -390,7 +391,7 @@ class Peer:
         effects: list[PeerEffect] = [*self.scheduler.tick(now)]
         effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
-            effects += self._granted(self.grant.look(now), now)
+            effects += self._lifecycle.licensed(self.grant.look(now), now)
         if self.worker is not None:
             effects += self.worker.tick(now)
         return effects
@@ -399,37 +400,22 @@ class Peer:
         """Show the new grant from now on."""
         self.network = network
         self._context.renewed(network)
+        self._lifecycle.renewed(network)
         self.lessee.grant = self._gossip.grant = network.grant
         self._circles.moved(network)
         self.renewal.granted(network, now)
         self._finder.labels = self._context.labels
         told = self.grant.taken(network, now)
         self.scheduler.licensed(self.grant.expires_unix_s, now)
-        return self._granted(told, now)
+        return self._lifecycle.licensed(told, now)
 
-    def _granted(self, told: Sequence[GrantEffect], now: Moment) -> list[PeerEffect]:
-        """After a look at the grant."""
-        effects: list[PeerEffect] = [*told]
-        if self.worker is not None:
-            effects += self.worker.licensed(self.network, self.grant.may_work, now)
-        return effects
-
-    def _start_worker(self, now: Moment) -> Sequence[PeerEffect]:
-        """Once it is known what to serve, and the first neighbours: they are to store it."""
-        if (
-            self._serve is None
-            or self._own is None
-            or self._joining is not None
-            or self.worker is not None
-            or self._leaving
-        ):
-            return []
+    def _employ(self, serve: events.Serve, own: Contact) -> Worker:
         labels = self.services.labels
-        worker = Worker(
+        return Worker(
             self._identity,
-            self._own,
+            own,
             self.network,
-            self._serve.serving(labels) if labels else self._serve,
+            serve.serving(labels) if labels else serve,
             self.dht,
             self.membership,
             self._circles,
@@ -439,16 +425,10 @@ class Peer:
             self._rng,
             self._parameters,
         )
-        try:
-            worker.start(now)
-        except InvalidInput as error:
-            return [RejectRequest("serve", str(error), cause="serve")]
-        self.worker = worker
-        return self._granted((), now)
 
     def _submit(self, event: events.Submit, now: Moment) -> Sequence[PeerEffect]:
         job_id = event.job.job_id
-        if self._leaving:
+        if self._lifecycle.is_leaving:
             return [RejectRequest(job_id, "the node is leaving", cause="submit")]
         try:
             self.gangs.check(event.job.options, event.job.tasks)
@@ -459,16 +439,13 @@ class Peer:
         return effects
 
     def _leave(self, now: Moment) -> list[PeerEffect]:
-        if self._leaving:
+        if self._lifecycle.is_leaving:
             return []
-        self._leaving = True
         self.gangs.leave()
         self.services.stop(now)
         effects: list[PeerEffect] = [*self.scheduler.leave()]
         self.lessee.leave("leave")
-        if self.worker is not None:
-            effects += self.worker.leave(now)
-        return effects
+        return [*effects, *self._lifecycle.leave(now)]
 
     def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:
         """A node may work for itself: what it sends to itself it receives at once."""
@@ -476,58 +453,7 @@ class Peer:
         for effect in effects:  # which grows on the way
             if isinstance(effect, Send) and effect.to.peer_id == self._identity.peer_id:
                 effects += self._inbox.received(effect.to, effect.message, self.worker, now)
-                effects += self._settle(now)
+                effects += self._completions.settle(now)
             else:
                 outward.append(effect)
         return outward
-
-    def _settle(self, now: Moment) -> list[PeerEffect]:
-        """Carry what one layer completed to the one above, until nothing is left to carry."""
-        effects: list[PeerEffect] = []
-        while True:
-            for gate in self.dht.take_gates():
-                if self.worker is not None:
-                    self.worker.announcer.met(gate, now)
-            self.services.settle(now)
-            effects += self._chartered(now)
-            asked, completed = self.dht.take()
-            sent, negotiated = self.lessee.take()
-            effects += [*asked, *sent, *self.services.take(), *self._wants.settle(now)]
-            found = [each for each in self._finder.take() if not self.services.found(each, now)]
-            told = self._reports.of_gangs(now)
-            effects += told or ()
-            if not completed and not negotiated and not found and told is None:
-                return effects
-            for each in completed:
-                effects += self._completed(each, now)
-            effects += self._reports.negotiated(negotiated, now)
-            effects += self._reports.found(found, now)
-
-    def _chartered(self, now: Moment) -> Sequence[PeerEffect]:
-        """What came of charters. Where there is a new one, who is banned is here no more."""
-        told = self.charters.take()
-        if any(isinstance(each, CharterAdopted) for each in told):
-            self._store.judge_again(now)
-            self._judge_until_s = now.mono_s + JUDGE_S
-        if now.mono_s < self._judge_until_s:  # offers that are being taken up, too
-            self.lessee.forsake(lambda lease: self._context.refuses(lease, now))
-        return told
-
-    def _completed(
-        self, completed: Searched[SignedProfile] | Published | Asked, now: Moment
-    ) -> Sequence[PeerEffect]:
-        if self.charters.ended(completed, now):
-            return []
-        if isinstance(completed, Published):
-            if self.worker is not None and self.worker.announcer.published(completed, now):
-                self._withdrawn = True
-        elif self.services.ended(completed, now) or isinstance(completed, Asked):
-            pass
-        elif completed.operation == self._joining:
-            self._joining = self.dht.fall_back(now)
-            if self._joining is None:
-                self.charters.begin(now)
-            return self._start_worker(now)
-        elif self.worker is None or not self.worker.announcer.searched(completed, now):
-            self._finder.searched(completed, now)
-        return []
