@@ -8,7 +8,6 @@ from typing import Final
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.peer.charter_news import CharterSpread
-from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.host.shell import Shell
 
 # A lookup, and an answer of those nearest to the name.
@@ -19,11 +18,7 @@ LOOK_EVERY_S: Final = 0.05
 async def offer_charter(bridge: Bridge, raw: bytes) -> int:
     """See `Node.offer_charter`."""
 
-    def begin(shell: Shell) -> None:
-        shell.charter_spread = None
-        shell.feed(OfferCharter(raw))
-
-    await bridge.look(begin)
+    await bridge.look(lambda shell: shell.offer_charter(raw))
     try:
         async with asyncio.timeout(WITHIN_S):
             while True:

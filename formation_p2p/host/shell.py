@@ -1,6 +1,6 @@
-"""The peer's shell in production: it performs effects, and brings back what happens.
+"""The peer's shell in production: it brings the peer what happens, and has its effects performed.
 
-Runs inside one trio thread. One concept: the peer decides everything; here is how it is done.
+Runs inside one trio thread. The peer decides everything; `Performer` does it.
 """
 
 from __future__ import annotations
@@ -10,79 +10,42 @@ import pathlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dispatch.fetch import CheckpointEffect, FetchResult, StopFetch
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.execution.effects import LeaseEffect
-from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.nat.probe import Rate, RoundTrip
 from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.session import (
-    Fence,
-    Received,
-    Send,
-)
+from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.charter_news import CharterAdopted, CharterSpread
-from formation_p2p.core.peer.effects import (
-    Explained,
-    Left,
-    MemberMet,
-    PeerEffect,
-    RejectRequest,
-    UserEffect,
-    Vacated,
-    is_of_record,
-)
+from formation_p2p.core.peer.charter_news import CharterSpread
+from formation_p2p.core.peer.effects import RejectRequest, UserEffect, is_of_record
 from formation_p2p.core.peer.events import PeerEvent
 from formation_p2p.core.peer.peer import Peer
-from formation_p2p.core.services.events import (
-    EmitServiceEvent,
-    ServeServices,
-    ServicesRead,
-    SpecPublished,
-    StartReplica,
-    StopReplica,
-)
-from formation_p2p.core.trust.admission import Charged, Tolerated
+from formation_p2p.core.services.events import ServeServices
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
-from formation_p2p.core.trust.reciprocity import HoursReceived
-from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
-from formation_p2p.core.trust.shares import ShareUsed
-from formation_p2p.host import grant_log
-from formation_p2p.host.checkpoints import CheckpointKeeper
 from formation_p2p.host.clock import moment
-from formation_p2p.host.dht_requests import DhtRequests
 from formation_p2p.host.drivers.driver import Driver, KeepsEnvironments, LeaseDriver, UsesBlobs
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.scratch import clear_scratch
-from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.gate_log import GateLog
-from formation_p2p.host.lease_runs import LeaseRuns
 from formation_p2p.host.machine.suspend import SuspendWatch
 from formation_p2p.host.net.mdns import run_mdns
 from formation_p2p.host.net.protocols.rate import PROTOCOL as RATE_PROTOCOL
 from formation_p2p.host.net.protocols.rate import RateServer
-from formation_p2p.host.result_fetches import ResultFetches
+from formation_p2p.host.performer import Performer
 from formation_p2p.host.results import answers
 from formation_p2p.host.runtime_config import RuntimeConfig
-from formation_p2p.host.services.reads import ServiceReads
-from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.host.services.replicas import Replicas, ReplicaStatus
 from formation_p2p.host.services.routing import ServiceRouting
-from formation_p2p.host.shut_warning import ShutWarning
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with multiaddr, hide trio's own types.
@@ -106,9 +69,6 @@ VACATE_S: Final = 5.0
 SUSPEND_GRACE_S: Final = 2.5
 # A node that leaves waits this long for its withdrawal to arrive.
 LEAVE_S: Final = 2.0
-
-# As a union it would be built for each message.
-_LEASING: Final = (work.Commit, work.Leased, work.Renew)
 
 
 class Shell:
@@ -142,26 +102,16 @@ class Shell:
         stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told
-        self.received_bytes = self.sent_bytes = 0  # of frames
-        self._requests = DhtRequests(stack, self.do, self.feed)
-        self.gangs = NodeGangs.of(stack, config.identity.peer_id, self.do)
-        means = config.scratch_root, exchange.private, self.do, self.feed
-        self.leases = LeaseRuns(*means, self.gangs)
-        self._fetches = ResultFetches(exchange.private, config.journal, self.feed)
+        self.received_bytes = 0  # of frames
+        self._performer = Performer(
+            config, stack, exchange, self.do, self.feed, lambda each: self._unnotified.append(each)
+        )
+        self.gangs, self.leases = self._performer.gangs, self._performer.leases
+        self.service_reads = self._performer.service_reads
         self._gate_log = GateLog()
-        self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, self.feed)
-        self._left = trio.Event()
-        self._vacated = trio.Event()
-        self.reach = Reach.UNKNOWN
-        self._serving = False
-        self._usage: UsageFile | None = None
-        self._shut_warning = ShutWarning(lambda: self.reached, self.do)
-        self.service_reads = ServiceReads(self.feed)
-        self._replica_host: ReplicaHost = NoReplicas(self.feed)
         own = config.identity.peer_id, config.network, self.service_reads
         self.services = ServiceRouting(stack, exchange, *own, self.do)
         self.replicas: Replicas | None = None
-        self.charter_spread: CharterSpread | None = None
         self._timer = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -185,7 +135,7 @@ class Shell:
             if self.exchange.private is not None:
                 nursery.start_soon(self.exchange.private.serve)
             task_status.started()
-            await self._left.wait()
+            await self._performer.left.wait()
             await self._stack.close()
             nursery.cancel_scope.cancel()
 
@@ -196,20 +146,18 @@ class Shell:
         usage: UsageFile | None = None,
     ) -> None:
         """Become a worker with these drivers. What is charged goes to `usage`."""
-        self._usage = usage
         if usage is not None:
             self.do(usage.keep)
         self.leases.drivers = drivers
         for driver in drivers.values():
             if isinstance(driver, UsesBlobs):
                 driver.blobs = self.exchange
-        self._serving = True
         self.exchange.server.hold = self.exchange.held_for_others.hold
         self.do(self.exchange.held_for_others.keep_time)
         self.do(Heartbeat.of_this_process().run)
         asleep = partial(self.vacate, SUSPEND_GRACE_S)
         self.do(SuspendWatch(asleep, lambda: self.feed(events.Reopen())).run)
-        self._shut_warning.look(self.reach, self._serving)
+        self._performer.serves(usage)
         self.feed(serve)
         for driver in drivers.values():
             if isinstance(driver, KeepsEnvironments) and driver.environments is not None:
@@ -219,9 +167,10 @@ class Shell:
         """Run services, with the drivers of tasks. After `serve`. Their logs and volumes are in the
         folder `root`."""
         means = self.leases.drivers, self._config.scratch_root, root, self.do, self.feed
-        self._replica_host = self.replicas = self.services.server.replicas = Replicas(
+        self.replicas = self.services.server.replicas = Replicas(
             *means, self.services.router, self.exchange
         )
+        self._performer.replica_host = self.replicas
         self.feed(event)
 
     def replica_statuses(self) -> tuple[ReplicaStatus, ...]:
@@ -244,18 +193,18 @@ class Shell:
     async def vacate(self, grace_s: float) -> None:
         """Take no more work until `Reopen`, and wait until what runs for others has gone on
         elsewhere, or has been ended: it has so long to save what it has."""
-        self._vacated = trio.Event()
+        vacated = self._performer.vacates()
         self.feed(events.Vacate(grace_s))
         saving_s = self._config.parameters.lease.saving_s
         with trio.move_on_after(grace_s + saving_s + VACATE_S):
-            await self._vacated.wait()
+            await vacated.wait()
 
     async def leave(self) -> None:
         """Withdraw, end what runs, and let `run` return."""
         with trio.move_on_after(LEAVE_S):
             self.feed(events.Leave())
-            await self._left.wait()
-        self._left.set()
+            await self._performer.left.wait()
+        self._performer.left.set()
 
     def feed(self, event: PeerEvent) -> None:
         """Hand the peer an event and perform what it decides. Never raises."""
@@ -271,9 +220,9 @@ class Shell:
             journal = self._config.journal
             for effect in effects:
                 if journal is not None and is_of_record(effect):
-                    journal.put(effect, self._perform, self._hand_over)
+                    journal.put(effect, self._performer.perform, self._hand_over)
                 else:
-                    self._perform(effect)
+                    self._performer.perform(effect)
             self._gate_log.look(self.peer.dht.missing_gates)
             wait_s = self.peer.next_timeout() - now.mono_s
         except Exception as error:
@@ -293,6 +242,26 @@ class Shell:
         self._stack.work.send_held()
         self._hand_over()
         self._timer.deadline = trio.current_time() + max(wait_s, 0.0)
+
+    @property
+    def reach(self) -> Reach:
+        """Whether others can dial this node, as the peer told last."""
+        return self._performer.reach
+
+    @property
+    def charter_spread(self) -> CharterSpread | None:
+        """How far the charter that was put in here last has spread."""
+        return self._performer.charter_spread
+
+    def offer_charter(self, raw: bytes) -> None:
+        """Hand the network a charter; `charter_spread` is None until it has spread."""
+        self._performer.charter_spread = None
+        self.feed(events.OfferCharter(raw))
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of frames."""
+        return self._performer.sent_bytes
 
     @property
     def neighbours(self) -> int:
@@ -366,7 +335,7 @@ class Shell:
 
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         self.received_bytes += len(frame)
-        self._requests.asked(sender, frame, answer)
+        self._performer.requests.asked(sender, frame, answer)
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)
@@ -387,80 +356,6 @@ class Shell:
                 self._notify(effects)
         except Exception:
             log.exception("what happened could not be told; please report this")
-
-    def _perform(self, effect: PeerEffect) -> None:
-        """Do what the peer wants done, or what the journal has written down."""
-        match effect:
-            case EmitJobEvent():  # the first, since each task has two of them
-                self._unnotified.append(effect)
-            case rpc.SendRequest() | rpc.SendResponse() | rpc.ProbeReachability():
-                self._requests.perform(effect)
-            case rpc.Advertise(reach):
-                self._stack.advertise(reach is Reach.SERVER)
-                self._stack.own.reach(reach)
-                self._stack.reserving.reached(reach)
-                self._stack.addresses_changed()
-                self.reach = reach
-                self._shut_warning.look(self.reach, self._serving)
-            case Send(to, message):
-                if isinstance(message, _LEASING):
-                    # Grants were checked: from here on tasks and results come, which are large.
-                    # A lease that was adopted from an earlier incarnation begins with its renewal.
-                    self._stack.note_lease(to.peer_id)
-                frame = work.pack(message)
-                self.sent_bytes += len(frame)
-                self._stack.send(to, frame, urgent=work.is_urgent(message))
-            case LeaseEffect() | Fence():
-                self.leases.perform(effect)
-            case FetchResult():
-                self.do(self._fetches.begin(effect))
-            case CheckpointEffect():
-                self.do(self._checkpoints.perform, effect)
-            case StopFetch():
-                self._fetches.stop(effect)
-            case PersistLease() | ForgetLease():
-                pass  # for a journal alone
-            case Charged():
-                if self._usage is not None:
-                    self._usage.add(effect)
-            case ShareUsed() | HoursReceived():
-                if self._usage is not None:
-                    self._usage.share_used(effect)
-            case Tolerated(peer_id, why):
-                log.warning("permissive, so %s is served although: %s", peer_id, why)
-            case GrantEnds() | GrantOver() | GrantTaken():
-                grant_log.tell(effect, serving=self._serving)
-            case MemberMet():
-                if self._config.members is not None:
-                    self._config.members.met(effect)
-            case KeepGrant(network):
-                if self._config.keep_grant is not None:
-                    self.do(self._config.keep_grant, network)
-            case CharterAdopted(signed):
-                log.info("version %d of the network's charter counts from now on", signed.version)
-                if self._config.keep_charter is not None:
-                    self.do(self._config.keep_charter, signed)
-            case CharterSpread():
-                self.charter_spread = effect
-            case RenewalFailed(why):
-                log.info("this node's grant is not renewed: %s", why)
-            case Vacated():
-                self._vacated.set()
-            case Left():
-                self._left.set()
-            case StartReplica() | StopReplica():
-                self._replica_host.perform(effect)
-            case ServicesRead() | SpecPublished():
-                self.service_reads.told(effect)
-            case OwnRoster():
-                self.gangs.own(effect)
-            case EmitGangEvent():
-                self.gangs.own(effect)
-                self._unnotified.append(effect)
-            case Explained() | RejectRequest() | EmitServiceEvent():
-                self._unnotified.append(effect)
-            case _:
-                assert_never(effect)
 
     async def _look_around(self) -> None:
         own, network = self._config.identity.peer_id, self._config.network

@@ -167,10 +167,10 @@ def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
             caplog.clear()
             client = Host(tmp_path / "client", listen=())
             if serves_first:
-                client.shell._serving = True
+                client.shell._performer.serves(None)
             async with up(client):
                 client.shell.serve(A_MACHINE, {})
-                client.shell._shut_warning.look(client.shell.reach, serving=True)
+                client.shell._performer.serves(None)
                 await until(lambda: warned())
                 await trio.sleep(0.1)
                 (said,) = warned()
