@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.peer.events import AddressesChanged
 from formation_p2p.core.peer.parameters import PeerParameters
@@ -17,7 +19,7 @@ from formation_p2p.core.services.events import (
 from formation_p2p.core.services.signed_spec import seal_spec
 from formation_p2p.core.services.spec import ONE, Pinned, WorkerType
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.services_world import ECHO, Hamlet, wanting
+from tests.support.services_world import ECHO, Hamlet, lone, wanting
 
 
 def test_where_all_holders_are_new_an_old_service_is_started_once_they_would_know_of_it() -> None:
@@ -98,3 +100,39 @@ def test_a_guardian_without_room_lets_go_of_a_holder_that_is_long_gone() -> None
     before = hamlet.world.messages["services: guard"]
     hamlet.world.elapse(100)
     assert hamlet.world.messages["services: guard"] == before
+
+
+def seconds_until_two_run(hamlet: Hamlet) -> float:
+    began_s = hamlet.world.now_s
+    while len(hamlet.having("echo")) < 2:
+        hamlet.world.elapse(1)
+    return hamlet.world.now_s - began_s
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5, 11])
+def test_a_worker_that_finds_its_slot_taken_takes_the_next_one_at_once(seed: int) -> None:
+    """Both begin with the same slot, in a network of two."""
+    hamlet = Hamlet(2, seed=seed)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(2))
+    assert seconds_until_two_run(hamlet) < 20
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 2
+
+
+@pytest.mark.parametrize("seed", [2, 4, 7, 9])
+def test_a_catalog_that_is_published_before_the_network_has_met_is_soon_read(seed: int) -> None:
+    hamlet = Hamlet(2, seed=seed)
+    hamlet.publish(wanting(2))
+    assert seconds_until_two_run(hamlet) < 30
+
+
+def test_a_newcomer_asks_the_holder_of_an_expired_claim_twice_before_it_takes_its_place() -> None:
+    hamlet = lone()
+    hamlet.world.elapse(30)
+    [had] = hamlet.having("echo")
+    hamlet.world.vanish(had)
+    hamlet.world.elapse(90)
+    late = hamlet.join("late")
+    hamlet.workers.append(late)
+    hamlet.world.elapse(100)
+    assert hamlet.having("echo") == [late]

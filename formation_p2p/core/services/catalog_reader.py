@@ -27,8 +27,11 @@ class CatalogReader:
         self._due_s = float("inf")
         self._located = False
         self._goes_on = False
+        self._young_until_s = float("-inf")
 
     def start(self, now: Moment) -> None:
+        if not self._goes_on:
+            self._young_until_s = now.mono_s + self._means.parameters.young_s
         self._goes_on = True
         self._due_s = min(self._due_s, now.mono_s + self._means.rng.random())
 
@@ -90,7 +93,9 @@ class CatalogReader:
             return
         ours = self._means.parameters
         every_s = ours.catalog_s + ours.catalog_node_s * self._means.dht_size()
-        if not answered:
+        is_empty = not self._means.shelf.catalog.specs and now.mono_s < self._young_until_s
+        if not answered or is_empty:
+            # In a network that has just begun the next peer may be the first that knows of any.
             self._located = False
             every_s = ours.catalog_retry_s
         spread = 0.8 + 0.4 * self._means.rng.random()

@@ -212,14 +212,17 @@ class Filler:
         return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
 
     def _still_free(self, attempt: Attempt, now: Moment) -> bool:
-        """Whether the slot is free, as far as is known; else the attempt is over."""
-        free = attempt.slot in self._free(attempt.signed, now, attempt.doubted)
+        """Whether the slot is free, as far as is known; else the attempt is over, and another one
+        begins where another slot is free: the next look at the service is half a minute away."""
+        free = self._free(attempt.signed, now, attempt.doubted)
         if self._attempts.get(attempt.service) is not attempt:
             return False
-        if not free or not self._may_run(attempt.signed):
-            self._end(attempt)
-            return False
-        return True
+        if attempt.slot in free and self._may_run(attempt.signed):
+            return True
+        self._end(attempt)
+        if free:
+            self.consider(attempt.service, now, attempt.doubted)
+        return False
 
     def _read(self, attempt: Attempt, reading: Reading, now: Moment) -> None:
         if not reading.sound:

@@ -95,8 +95,9 @@ class ServiceParameters:
     catalog_s: float = 30.0
     catalog_node_s: float = 0.06
     max_catalog_s: float = 600.0
-    # At first, or where no peer answers.
+    # Where no peer answers; and for so long after the start, where there is no service yet.
     catalog_retry_s: float = 5.0
+    young_s: float = 60.0
     # How many workers of a type there are is estimated anew so often.
     count_s: float = 600.0
 
