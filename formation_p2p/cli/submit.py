@@ -47,6 +47,7 @@ A job file:
   timeout = "5m"                  # of one attempt; seconds where it is a number
   deadline = "2h"                 # tasks that have not ended by then fail
   speculate = false               # second attempts of slow tasks, on idle workers
+  copies = 1                      # how many workers hold the outputs of each task
   rebalance = false               # move tasks that have saved to workers that suit them better
   policy = "xor"                  # how workers are ranked; this, hints and scope as for run
   hints = ["region=eu-west"]
@@ -89,7 +90,7 @@ Examples:
 {IN_WORDS}"""
 
 
-@takes("max_price_micro", "learn", "env")
+@takes("max_price_micro", "learn", "env", "copies")
 def submit(
     kwargs: TaskOptionKwargs,
     job_file: Path = argument("JOB.toml", "The job file, or a Formfile.", default=...),

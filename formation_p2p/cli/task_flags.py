@@ -161,6 +161,13 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "Move a task that has saved a checkpoint where another worker suits it much better.",
         default=False,
     ),
+    "copies": Flag(
+        "copies",
+        COUNT,
+        "How many workers are to hold the outputs of each task, so that one may be lost.",
+        "N",
+        default=1,
+    ),
     "max_price_micro": Flag(
         "max-price",
         PRICE,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from formation_p2p.core.data.messages import BlobRefused
 from formation_p2p.core.dispatch.fetch import (
     CheckpointEffect,
     CheckpointEvent,
@@ -29,8 +28,8 @@ from formation_p2p.core.errors import FormationError, LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.net.protocols.data import KEEP_S, PROTOCOL, DataStream
-from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.net.protocols.data import KEEP_S
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ MAX_KEEPING: Final = 4
 # Of the cache, for the checkpoints that come from one worker: a hostile one does not keep others'
 # from being held.
 WORKER_SHARE: Final = 4
-_DIAL_S: Final = 10.0
 _SAVED: Final = "-saved-"
 
 
@@ -124,7 +122,7 @@ class CheckpointKeeper:
             for other in asked.others:
                 if len(holders) == asked.wanted or asked.task_id not in self._held:
                     break  # there are enough, or its task has ended
-                if await self._is_kept(other, asked.checkpoint.blob, name):
+                if await is_held(self._stack, self._exchange, other, asked.checkpoint.blob, name):
                     holders.append(other)
         self._tell_alone(asked.task_id, alone=not holders)
         self._feed(CheckpointSpread(asked.task_id, asked.checkpoint.sequence, tuple(holders)))
@@ -164,23 +162,6 @@ class CheckpointKeeper:
             await self._exchange.release(holder)
         except FormationError as error:
             log.warning("a checkpoint cannot be released: %s", error)
-
-    async def _is_kept(self, other: Contact, blob: Blob, name: bytes) -> bool:
-        """Whether another peer has fetched it from here."""
-        try:
-            opened = await self._stack.open(other, PROTOCOL, timeout_s=_DIAL_S)
-            try:
-                stream = DataStream(opened, blob)
-                reply = await stream.keep(self._exchange.grant, name)
-            finally:
-                opened.abort("nothing more is wanted")
-        except (FormationError, IOException, trio.TooSlowError) as error:
-            log.info("%s does not hold a checkpoint: %s", other.peer_id, error or "no answer")
-            return False
-        if isinstance(reply, BlobRefused):
-            log.info("%s does not hold a checkpoint: it %s", other.peer_id, reply.why)
-            return False
-        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,12 @@ import trio
 
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.reachability import Reach
-from formation_p2p.core.dispatch.fetch import CheckpointEffect, FetchResult, StopFetch
+from formation_p2p.core.dispatch.fetch import (
+    CheckpointEffect,
+    CopyOutputs,
+    FetchResult,
+    StopFetch,
+)
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.execution.effects import LeaseEffect
 from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
@@ -50,6 +55,7 @@ from formation_p2p.host.checkpoints import CheckpointKeeper
 from formation_p2p.host.dht_requests import DhtRequests
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.lease_runs import LeaseRuns
+from formation_p2p.host.output_copies import OutputCopies
 from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
@@ -92,6 +98,7 @@ class Performer:
         self.leases = LeaseRuns(*means, self.gangs)
         self._fetches = ResultFetches(exchange.private, config.journal, feed)
         self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, feed)
+        self._copies = OutputCopies(stack, exchange, feed)
         self.service_reads = ServiceReads(feed)
         self.replica_host: ReplicaHost = NoReplicas(feed)
         self._shut_warning = ShutWarning(lambda: stack.own.reached, do)
@@ -139,6 +146,8 @@ class Performer:
                 self.leases.perform(effect)
             case FetchResult():
                 self._do(self._fetches.begin(effect))
+            case CopyOutputs():
+                self._do(self._copies.perform, effect)
             case CheckpointEffect():
                 self._do(self._checkpoints.perform, effect)
             case StopFetch():

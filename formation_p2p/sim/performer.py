@@ -17,9 +17,11 @@ from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dispatch.fetch import (
     CheckpointKept,
     CheckpointSpread,
+    CopyOutputs,
     DropCheckpoints,
     FetchResult,
     KeepCheckpoint,
+    OutputsCopied,
     ResultFetched,
     ResultLost,
     SpreadCheckpoint,
@@ -91,6 +93,8 @@ class Performer:
         self.requests = Requests(world)
         # How long a replica of a service takes until it is ready; None for one that fails.
         self.start_s: Callable[[str], float | None] = lambda service: START_S
+        # How long outputs take to another worker, beside the round trips.
+        self.copy_s = 0.0
         self._delivered_s: dict[tuple[str, str], float] = {}
 
     def take(self, node: SimNode, effect: PeerEffect) -> None:
@@ -135,6 +139,8 @@ class Performer:
                 self._keep(node, effect)
             case SpreadCheckpoint():
                 self._spread(node, effect)
+            case CopyOutputs():
+                self._copy(node, effect)
             case DropCheckpoints():
                 pass  # what is held costs nothing here
             case StopFetch():
@@ -236,6 +242,23 @@ class Performer:
         living = (c for c in spread.others if self._world.peers[c.peer_id].alive)
         holders = tuple(islice(living, spread.wanted))
         event = CheckpointSpread(spread.task_id, spread.checkpoint.sequence, holders)
+        self._world.deliver_to(incarnation, node, event)
+
+    def _copy(self, node: SimNode, asked: CopyOutputs) -> None:
+        """To the first that live two round trips later, from one that lives then."""
+        world = self._world
+        delay_s = 2 * max(world.delay_s(node, world.peers[c.peer_id]) for c in asked.others)
+        world.after(delay_s + self.copy_s, self._copied, node, node.incarnation, asked)
+
+    def _copied(self, node: SimNode, incarnation: int, asked: CopyOutputs) -> None:
+        peers = self._world.peers
+        sources = {each.peer_id for _, blob in asked.blobs for each in blob.sources}
+        comes = any(peers[each].alive for each in sources)
+        living = (
+            c for c in asked.others if peers[c.peer_id].alive and (comes or c.peer_id in sources)
+        )
+        holders = tuple(islice(living, asked.wanted))
+        event = OutputsCopied(asked.worker, asked.lease_id, asked.attempt_id, holders)
         self._world.deliver_to(incarnation, node, event)
 
     def _advertise(self, node: SimNode, serves_dht: bool) -> None:

@@ -18,7 +18,7 @@ from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.workload import blob
 from formation_p2p.core.workload.blob import Cid
-from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 
 # The largest is an Open with its grant: what a stranger can make us hold.
@@ -34,6 +34,26 @@ _ADDRESSES: Final = schema.items(
 _CONTACTS: Final = schema.items(
     schema.custom(blob.unpack_contact, blob.pack_contact), blob.MAX_SOURCES
 )
+# With them, and the grant, a Keep is within the largest request.
+MAX_KEPT_FROM: Final = 2
+MAX_KEPT_FROM_ADDRESSES: Final = 2
+
+
+def _pack_source(source: Contact) -> list[object]:
+    known = blob.addresses_of(source)[:MAX_KEPT_FROM_ADDRESSES]
+    return blob.pack_contact(Contact(source.peer_id, known))
+
+
+def _read_rule(value: object) -> DataRule | None:
+    return None if value is None else DataRule.unpack(value)
+
+
+def _pack_rule(rule: DataRule | None) -> list[object] | None:
+    return None if rule is None else rule.pack()
+
+
+_KEPT_FROM: Final = schema.items(schema.custom(blob.unpack_contact, _pack_source), MAX_KEPT_FROM)
+_RULE: Final = schema.custom(_read_rule, _pack_rule)
 _WHY: Final = schema.custom(
     schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
 )
@@ -104,13 +124,16 @@ class OpenPrivate:
 @_REQUESTS.message(8)
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Fetch this content from me, and hold it for others for a while, in place of what I had you
-    hold under the same name: answered Opened once that is done, or BlobRefused."""
+    """Fetch this content from these sources, or else from me, and hold it for a while for those
+    that the rule allows, in place of what I had you hold under the same name: answered Opened once
+    that is done, or BlobRefused."""
 
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
     cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
-    size_bytes: Annotated[int, schema.integer(0, MAX_CHECKPOINT_BYTES)]
+    size_bytes: Annotated[int, schema.integer(0, blob.MAX_BLOB_BYTES)]
     name: Annotated[bytes, schema.octets(NAME_BYTES)]
+    sources: Annotated[tuple[Contact, ...], _KEPT_FROM] = ()
+    rule: Annotated[DataRule | None, _RULE] = None
 
 
 Request = Open | OpenPrivate | Want | Have | Keep

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.fetch import FetchEvent, FetchResult, ResultFetched, StopFetch
+from formation_p2p.core.dispatch.fetch import (
+    FetchEvent,
+    FetchResult,
+    OutputsCopied,
+    ResultFetched,
+    StopFetch,
+)
 from formation_p2p.core.dispatch.job_events import (
     Answer,
     RetryReason,
@@ -257,6 +263,11 @@ class Attempts:
             ended = self._judged(active, run, ended, now)
             if isinstance(ended.outcome, Succeeded):
                 return False
+        elif run is not None:
+            lease = active.lease
+            if self._jobs.holders.takes(run, lease.lease_id, lease.lessor, ended, now):
+                active.fetch(ended)
+                return False
         recalled = ended.attempt_id in active.recalled
         run = active.remove(ended.attempt_id, now)
         # Else it was known before, or another attempt of the task was faster.
@@ -308,6 +319,22 @@ class Attempts:
                 group.queues.wait(run, first=True)
         self._forget(active, [event.attempt_id], "a large result is fetched, or lost")
 
+    def copied(
+        self, group: TaskGroup, active: ActiveLease, event: OutputsCopied, now: Moment
+    ) -> None:
+        """Others hold what an attempt has made, or could not: its result counts."""
+        found = active.fetched(event.attempt_id, now)
+        if found is None:
+            return
+        run, ended = found
+        if run.state is TaskState.DISPATCHED:
+            result = self._jobs.holders.result(event.attempt_id, ended.outcome.result)
+            ended = replace(ended, outcome=Succeeded(result))
+            self._counted(group, active.worker, run, ended, now)
+        else:
+            self._jobs.holders.dropped(event.attempt_id)
+        self._forget(active, [event.attempt_id], "others hold its outputs")
+
     def stop_fetching(self, active: ActiveLease, job: JobRun, now: Moment, cause: str) -> None:
         """The job does not want its results any more."""
         for attempt_id, (run, _) in list(active.fetching.items()):
@@ -319,6 +346,7 @@ class Attempts:
 
     def _stop_fetch(self, active: ActiveLease, attempt_id: str, now: Moment, cause: str) -> None:
         active.fetched(attempt_id, now)
+        self._jobs.holders.dropped(attempt_id)
         stop = StopFetch(active.worker, active.lease.lease_id, attempt_id, cause=cause)
         self._outbox.emit(stop)
 

@@ -5,17 +5,13 @@ First come the workers of leases, which are connected, then candidates; not thos
 
 from __future__ import annotations
 
-from functools import partial
-
 from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.checkpoints import Checkpoints
 from formation_p2p.core.dispatch.leasing import Leasing
 from formation_p2p.core.dispatch.task_groups import TaskGroups
 from formation_p2p.core.dispatch.task_run import TaskRun
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.placement.hinted import may_hold
-from formation_p2p.core.workload.hints import Kind
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.core.placement.hinted import holds_data_of
 
 
 class CheckpointHolders:
@@ -40,9 +36,9 @@ class CheckpointHolders:
         group = self._groups.by_key.get(key)
         pool = {} if group is None else group.candidates.pool
         leases = list(self._groups.leases())
-        if key.scope < Scope.COMMONS or Kind.REGION in key.hints.required:
-            inside = partial(may_hold, key.scope, key.hints)
-            pool = {who: x for who, x in pool.items() if inside(self._facts(x, key, now))}
+        allowed = holds_data_of(key.scope, key.hints)
+        if allowed is not None:
+            pool = {who: x for who, x in pool.items() if allowed(self._facts(x, key, now))}
             leases = [each for each in leases if each.worker in pool]
         others = {each.worker: each.lease.lessor for each in leases}
         for peer_id, profile in pool.items():

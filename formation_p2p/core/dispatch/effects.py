@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from formation_p2p.core.dispatch.fetch import (
+    CopyOutputs,
     DropCheckpoints,
     FetchResult,
     KeepCheckpoint,
@@ -17,6 +18,7 @@ SchedulerEffect = (
     | PersistLease
     | ForgetLease
     | FetchResult
+    | CopyOutputs
     | StopFetch
     | KeepCheckpoint
     | SpreadCheckpoint

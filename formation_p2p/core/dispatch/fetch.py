@@ -1,5 +1,6 @@
-"""Large results and checkpoints on their way from their workers: what the scheduler asks of the
-shell, and what the shell tells of it. An attempt is named by its worker, its lease and its own id.
+"""Large results, outputs and checkpoints on their way from their workers: what the scheduler asks
+of the shell, and what the shell tells of it. An attempt is named by its worker, its lease and its
+own id.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.private_blob import PrivateBlob
@@ -103,6 +105,30 @@ class CheckpointSpread:
 
     task_id: str
     sequence: int
+    holders: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOutputs(Effect):
+    """Ask these `others`, one after the other, until so many as are `wanted` hold what an attempt
+    of the `worker` has made; the sources of the `blobs` have it. Ends in OutputsCopied."""
+
+    task_id: str
+    worker: PeerId
+    lease_id: str
+    attempt_id: str
+    blobs: tuple[tuple[str, Blob], ...]
+    others: tuple[Contact, ...]
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsCopied:
+    """`holders` have all of it now."""
+
+    worker: PeerId
+    lease_id: str
+    attempt_id: str
     holders: tuple[Contact, ...]
 
 

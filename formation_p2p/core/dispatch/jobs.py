@@ -16,6 +16,7 @@ from formation_p2p.core.dispatch.job_events import (
     JobEvent,
     RetryReason,
 )
+from formation_p2p.core.dispatch.output_holders import OutputHolders
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.task_run import ENDED, JobRun, JobState, TaskRun, TaskState
 from formation_p2p.core.effects import Moment
@@ -23,6 +24,7 @@ from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.learnt import Learner, Learnt
 from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.large_result import (
@@ -64,14 +66,15 @@ class Outbox:
 
 class Jobs:
     """`begin` a job, and say how each of its tasks fares: the outbox has its events. Others only
-    read `runs`, and hand `checkpoints` what they are told of these. `opaque` names the attempts of
-    jobs with a quorum: not after their tasks."""
+    read `runs`, and hand `checkpoints` and `holders` what they are told of these. `opaque` names
+    the attempts of jobs with a quorum: not after their tasks. `marks` are those of a worker."""
 
     def __init__(
         self,
         outbox: Outbox,
         parameters: DispatchParameters = DISPATCH_DEFAULTS,
         opaque: Callable[[], str] | None = None,
+        marks: Callable[[Profile], frozenset[str]] = lambda profile: frozenset(),
     ) -> None:
         self._outbox = outbox
         self._opaque = opaque
@@ -81,6 +84,7 @@ class Jobs:
         self._ready: list[TaskRun] = []
         self._unbound: dict[JobRun, None] = {}
         self.checkpoints = Checkpoints(outbox.emit, outbox.acknowledge, outbox.notify)
+        self.holders = OutputHolders(outbox.emit, marks)
 
     def begin(
         self, job: Job, now: Moment, incarnation: str = "", *, durable: bool = False
@@ -226,6 +230,7 @@ class Jobs:
         name = failed.result.decode(errors="replace")
         for maker, keeper in run.job.outputs.lost(run, name, worker):
             maker.move("output lost")
+            self.holders.reopened(maker)
             self.notify(run.job, job_events.TaskReopened(maker.task.task_id, keeper))
             if maker.bind():
                 self._ready.append(maker)
@@ -361,6 +366,7 @@ class Jobs:
         """Report the end of a job of which every task has ended."""
         if job.is_over:
             self.notify(job, job_events.JobEnded(*(job.ended[state] for state in ENDED)))
+            self.holders.over(job)
             del self.runs[job.job.job_id]
 
     def validate(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
@@ -57,6 +58,13 @@ class Outputs:
     def made(self, run: TaskRun, worker: PeerId, blobs: Mapping[str, Blob]) -> None:
         if run.task.task_id in self._names:
             self._made[run.task.task_id] = _Made(run, worker, blobs)
+
+    def held(self, run: TaskRun, sources: tuple[Contact, ...]) -> None:
+        """These workers have what it has made, by now."""
+        made = self._made.get(run.task.task_id)
+        if made is not None and made.run is run:
+            blobs = {name: replace(x, sources=sources) for name, x in made.blobs.items()}
+            self._made[run.task.task_id] = replace(made, blobs=blobs)
 
     def missing(self, task: Task) -> dict[str, None]:
         """The tasks whose files it reads, and which are to make them, or to make them again."""

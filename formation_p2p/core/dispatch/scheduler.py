@@ -18,11 +18,17 @@ from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.checkpoint_holders import CheckpointHolders
 from formation_p2p.core.dispatch.effects import SchedulerEffect
-from formation_p2p.core.dispatch.fetch import CheckpointEvent, CheckpointKept, FetchEvent
+from formation_p2p.core.dispatch.fetch import (
+    CheckpointEvent,
+    CheckpointKept,
+    FetchEvent,
+    OutputsCopied,
+)
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import Leasing, Note
 from formation_p2p.core.dispatch.moves import attempts_of, notice_to
+from formation_p2p.core.dispatch.output_copies import OutputCopies
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.pump import Pump
@@ -80,8 +86,10 @@ class Scheduler:
         self._gave = gave
         self._lessee = lessee
         self._outbox = Outbox()
-        self._jobs = Jobs(self._outbox, parameters, lambda: f"{jury.rng.getrandbits(64):016x}")
+        opaque = lambda: f"{jury.rng.getrandbits(64):016x}"  # noqa: E731
+        self._jobs = Jobs(self._outbox, parameters, opaque, jury.marks)
         self.live = self._jobs.live
+        self.holders = self._jobs.holders
         self.saved = self._jobs.checkpoints.numbers
         self._groups = TaskGroups(self._jobs, jury, parameters)
         self.groups = self._groups.by_key
@@ -103,6 +111,7 @@ class Scheduler:
         self._checkpoint_holders = CheckpointHolders(
             self._jobs.checkpoints, self._groups, self._leasing, facts
         )
+        self._output_copies = OutputCopies(self.holders, self._groups, facts)
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
         """A `durable` job waits while no worker is in sight. Raises InvalidInput where too many
@@ -290,6 +299,7 @@ class Scheduler:
         if (active := group.leases.get(lease.key)) is not None:
             self._leasing.ended(group, active)
             self._attempts.lost(group, active, event, now)
+            self.holders.suspect(active.worker, now)
         self._pump.run(group, now, f"lease {lease.lease_id} is lost")
 
     def received(
@@ -313,6 +323,7 @@ class Scheduler:
             case work.Notice():
                 if active.lease.fence == message.fence and not active.leaving:
                     active.leave()
+                    self.holders.leaves(active.worker, now)
                     group.candidates.refused(active.worker, message.refusal, now)
                     self._pump.run(group, now, f"lease {message.lease_id} ends: {message.refusal}")
             case work.TasksEnded():
@@ -329,6 +340,7 @@ class Scheduler:
                 self._pump.attempts_ended(group, now, cause)
             case _:
                 assert_never(message)
+        self._output_copies.look(now)
         return self._outbox.take()
 
     def checkpoint_told(self, event: CheckpointEvent, now: Moment) -> list[SchedulerEffect]:
@@ -355,6 +367,15 @@ class Scheduler:
             self._pump.attempts_ended(group, now, f"the fetch of {event.attempt_id} ended")
         return self._outbox.take()
 
+    def outputs_copied(self, event: OutputsCopied, now: Moment) -> list[SchedulerEffect]:
+        self.holders.told(event, now)
+        group = self._groups.of_lease(key := (event.worker, event.lease_id))
+        if group is not None:
+            self._attempts.copied(group, group.leases[key], event, now)
+            self._pump.attempts_ended(group, now, f"others hold what {event.attempt_id} has made")
+        self._output_copies.look(now)
+        return self._outbox.take()
+
     def licensed(self, until_unix_s: float, now: Moment) -> None:
         """This node has a grant, or a new one, until then."""
         self._leasing.licensed(until_unix_s)
@@ -373,6 +394,7 @@ class Scheduler:
             if group.wake_s <= now.mono_s:
                 self._pump.run(group, now, "time to look again")
         self._checkpoint_holders.look(now)
+        self._output_copies.look(now)
         self.rebalancer.look(self.groups.values(), now)
         return self._outbox.take()
 
@@ -380,7 +402,7 @@ class Scheduler:
         if not self.groups:
             return float("inf")  # as a rule; it is asked for after every message
         wake_s = min(group.wake_s for group in self.groups.values())
-        own_s = min(self._jobs.checkpoints.due_s, self.rebalancer.due_s)
+        own_s = min(self._jobs.checkpoints.due_s, self.holders.due_s, self.rebalancer.due_s)
         return min(wake_s, self._jobs.next_deadline_s(), own_s)
 
     def validate(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from formation_p2p.core.dht.rpc import DhtEvent
-from formation_p2p.core.dispatch.fetch import CheckpointEvent, FetchEvent
+from formation_p2p.core.dispatch.fetch import CheckpointEvent, FetchEvent, OutputsCopied
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.effects import Contact
@@ -236,6 +236,7 @@ PeerEvent = (
     | Undelivered
     | Disconnected
     | FetchEvent
+    | OutputsCopied
     | CheckpointEvent
     | WorkerReport
     | ServiceRequestEvent

@@ -23,6 +23,7 @@ from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.dispatch.fetch import (
     CheckpointKept,
     CheckpointSpread,
+    OutputsCopied,
     ResultFetched,
     ResultLost,
 )
@@ -296,6 +297,8 @@ class Peer:
                     self.worker.disconnected(sender, now)
             case CheckpointKept() | CheckpointSpread():
                 return self.scheduler.checkpoint_told(event, now)
+            case OutputsCopied():
+                return self.scheduler.outputs_copied(event, now)
             case ResultFetched() | ResultLost():
                 return self.scheduler.fetch_ended(event, now)
             case ServiceRequest():

@@ -10,7 +10,8 @@ may not be measured yet: neither refuses a candidate here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Final, assert_never
 
 from formation_p2p.core.placement.candidate import Candidate, TaskView
@@ -26,6 +27,13 @@ from formation_p2p.core.workload.scope import Scope
 LAST_RESORT: Final = float(len(Kind))
 # Of a region that a worker says it is in, where the charter says of others that they are.
 SAID: Final = 0.5
+
+
+def holds_data_of(scope: Scope, hints: Hints) -> Callable[[Candidate], bool] | None:
+    """Which workers may have data of a task with this scope and these hints; None for any."""
+    if scope < Scope.COMMONS or Kind.REGION in hints.required:
+        return partial(may_hold, scope, hints)
+    return None
 
 
 def may_hold(scope: Scope, hints: Hints, candidate: Candidate) -> bool:

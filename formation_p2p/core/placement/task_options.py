@@ -50,6 +50,9 @@ MAX_LINGER_S: Final = 60.0
 # A signed 64-bit integer, as a profile holds.
 MAX_PRICE_MICRO: Final = 2**63 - 1
 
+# Of a task's outputs: two may be lost at once. They are named in its result.
+MAX_HOLDERS: Final = 3
+
 NEAREST: Final = Xor()
 _GATE: Final = Trusted()
 
@@ -145,6 +148,9 @@ class CallKwargs(PlacementKwargs, total=False):
     rebalance: bool
     """Whether a task that has saved moves while it runs, where another worker suits it much better:
     one that has its data, has less to do, or is cheaper (docs/checkpoints.md)."""
+    copies: int
+    """How many workers are to hold the outputs of each task, from 1 to 3, before it has succeeded:
+    its own, and others that may (docs/data.md)."""
     linger_s: float | None
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
@@ -203,6 +209,7 @@ class TaskOptions:
     find: Find = Find.DHT
     quorum: Quorum | None = None
     rebalance: bool = False
+    copies: int = 1
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -218,6 +225,10 @@ class TaskOptions:
         _check_kind("scope", self.scope, Scope, "a Scope, or a text such as 'org'")
         _check_kind("find", self.find, Find, "a Find, or a text such as 'announce'")
         check_amount("max_result", self.max_result, 1, MAX_BLOB_BYTES)
+        check_amount("copies", self.copies, 1, MAX_HOLDERS)
+        if self.copies > 1 and self.quorum is not None:
+            problem = "is for one answer of each task, and a quorum has several"
+            raise InvalidInput("copies", f"{problem}; leave one of them out")
         if self.env is not None:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
         if self.quorum is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Self
 
 from blake3 import blake3
@@ -131,8 +132,13 @@ class Blob:
 
 
 def pack_contact(contact: Contact) -> list[Any]:
-    addresses = [a for a in contact.addresses if len(a) <= MAX_SOURCE_ADDRESS_CHARS]
-    return [peer_id_to_bytes(contact.peer_id), addresses[:MAX_SOURCE_ADDRESSES]]
+    return [peer_id_to_bytes(contact.peer_id), list(addresses_of(contact))]
+
+
+def addresses_of(contact: Contact) -> tuple[str, ...]:
+    """Those that a reference carries."""
+    short = (a for a in contact.addresses if len(a) <= MAX_SOURCE_ADDRESS_CHARS)
+    return tuple(islice(short, MAX_SOURCE_ADDRESSES))
 
 
 def unpack_contact(value: object) -> Contact:

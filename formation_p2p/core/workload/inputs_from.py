@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.process import (
@@ -99,6 +100,14 @@ def emptied(task: Task) -> bytes:
 def outputs_of(result: bytes) -> Mapping[str, Blob]:
     """What a process has left for others. Raises InvalidInput, whatever the bytes are."""
     return ProcessResult.decode(result).outputs
+
+
+def held_by(result: bytes, sources: tuple[Contact, ...]) -> bytes:
+    """The result of a process, with these for the workers that hold its outputs. Raises
+    InvalidInput."""
+    process = ProcessResult.decode(result)
+    outputs = {name: replace(blob, sources=sources) for name, blob in process.outputs.items()}
+    return replace(process, outputs=outputs).encode()
 
 
 def changed(work: Work, change: Callable[[ProcessSpec], ProcessSpec]) -> Work:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -129,6 +129,12 @@ class Exchange:
         if len(self._holders) > MAX_HELD:
             del self._holders[next(iter(self._holders))]
 
+    def held_by(self, cid: Cid, holders: Iterable[Contact]) -> None:
+        """These have it now, at this node's wish."""
+        for each in holders:
+            if each.peer_id != self._me:
+                self._has(cid, each)
+
     def watch(self, changed: Changed) -> None:
         """Have it told, on this thread, what content is here: all of it soon, then what changes."""
         token = trio.lowlevel.current_trio_token()
@@ -179,6 +185,8 @@ class Exchange:
         self, blob: Blob, part: Callable[[Manifest], Part], progress: Progress | None
     ) -> None:
         async with self._places:
+            known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
+            blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
             await _Run(self, blob, part).until_over(progress or (lambda done, size: None))
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:

@@ -1,6 +1,6 @@
 """Content that this node holds because another member has asked for it: checkpoints of tasks that
-run elsewhere. It is the cache's, and stays for a while at least. Only a node that works for others
-holds any."""
+run elsewhere, and outputs of those that have run there. It is the cache's, and stays for a while at
+least. Only a node that works for others holds any."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARE: Final = 4
 # Of these, for one of them.
 PEER_SHARE: Final = 4
 # Each is a name in the store, and a few hundred bytes here.
-MAX_HELD: Final = 256
+MAX_HELD: Final = 1024
 # Of these, for one of them.
 MAX_HELD_OF_PEER: Final = MAX_HELD // PEER_SHARE
 # What has been held for long enough is looked for this often.
@@ -62,7 +62,7 @@ class HeldForOthers:
         if key in self._coming:
             return "fetches what it is to hold under that name"
         if not self._has_room(key, size_bytes):
-            return "has no room for more that others save"
+            return "has no room for more that others keep here"
         who = hashlib.sha256(f"{peer.peer_id} {asked.name.hex()} {asked.cid}".encode())
         holder = f"for-others-{who.hexdigest()[:32]}"
         before = self._held.get(key)
@@ -70,7 +70,9 @@ class HeldForOthers:
         self._coming[key] = size_bytes
         held = False
         try:
-            await self._take(Blob(asked.cid, size_bytes, (peer,)), holder)
+            await self._take(
+                Blob(asked.cid, size_bytes, (*asked.sources, peer), asked.rule), holder
+            )
             # What was here before was not measured by the fetch.
             if await trio.to_thread.run_sync(self._size_of, asked.cid) != size_bytes:
                 return "has it in another size"

@@ -29,6 +29,7 @@ from formation_p2p.core.data.messages import (
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Content
@@ -47,8 +48,10 @@ log = logging.getLogger(__name__)
 PROTOCOL: Final = "/formation/data/1.0.0"
 # To take one chunk: a peer that reads less than 9 KiB/s keeps others from being served.
 CHUNK_S: Final = 120.0
-# To fetch what is to be held for another, and tell it so.
+# To fetch what is to be held for another, and tell it so; and of large content, the least that
+# comes in a second.
 KEEP_S: Final = 60.0
+KEEP_BYTES_PER_S: Final = MIB
 # Chunks in memory for all who fetch from us. More would not make the link faster.
 MAX_SERVING: Final = 16
 
@@ -90,7 +93,7 @@ class DataServer:
                     if isinstance(opening, Open | OpenPrivate):
                         await self._places.acquire()
                 if isinstance(opening, Keep):
-                    with trio.fail_after(KEEP_S):
+                    with trio.fail_after(keep_s(opening.size_bytes)):
                         await self._hold(stream, peer, opening)
                     return
                 try:
@@ -219,12 +222,10 @@ class DataStream:
             raise ProtocolViolation("a chunk that was not asked for")
         return reply
 
-    async def keep(self, grant: bytes, name: bytes) -> Opened | BlobRefused:
-        """In place of `begin`: have the peer fetch the blob from here, and hold it. Raises
-        RemoteError, IOException, TooSlowError."""
-        assert isinstance(self.blob, Blob)
-        with trio.fail_after(KEEP_S):
-            asked = Keep(grant, self.blob.cid, self.blob.size_bytes, name)
+    async def keep(self, asked: Keep) -> Opened | BlobRefused:
+        """In place of `begin`: have the peer fetch the blob, and hold it. Raises RemoteError,
+        IOException, TooSlowError."""
+        with trio.fail_after(keep_s(asked.size_bytes)):
             await self.stream.write(encode_frame(messages.pack_request(asked)))
             reply = await self._reply()
         if isinstance(reply, Chunk):
@@ -279,6 +280,11 @@ class DataStream:
 
     async def _reply(self) -> messages.Reply:
         return messages.parse_reply(await read_frame(self.stream, messages.MAX_REPLY_BYTES))
+
+
+def keep_s(size_bytes: int) -> float:
+    """To fetch so much, and tell it."""
+    return KEEP_S + size_bytes / KEEP_BYTES_PER_S
 
 
 def _parsed(frame: bytes | None) -> messages.Request | None:
