@@ -44,7 +44,8 @@ class OutputCopies:
                 if await self._holds(other, asked):
                     holders.append(other)
         for _, blob in asked.blobs:
-            self._exchange.held_by(blob.cid, holders)
+            for each in holders:
+                self._exchange.server.has(blob.cid, each)
         if len(holders) < asked.wanted:
             log.warning(
                 "of %d workers that are to hold the outputs of %s, %d do; others are asked later",

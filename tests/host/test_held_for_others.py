@@ -30,7 +30,7 @@ from formation_p2p.host.blobs.store import BlobStore
 LIMIT_BYTES = 16 * MIB
 OF_PEER_BYTES = LIMIT_BYTES // SHARE // PEER_SHARE
 ALICE, BOB = (Contact(PeerId(f"12D3KooW{name}")) for name in ("alice", "bob"))
-NO_ROOM = "has no room for more that others save"
+NO_ROOM = "has no room for more that others keep here"
 
 
 class Holding:

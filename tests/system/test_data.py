@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -338,3 +338,29 @@ async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Pa
     with pytest.raises(InvalidInput, match=r"cache: 8388608TiB, and the disk .* has"):
         async with Node.join(home=made.bob.config.home.path, cache_bytes=2**63):
             pass
+
+
+async def test_outputs_outlive_the_worker_that_made_them(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invitation,
+        AsyncExitStack() as nodes,
+    ):
+        workers = {}
+        for name in ("alice", "carol"):
+            home = tmp_path / name
+            node = await nodes.enter_async_context(
+                Node.join(invitation(), home=home, listen=LISTEN)
+            )
+            await node.worker(limits=MACHINE)
+            workers[node.peer_id] = node
+        async with OpenNode.join(invitation(), home=tmp_path / "bob", listen=()) as bob:
+            await until(lambda: sees(bob, 2))
+            spec = ProcessSpec(("sh", "-c", "printf made > out"), outputs=("out",))
+            job = await bob.submit(spec, needs="cpu=1,memory=64MiB", copies=2)
+            (done,) = await job
+            blob = ProcessResult.decode(done.result).outputs["out"]
+            assert {each.peer_id for each in blob.sources} == workers.keys()
+            await workers[done.worker].close()
+            await bob.get(blob, tmp_path / "out")
+            assert (tmp_path / "out").read_bytes() == b"made"

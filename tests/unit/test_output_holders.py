@@ -182,7 +182,7 @@ def test_one_that_leaves_while_it_is_asked_is_replaced_at_once() -> None:
     town.bob.submit(kept({}, 3, linger_s=60.0))
     town.until(lambda: town.asked)
     maker = town.asked[0].worker
-    holders = peer_of(town.bob).scheduler._jobs.holders
+    holders = peer_of(town.bob).scheduler.holders
     holders.leaves(maker, town.world.moment(town.bob))
     holders.leaves(maker, town.world.moment(town.bob))
     town.until(lambda: len(town.asked) == 2)
@@ -210,7 +210,7 @@ def test_a_job_that_is_cancelled_waits_for_no_holder() -> None:
     town.bob.cancel("job")
     town.world.elapse(5)
     assert town.bob.reported[-1] == JobEnded(0, 0, 0, 1)
-    assert peer_of(town.bob).scheduler._jobs.holders.due_s == float("inf")
+    assert peer_of(town.bob).scheduler.holders.due_s == float("inf")
 
 
 def test_of_two_attempts_the_first_that_is_held_counts() -> None:
@@ -227,7 +227,7 @@ def test_of_two_attempts_the_first_that_is_held_counts() -> None:
     town.world.elapse(200)
     assert town.bob.reported[-1] == JobEnded(8, 0, 0, 0)
     assert sum(each.task_id == "job/0" for each in town.asked) == 2
-    assert peer_of(town.bob).scheduler._jobs.holders.due_s == float("inf")
+    assert peer_of(town.bob).scheduler.holders.due_s == float("inf")
 
 
 def test_what_is_lost_is_made_and_held_again() -> None:

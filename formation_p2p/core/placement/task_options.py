@@ -148,9 +148,6 @@ class CallKwargs(PlacementKwargs, total=False):
     rebalance: bool
     """Whether a task that has saved moves while it runs, where another worker suits it much better:
     one that has its data, has less to do, or is cheaper (docs/checkpoints.md)."""
-    copies: int
-    """How many workers are to hold the outputs of each task, from 1 to 3, before it has succeeded:
-    its own, and others that may (docs/data.md)."""
     linger_s: float | None
     """How long workers stay leased after the last task, so that later ones find them warm: 1.5 s
     for `map` and executors by default, a quarter of a second for tasks, a minute at most. Others
@@ -165,6 +162,9 @@ class TaskOptionKwargs(CallKwargs, total=False):
 
     deadline_s: float | None
     """From the submission: what has not ended by then is given up."""
+    copies: int
+    """How many workers are to hold the outputs of each task, from 1 to 3, before it has succeeded:
+    its own, and others that may (docs/data.md)."""
     learn: bool
     """Whether memory that `needs` do not give is estimated from earlier runs of the same kind, and
     recorded for later ones (docs/jobs.md)."""

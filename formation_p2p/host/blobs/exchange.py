@@ -2,7 +2,6 @@
 
 exchange = Exchange(store, stack, identity.peer_id, network)    # before the stack runs
 await exchange.fetch(blob)                  # into the cache
-await exchange.download(blob, path)         # into a file
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Exchange:
         return tuple(self._holders.get(cid, ()))
 
     def _has(self, cid: Cid, peer: Contact) -> None:
-        # Where it is connected from counts for more than what it says.
+        """Where it is connected from counts for more than what it says."""
         known = self._stack.contact(peer)
         if not (contact := known if known.addresses else peer).addresses:
             return
@@ -128,12 +127,6 @@ class Exchange:
         self._holders[cid] = deque([contact, *others], maxlen=MAX_SOURCES)
         if len(self._holders) > MAX_HELD:
             del self._holders[next(iter(self._holders))]
-
-    def held_by(self, cid: Cid, holders: Iterable[Contact]) -> None:
-        """These have it now, at this node's wish."""
-        for each in holders:
-            if each.peer_id != self._me:
-                self._has(cid, each)
 
     def watch(self, changed: Changed) -> None:
         """Have it told, on this thread, what content is here: all of it soon, then what changes."""
@@ -184,9 +177,9 @@ class Exchange:
     async def _fetch(
         self, blob: Blob, part: Callable[[Manifest], Part], progress: Progress | None
     ) -> None:
+        known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
+        blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
         async with self._places:
-            known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
-            blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
             await _Run(self, blob, part).until_over(progress or (lambda done, size: None))
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:

@@ -368,7 +368,11 @@ class BlobStore:
             with self._lock:
                 entry.pins -= 1
                 if not entry.pins and not entry.size_bytes and not entry.whole:
-                    self._forget(cid)  # nothing came of it
+                    if cid in self._put:  # it is served from its place still
+                        self._cached.pop(cid, None)
+                        self._folder.remove(cid, "part")
+                    else:
+                        self._forget(cid)  # nothing came of it
 
     def _used(self, cid: Cid) -> None:
         for known in (self._cached, self._put):

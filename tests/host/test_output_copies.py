@@ -1,0 +1,127 @@
+"""Outputs that other workers are asked to hold: they fetch them from who has made them, keep to the
+rule that these have, and are known from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.scope import Scope
+from formation_p2p.host.output_copies import OutputCopies
+from tests.support.data_world import Holder, content, from_
+from tests.support.stacks import run, running
+
+
+class Submitter:
+    """A node whose tasks make outputs, and what it was told."""
+
+    def __init__(self, node: Holder) -> None:
+        self.told: list[OutputsCopied] = []
+        self.copies = OutputCopies(node.stack, node.exchange, self.told.append)
+
+    async def copied(self, maker: Holder, *others: Holder, wanted: int = 2, **blobs: Blob) -> int:
+        contacts = tuple(each.contact for each in others)
+        worker = maker.contact.peer_id
+        ask = CopyOutputs(
+            "job/0",
+            worker,
+            "lease",
+            "job/0#1",
+            tuple(blobs.items()),
+            contacts,
+            wanted,
+            cause="test",
+        )
+        await self.copies.perform(ask)
+        return len(self.told.pop().holders)
+
+
+class Maker(Holder):
+    """A node with a cache that is large enough for what others make."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, limit_bytes=256 * MIB)
+
+    def made(self, content: bytes) -> Blob:
+        """By a task of its own."""
+        return from_(self.store.add(content, "a-task"), self)
+
+
+def working(*nodes: Holder) -> None:
+    for each in nodes:
+        each.exchange.server.hold = each.exchange.held_for_others.hold
+
+
+def test_another_worker_holds_them_and_is_known_once_their_maker_is_gone(tmp_path: Path) -> None:
+    alice, bob, carol, dave = (Maker(tmp_path / x) for x in ("alice", "bob", "carol", "dave"))
+    working(alice, bob, carol)
+    submitter = Submitter(bob)
+    data = content(2)
+
+    async def story() -> None:
+        async with running(alice, bob, carol, dave):
+            one, two = (alice.made(each) for each in (data, content(1)))
+            # Dave works for no other.
+            assert await submitter.copied(alice, alice, dave, carol, one=one, two=two) == 2
+            assert carol.store.holds(one.cid)
+            assert carol.store.holds(two.cid)
+            assert not bob.store.holds(one.cid)
+            # By a reference that names a peer without it.
+            assert await bob.get(from_(one, dave)) == data
+            # It may be its own worker.
+            assert await submitter.copied(alice, bob, one=one, wanted=1) == 1
+
+    run(story)
+
+
+def test_what_one_can_not_have_it_does_not_hold(tmp_path: Path) -> None:
+    alice, bob, carol = (Holder(tmp_path / name) for name in ("alice", "bob", "carol"))
+    working(carol)
+    submitter = Submitter(bob)
+
+    async def story() -> None:
+        async with running(alice, bob, carol):
+            here, gone = alice.put(content(1), "here"), alice.put(content(1), "gone")
+            gone = from_(gone, carol)
+            assert await submitter.copied(alice, carol, here=here, gone=gone) == 0
+            assert await submitter.copied(alice, bob, here=here) == 0  # it does not work
+
+    run(story)
+
+
+def test_a_node_serves_its_file_still_where_it_can_not_hold_a_copy_of_it(tmp_path: Path) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    working(alice)
+    submitter = Submitter(bob)
+    data = content(1)
+
+    async def story() -> None:
+        async with running(alice, bob):
+            blob = alice.put(data)
+            assert await submitter.copied(alice, alice, one=from_(blob, bob)) == 0
+            assert await bob.get(blob) == data
+
+    run(story)
+
+
+def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
+    alice, bob, carol, dave = (Holder(tmp_path / x) for x in ("alice", "bob", "carol", "dave"))
+    working(carol)
+    submitter = Submitter(bob)
+    rule = DataRule(Scope.LOCAL)
+    alice.exchange.is_party = carol.exchange.is_party = {
+        bob.contact.peer_id,
+        carol.contact.peer_id,
+    }.__contains__
+
+    async def story() -> None:
+        async with running(alice, bob, carol, dave):
+            blob = replace(alice.put(content(1)), rule=rule)
+            assert await submitter.copied(alice, carol, one=blob, wanted=1) == 1
+            assert carol.store.rules(blob.cid) == (rule,)
+
+    run(story)
