@@ -361,6 +361,7 @@ async def test_outputs_outlive_the_worker_that_made_them(tmp_path: Path) -> None
             (done,) = await job
             blob = ProcessResult.decode(done.result).outputs["out"]
             assert {each.peer_id for each in blob.sources} == workers.keys()
+            assert done.worker is not None
             await workers[done.worker].close()
             await bob.get(blob, tmp_path / "out")
             assert (tmp_path / "out").read_bytes() == b"made"

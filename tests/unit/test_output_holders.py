@@ -51,7 +51,7 @@ class Copying(Town):
         longs: tuple[str, ...] = (),
         **cores: int,
     ) -> None:
-        super().__init__(missing, **(cores or FOUR))
+        super().__init__(missing, lambda attempt: False, None, **(cores or FOUR))
         self.asked: list[CopyOutputs] = []
         self.stopped = 0
         plain = self.world.run
