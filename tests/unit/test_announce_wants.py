@@ -124,7 +124,7 @@ def _payload(raw: bytes) -> bytes:
 
 
 def test_what_is_no_want_is_refused() -> None:
-    with pytest.raises(ForgedRecord, match="another peer"):
+    with pytest.raises(ForgedRecord, match="signed by"):
         open_want(resigned("mallory", lambda row: row), NOW)
     with pytest.raises(MalformedRecord, match="eleven fields"):
         open_want(resigned("bob", lambda row: row[:-1]), NOW)

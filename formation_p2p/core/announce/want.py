@@ -12,16 +12,17 @@ from functools import lru_cache
 from typing import Final
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.negotiation.messages import MAX_REACH, MAX_WANT_BYTES
 from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.codec import MAX_INT, take_int
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import check_life
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
+from formation_p2p.core.records.signed_fields import check_author, open_fields, take_addresses
 from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.work import MAX_PRIORITY
@@ -91,11 +92,7 @@ def open_want(raw: bytes, now_unix_s: float) -> Want:
 # The same bytes come from several peers. At 6 KiB each, 1.5 MiB at the worst.
 @lru_cache(maxsize=256)
 def _open(raw: bytes) -> Want:
-    signer, payload = open_envelope(raw, _DOMAIN, WANT_PAYLOAD_TYPE, MAX_WANT_BYTES)
-    try:
-        return _unpack(codec.decode(payload, MAX_WANT_BYTES), signer)
-    except Malformed as error:
-        raise MalformedRecord(f"a want of {signer}: {error}") from error
+    return open_fields("a want", raw, _DOMAIN, WANT_PAYLOAD_TYPE, MAX_WANT_BYTES, _unpack)
 
 
 def _pack(want: Want) -> list[object]:
@@ -119,15 +116,10 @@ def _unpack(value: object, signer: PeerId) -> Want:
     row = resources.take_row(value, 11, "want", "is not a list of eleven fields")
     author, reached_at, number, issued, expires, needs, *others = row
     priority, places, reach, holders, grant = others
-    if resources.take_peer_id(author, "author") != signer:
-        raise ForgedRecord(f"a want of another peer, signed by {signer}")
-    listed = addresses.read_addresses(
-        codec.take_bytes(address, "address", addresses.MAX_ADDRESS_BYTES)
-        for address in take_list(reached_at, "address", MAX_ADDRESSES)
-    )
+    check_author("a want", author, signer)
     return resources.checked(
         Want,
-        author=Contact(signer, listed),
+        author=Contact(signer, take_addresses(reached_at)),
         number=number,
         issued_unix_s=take_int(issued, "issued", 0, MAX_INT),
         expires_unix_s=take_int(expires, "expires", 0, MAX_INT),

@@ -14,18 +14,17 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from formation_p2p.core.errors import (
-    ForgedRecord,
     InvalidInput,
-    MalformedRecord,
     ReplayedRecord,
 )
-from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
 from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S, check_life
+from formation_p2p.core.records.signed_fields import check_author, open_fields, take_addresses
 from formation_p2p.core.resources.bounds import (
     HOST,
     MAX_DRIVERS,
@@ -164,12 +163,8 @@ def open_profile(raw: bytes, now_unix_s: float) -> SignedProfile:
 # 4 KiB each these are 32 MiB at the worst.
 @lru_cache(maxsize=8192)
 def _open(raw: bytes) -> SignedProfile:
-    signer, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_PROFILE_BYTES)
-    try:
-        profile = _unpack(codec.decode(payload, MAX_PROFILE_BYTES), signer)
-    except Malformed as error:
-        raise MalformedRecord(f"a profile by {signer}: {error}") from error
-    return SignedProfile(profile, raw)
+    kind = _DOMAIN, _PAYLOAD_TYPE, MAX_PROFILE_BYTES
+    return SignedProfile(open_fields("a profile", raw, *kind, _unpack), raw)
 
 
 def _pack(profile: Profile) -> dict[str, object]:
@@ -198,8 +193,7 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
     row = resources.take_row(fields, 16, "profile", "is not a list of sixteen fields")
     author, sequence, issued, expires, capability, capacity, labels, *others = row
     drivers, services, price, reached_at, grant, withdrawn, spans, mix, warm = others
-    if resources.take_peer_id(author, "author") != signer:
-        raise ForgedRecord(f"a profile of {peer_id_from_bytes(author)}, signed by {signer}")
+    check_author("a profile", author, signer)
     capable = resources.unpack_capability(capability)
     return resources.checked(
         Profile,
@@ -213,10 +207,7 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
         drivers=tuple(take_list(drivers, "driver", MAX_DRIVERS)),
         services=tuple(take_list(services, "service", MAX_SERVICES)),
         price_micro=price,
-        addresses=addresses.read_addresses(
-            codec.take_bytes(address, "address", addresses.MAX_ADDRESS_BYTES)
-            for address in take_list(reached_at, "address", MAX_ADDRESSES)
-        ),
+        addresses=take_addresses(reached_at),
         grant=codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
         withdrawn=take_int(withdrawn, "withdrawn", 0, 1) == 1,
         spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),

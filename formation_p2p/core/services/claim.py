@@ -12,15 +12,16 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from formation_p2p.core.errors import ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, key_of_peer, peer_id_to_bytes
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.core.records import addresses, codec, resources
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list, take_text
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import check_life
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.records.signed_fields import check_author, open_fields, take_addresses
 from formation_p2p.core.resources.bounds import check_amount
 from formation_p2p.core.services.signed_spec import DIGEST_BYTES
 from formation_p2p.core.services.spec import (
@@ -193,12 +194,8 @@ def open_claim(raw: bytes, now_unix_s: float, *, late_s: float = 0.0) -> SignedC
 # The same bytes come from each of the peers that hold them. At 4 KiB each, 16 MiB at the worst.
 @lru_cache(maxsize=4096)
 def _open(raw: bytes) -> SignedClaim:
-    signer, payload = open_envelope(raw, _DOMAIN, CLAIM_PAYLOAD_TYPE, MAX_CLAIM_BYTES)
-    try:
-        claim = _unpack(codec.decode(payload, MAX_CLAIM_BYTES), signer)
-    except Malformed as error:
-        raise MalformedRecord(f"a claim by {signer}: {error}") from error
-    return SignedClaim(claim, raw)
+    kind = _DOMAIN, CLAIM_PAYLOAD_TYPE, MAX_CLAIM_BYTES
+    return SignedClaim(open_fields("a claim", raw, *kind, _unpack), raw)
 
 
 def _pack(claim: Claim) -> list[object]:
@@ -234,8 +231,7 @@ def _unpack(value: object, signer: PeerId) -> Claim:
     author, service, digest, version, slot, epoch, state, sequence, issued, *others = row
     expires, worker_type, reached_at, guardians, outstanding, capacity, *more = others
     held, busy, wanted, next_version, failed_version, members, grant = more
-    if resources.take_peer_id(author, "author") != signer:
-        raise ForgedRecord(f"a claim of another peer, signed by {signer}")
+    check_author("a claim", author, signer)
     return resources.checked(
         Claim,
         service=service,
@@ -249,10 +245,7 @@ def _unpack(value: object, signer: PeerId) -> Claim:
         issued_unix_s=take_int(issued, "issued", 0, MAX_INT),
         expires_unix_s=take_int(expires, "expires", 0, MAX_INT),
         worker_type=_read_type(worker_type),
-        addresses=addresses.read_addresses(
-            codec.take_bytes(address, "address", addresses.MAX_ADDRESS_BYTES)
-            for address in take_list(reached_at, "address", MAX_ADDRESSES)
-        ),
+        addresses=take_addresses(reached_at),
         guardians=tuple(
             resources.take_peer_id(each, "guardian")
             for each in take_list(guardians, "guardian", MAX_GUARDIANS)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from formation_p2p.core.errors import ForgedRecord, InvalidInput, MalformedRecord
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec, resources
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_int, take_list, take_text
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import check_life
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.records.signed_fields import check_author, open_fields
 from formation_p2p.core.services.spec import (
     MAX_ARGUMENTS,
     MAX_FILES,
@@ -110,13 +111,10 @@ def open_spec(raw: bytes, now_unix_s: float) -> SignedSpec:
 # 4 KiB each these are 4 MiB at the worst.
 @lru_cache(maxsize=1024)
 def _open(raw: bytes) -> SignedSpec:
-    signer, payload = open_envelope(raw, _DOMAIN, SPEC_PAYLOAD_TYPE, MAX_SPEC_BYTES)
-    try:
-        fields = codec.decode(payload, MAX_SPEC_BYTES)
+    def signed(fields: object, signer: PeerId) -> SignedSpec:
         row = resources.take_row(fields, 21, "spec", "is not a list of twenty-one fields")
         publisher, issued, expires, grant, *of_spec = row
-        if resources.take_peer_id(publisher, "publisher") != signer:
-            raise ForgedRecord(f"a spec of another publisher, signed by {signer}")
+        check_author("a spec", publisher, signer, "publisher")
         return SignedSpec(
             _unpack(of_spec),
             signer,
@@ -126,8 +124,9 @@ def _open(raw: bytes) -> SignedSpec:
             codec.take_bytes(grant, "grant", MAX_GRANT_BYTES),
             raw,
         )
-    except Malformed as error:
-        raise MalformedRecord(f"a spec by {signer}: {error}") from error
+
+    kind = _DOMAIN, SPEC_PAYLOAD_TYPE, MAX_SPEC_BYTES
+    return open_fields("a spec", raw, *kind, signed)
 
 
 def _pack(spec: ServiceSpec) -> dict[str, object]:

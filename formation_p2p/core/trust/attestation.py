@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
+from formation_p2p.core.errors import ExpiredRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.resources import take_peer_id, take_row
+from formation_p2p.core.records.signed_fields import open_fields
 from formation_p2p.core.trust.experience import MEMORY
 
 # A node that has worked with more attests the peers to avoid first, then those it knows best.
@@ -60,13 +61,13 @@ def seal_attestation(
 
 def open_attestation(raw: bytes, now_unix_s: float) -> Attestation:
     """Raises BadRecord."""
-    author, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_ATTESTATION_BYTES)
-    try:
-        issued_unix_ms, opinions = _read(codec.decode(payload, MAX_ATTESTATION_BYTES))
-    except codec.Malformed as error:
-        raise MalformedRecord(f"an attestation by {author}: {error}") from error
-    attestation = Attestation(author, issued_unix_ms, opinions, raw)
-    if issued_unix_ms / 1000 > now_unix_s + MAX_CLOCK_SKEW_S:
+    kind = _DOMAIN, _PAYLOAD_TYPE, MAX_ATTESTATION_BYTES
+
+    def attested(fields: object, author: PeerId) -> Attestation:
+        return Attestation(author, *_read(fields), raw)
+
+    attestation = open_fields("an attestation", raw, *kind, attested)
+    if attestation.issued_unix_ms / 1000 > now_unix_s + MAX_CLOCK_SKEW_S:
         raise ExpiredRecord("the attestation is from the future; see that the clocks agree")
     if attestation.expires_unix_s <= now_unix_s:
         raise ExpiredRecord("the attestation has expired")
