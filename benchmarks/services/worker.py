@@ -10,49 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.services.stand_in import StandIn
 from formation_p2p import Home, Node, Rights
-from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.shell import Shell
 
 LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 
 
-@dataclass
-class Program:
-    """As a replica is to those who call it. It answers to every name."""
+class Program(StandIn):
+    """It answers to every name."""
 
-    path: str
-    digest: bytes = bytes(32)
-    scope: Scope = Scope.COMMONS
-    max_requests: int = 1024
-    outstanding: int = 0
-    is_stopping: bool = False
-
-    def here(self, service: str) -> Program:
+    def here(self, service: str) -> StandIn:
         return self
-
-    async def connect(self) -> socket.socket:
-        end = socket.socket(socket.AF_UNIX)
-        end.setblocking(False)
-        try:
-            end.connect(self.path)
-        except OSError:
-            end.close()
-            raise
-        return end
-
-    def count(self, change: int) -> None:
-        self.outstanding += change
-
-    def refused(self) -> None:
-        pass
 
 
 def _serve(program: Program, shell: Shell) -> None:

@@ -85,7 +85,7 @@ class Link:
 
 class Routers:
     """Of one world: make it before nodes are added. `gates` are the names of the nodes that
-    relay; nobody else does."""
+    relay; other nodes do not."""
 
     def __init__(self, world: World, gates: frozenset[str]) -> None:
         self._world = world
@@ -128,7 +128,7 @@ class Routers:
         return Contact(node.identity.peer_id, tuple(open_now))
 
     def lets_in(self, node: SimNode, dialling: SimNode) -> bool:
-        """Whether a connection of `dialling` that nobody asked for gets to `node`."""
+        """Whether a connection of `dialling` that `node` did not ask for gets to it."""
         router = node.router
         return router is None or router is dialling.router or router.kind is Kind.FULL
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from benchmarks.services.stand_in import StandIn
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
@@ -28,32 +29,11 @@ Program = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 @dataclass
-class Running:
-    """A replica as a test has it: a program that listens on a unix socket."""
+class Running(StandIn):
+    """A replica as a test has it."""
 
-    path: str
     digest: bytes = DIGEST
-    scope: Scope = Scope.COMMONS
     max_requests: int = 16
-    outstanding: int = 0
-    refusals: int = 0
-    is_stopping: bool = False
-
-    async def connect(self) -> socket.socket:
-        end = socket.socket(socket.AF_UNIX)
-        end.setblocking(False)
-        try:
-            end.connect(self.path)
-        except OSError:
-            end.close()
-            raise
-        return end
-
-    def refused(self) -> None:
-        self.refusals += 1
-
-    def count(self, change: int) -> None:
-        self.outstanding += change
 
 
 class Replicas:

@@ -18,8 +18,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Span
-from formation_p2p.core.records import envelope
-from formation_p2p.core.records import profile as profile_module
+from formation_p2p.core.records import envelope, signed_fields
 from formation_p2p.core.records.codec import decode, encode
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
@@ -191,7 +190,7 @@ def test_the_bytes_of_one_profile_are_verified_once(monkeypatch: pytest.MonkeyPa
         verified.append(raw)
         return envelope.open_envelope(raw, *rest)
 
-    monkeypatch.setattr(profile_module, "open_envelope", counted)
+    monkeypatch.setattr(signed_fields, "open_envelope", counted)
     fresh = seal_profile(ALICE, replace(PROFILE, sequence=123_456))
     for second in range(3):
         open_profile(fresh, NOW + second)

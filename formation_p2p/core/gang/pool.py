@@ -49,7 +49,7 @@ class PoolMember:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`total` is what the machines lend, `free` what nobody had leased when they last announced it,
+    """`total` is what the machines lend, `free` what was not leased when they last announced it,
     less what the gang has leased since, `reserved` what the gang holds, `used` what its tasks
     use."""
 

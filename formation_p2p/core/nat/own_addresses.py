@@ -2,8 +2,8 @@
 
 A node knows the addresses of its interfaces. Behind a router others see another one, and each says
 which (identify). A public address that a gate names, or several peers of different networks, is a
-candidate: it is announced once a peer has dialled it. So a peer that lies has nobody send his
-dials to a third party.
+candidate: it is announced once a peer has dialled it. So a peer that lies does not
+have dials sent to a third party.
 
 Sources: libp2p's identify and AutoNAT v2 specifications; go-libp2p's `ObservedAddrManager`, which
 wants four observers.
@@ -23,8 +23,8 @@ from formation_p2p.core.records.addresses import MAX_ADDRESSES
 
 # Peers whose word is kept, beside that of the gates: some times as many as have to agree.
 MAX_OBSERVERS: Final = 64
-# An address is believed if peers of so many provider networks see it: whoever rents machines at
-# two providers is not enough.
+# An address is believed if peers of so many provider networks see it: a person who rents machines
+# at two providers is not enough.
 AGREEING: Final = 3
 # A router has one address in each family; a machine with two uplinks has two.
 MAX_CANDIDATES: Final = 3

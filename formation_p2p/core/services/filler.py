@@ -1,7 +1,7 @@
 """Filling a slot that is free: read, probe, wait one's turn, read, claim, settle, read, start.
 
-All workers reckon alike who is next, from the distance of their keys to the slot's. Whoever is
-nearest comes first, and the others find the slot taken when their turn comes. A read that a
+All workers reckon alike who is next, from the distance of their keys to the slot's. The nearest
+comes first, and the others find the slot taken when their turn comes. A read that a
 majority of the holders did not answer says nothing, and nothing follows from it.
 
 The first read and the probe come shortly before the turn, so that a suspect that does not answer
@@ -249,7 +249,7 @@ class Filler:
         if not attempt.is_late():
             self._end(attempt)
             return
-        # First those that are known to be next; then whoever is nearest by now.
+        # First those that are known to be next; then the nearest by now.
         attempt.is_located = attempt.unheard != LOOKUP_AFTER
         self._wait(attempt, now.mono_s + self._means.parameters.again_s)
 

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 # Requests for one service at one node. Each keeps a client waiting, and of a gateway a connection,
-# of which it has as many; nobody waits longer than its `within_s`.
+# of which it has as many; a request waits at most its `within_s`.
 MAX_WAITING: Final = 1024
 
 

@@ -1,8 +1,8 @@
 """The keys at the root of a network: one, or m of n.
 
 A network is named by 32 bytes. Where one key is its root, they are that public key. Where the root
-is split, they are the SHA-256 of how many of which keys sign together: whoever shows the keys
-proves with it that they are the right ones, so that an invite needs to carry no more than before.
+is split, they are the SHA-256 of how many of which keys sign together: a peer that shows the
+keys proves with it that they are the right ones, so that an invite need not carry them.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class SignedCharter:
 
     @property
     def digest(self) -> bytes:
-        """Of what was signed, whoever signed it."""
+        """Of what was signed; who signed it does not matter."""
         return hashlib.sha256(_message(self.rules, hashlib.sha256(self.body).digest())).digest()
 
     @property

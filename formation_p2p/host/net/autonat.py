@@ -132,7 +132,7 @@ class AutoNat:
                 missing_bytes = left_bytes
 
     async def _dial_back(self, wanted: DialBack, peer: PeerId) -> DialStatus:
-        """Over a connection of its own, from a port that nobody has dialled from here."""
+        """Over a connection of its own, from a port that has dialled no peer before."""
         address = TcpAddress.parse(wanted.address)
         try:
             fresh = await self.swarm.dialler.dial_address(address, peer, confirmed=True)
