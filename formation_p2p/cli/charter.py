@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.charter_edit import Edits
 from formation_p2p.cli.charter_place import NO_CHARTER, Place, go_on
-from formation_p2p.cli.command import CommandGroup
+from formation_p2p.cli.command import CommandGroup, with_options
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import Json, printable, put, say
@@ -41,38 +42,61 @@ A charter counts once the keys of the version before it, and its own, have signe
 their thresholds say. Who signs last hands it to the network.
 """
 
-MEMBER: Final = option("--member", "ORG=SHARE", "An organisation, and its share. Repeatable.")
-REGION: Final = option(
-    "--region", "NAME=WHO,…", "Organisations, invitations and peers in a region. Repeatable."
-)
-SIGNER: Final = option("--signer", "PEER", "The id of a node that signs charters. Repeatable.")
-THRESHOLD: Final = option("--threshold", "N", "How many signers make the next version.", type=int)
-EXPIRES: Final = option("--expires", "TIME", "For how long it holds: 90d, 52w; 365d by default.")
-CPU_HOURS: Final = option("--cpu-hours", "N", "Core-hours a month, for grants without a quota.")
-GPU_HOURS: Final = option("--gpu-hours", "N", "GPU-hours a month, for grants without a quota.")
-CONCURRENT: Final = option("--concurrent", "N", "Tasks at once, likewise.", type=int)
-IDENTITIES: Final = option(
-    "--identities", "N", "Nodes for each invitation without a bound.", type=int
-)
-SCOPE: Final = option("--scope", "SCOPE", "Who may read data without a rule of its own: org, …")
+_LIST: Final = list[str] | None
+# What `init` and `propose` take alike, under the names of Edits.
+EDITS: Final = {
+    "members": (
+        _LIST,
+        option("--member", "ORG=SHARE", "An organisation, and its share. Repeatable."),
+    ),
+    "regions": (
+        _LIST,
+        option(
+            "--region",
+            "NAME=WHO,…",
+            "Organisations, invitations and peers in a region. Repeatable.",
+        ),
+    ),
+    "signers": (
+        _LIST,
+        option("--signer", "PEER", "The id of a node that signs charters. Repeatable."),
+    ),
+    "threshold": (
+        int | None,
+        option("--threshold", "N", "How many signers make the next version."),
+    ),
+    "inviters": (
+        _LIST,
+        option("--inviter", "PEER", "The id of a node that may renew grants. Repeatable."),
+    ),
+    "expires": (
+        str | None,
+        option("--expires", "TIME", "For how long it holds: 90d, 52w; 365d by default."),
+    ),
+    "cpu_hours": (
+        str | None,
+        option("--cpu-hours", "N", "Core-hours a month, for grants without a quota."),
+    ),
+    "gpu_hours": (
+        str | None,
+        option("--gpu-hours", "N", "GPU-hours a month, for grants without a quota."),
+    ),
+    "concurrent": (int | None, option("--concurrent", "N", "Tasks at once, likewise.")),
+    "identities": (
+        int | None,
+        option("--identities", "N", "Nodes for each invitation without a bound."),
+    ),
+    "scope": (
+        str | None,
+        option("--scope", "SCOPE", "Who may read data without a rule of its own: org, …"),
+    ),
+}
 
 
 @app.command(epilog=INIT_EPILOG)
 @logged
-def init(
-    member: list[str] | None = MEMBER,
-    region: list[str] | None = REGION,
-    signer: list[str] | None = SIGNER,
-    threshold: int | None = THRESHOLD,
-    expires: str | None = EXPIRES,
-    cpu_hours: str | None = CPU_HOURS,
-    gpu_hours: str | None = GPU_HOURS,
-    concurrent: int | None = CONCURRENT,
-    identities: int | None = IDENTITIES,
-    scope: str | None = SCOPE,
-    home: Path | None = flags.HOME,
-    as_json: bool = flags.JSON,
-) -> None:
+@with_options(EDITS)
+def init(home: Path | None = flags.HOME, as_json: bool = flags.JSON, **edited: Any) -> None:
     """Make the first charter of a network, where its root key is.
 
     Without --signer the root key signs later versions too. With some, they do, as many together as
@@ -82,54 +106,36 @@ def init(
     if place.known is not None:
         problem = f"version {place.known.version} counts already"
         raise InvalidInput("charter", f"{problem}; change it: formation charter propose")
-    root = place.root
-    edits = Edits(
-        members=tuple(member or ()),
-        regions=tuple(region or ()),
-        expires=expires,
-        cpu_hours=cpu_hours,
-        gpu_hours=gpu_hours,
-        concurrent=concurrent,
-        identities=identities,
-        scope=scope,
-    )
-    keys = root
-    if signer:
-        first = Edits(signers=tuple(signer), threshold=threshold or 1)
-        keys = first.keys_alone()
-    elif threshold is not None:
+    edits, root = Edits.of(edited), place.root
+    if not edits.signers and edits.threshold is not None:
         raise InvalidInput("threshold", "it counts signers; name them: --signer PEER, for each")
     now = int(time.time())
     blank = Charter(
         version=1,
         network=place.network.network_id,
-        keys=keys,
+        keys=edits.keys_alone() if edits.signers else root,
         issued_unix_s=now,
         expires_unix_s=now + 1,
     )
-    go_on(place, draft(edits.apply(blank), root), as_json=as_json)
+    made = replace(edits, signers=(), threshold=None).apply(blank)
+    go_on(place, draft(made, root), as_json=as_json)
 
 
 @app.command()
 @logged
+@with_options(EDITS)
 def propose(
-    member: list[str] | None = MEMBER,
-    no_member: list[str] | None = option("--no-member", "ORG", "Take one out. Repeatable."),
-    region: list[str] | None = REGION,
-    no_region: list[str] | None = option("--no-region", "NAME", "Take one out. Repeatable."),
-    signer: list[str] | None = SIGNER,
-    no_signer: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable."),
-    threshold: int | None = THRESHOLD,
-    ban: list[str] | None = option("--ban", "PEER|INVITATION", "Ban it. Repeatable."),
-    no_ban: list[str] | None = option("--no-ban", "PEER|INVITATION", "Allow it again. Repeatable."),
-    expires: str | None = EXPIRES,
-    cpu_hours: str | None = CPU_HOURS,
-    gpu_hours: str | None = GPU_HOURS,
-    concurrent: int | None = CONCURRENT,
-    identities: int | None = IDENTITIES,
-    scope: str | None = SCOPE,
+    no_members: list[str] | None = option("--no-member", "ORG", "Take one out. Repeatable."),
+    no_regions: list[str] | None = option("--no-region", "NAME", "Take one out. Repeatable."),
+    no_signers: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable."),
+    no_inviters: list[str] | None = option("--no-inviter", "PEER", "Take one out. Repeatable."),
+    bans: list[str] | None = option("--ban", "PEER|INVITATION", "Ban it. Repeatable."),
+    no_bans: list[str] | None = option(
+        "--no-ban", "PEER|INVITATION", "Allow it again. Repeatable."
+    ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
+    **edited: Any,
 ) -> None:
     """Make the next version: what is not named stays as it is.
 
@@ -137,22 +143,14 @@ def propose(
     network where that is enough.
     """
     place = Place(home)
-    edits = Edits(
-        members=tuple(member or ()),
-        no_members=tuple(no_member or ()),
-        regions=tuple(region or ()),
-        no_regions=tuple(no_region or ()),
-        signers=tuple(signer or ()),
-        no_signers=tuple(no_signer or ()),
-        bans=place.meant(ban or ()),
-        no_bans=place.meant(no_ban or ()),
-        threshold=threshold,
-        expires=expires,
-        cpu_hours=cpu_hours,
-        gpu_hours=gpu_hours,
-        concurrent=concurrent,
-        identities=identities,
-        scope=scope,
+    edits = replace(
+        Edits.of(edited),
+        no_members=tuple(no_members or ()),
+        no_regions=tuple(no_regions or ()),
+        no_signers=tuple(no_signers or ()),
+        no_inviters=tuple(no_inviters or ()),
+        bans=place.meant(bans or ()),
+        no_bans=place.meant(no_bans or ()),
     )
     go_on(place, place.next_version(edits), as_json=as_json)
 
@@ -241,6 +239,7 @@ def _document(signed: SignedCharter) -> Json:
         "regions": {each.name: sorted(each.holders) for each in charter.regions},
         "banned_peers": sorted(charter.banned_keys),
         "banned_invitations": sorted(charter.banned_invitations),
+        "inviters": sorted(charter.inviters),
         "identities": charter.identities,
         "scope": str(charter.scope),
     }

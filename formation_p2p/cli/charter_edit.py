@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from formation_p2p.cli.flags import parse_duration_s
 from formation_p2p.core.errors import InvalidInput
@@ -32,6 +32,8 @@ class Edits:
     no_regions: tuple[str, ...] = ()
     signers: tuple[str, ...] = ()
     no_signers: tuple[str, ...] = ()
+    inviters: tuple[str, ...] = ()
+    no_inviters: tuple[str, ...] = ()
     bans: tuple[str, ...] = ()
     no_bans: tuple[str, ...] = ()
     threshold: int | None = None
@@ -41,6 +43,16 @@ class Edits:
     concurrent: int | None = None
     identities: int | None = None
     scope: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """As click has read them: lists for what is repeatable, None for what was left out."""
+        named: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x
+            for name, x in given.items()
+            if x is not None
+        }
+        return cls(**named)
 
     def apply(self, charter: Charter) -> Charter:
         """The charter with these changes. Raises InvalidInput."""
@@ -65,6 +77,7 @@ class Edits:
             members=self._members(charter),
             regions=self._regions(charter),
             quotas=self._quotas(charter.quotas),
+            inviters=self._inviters(charter.inviters),
             banned_keys=(charter.banned_keys | peers) - allowed,
             banned_invitations=(charter.banned_invitations | invitations) - allowed,
             identities=charter.identities if self.identities is None else self.identities,
@@ -83,6 +96,12 @@ class Edits:
         left = tuple(sorted((set(keys.keys) | added) - gone))
         threshold = keys.threshold if self.threshold is None else self.threshold
         return KeySet(threshold, left)
+
+    def _inviters(self, inviters: frozenset[PeerId]) -> frozenset[PeerId]:
+        gone = {_peer(each) for each in self.no_inviters}
+        if unknown := gone - inviters:
+            raise InvalidInput("no-inviter", f"{len(unknown)} of them is no inviter; see `show`")
+        return (inviters | {_peer(each) for each in self.inviters}) - gone
 
     def _members(self, charter: Charter) -> tuple[Member, ...]:
         members = {each.org: each for each in charter.members}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import click
 
@@ -19,6 +19,33 @@ _TYPES: Final[Mapping[type, click.ParamType[Any]]] = {
     bool: click.BOOL,
     Path: click.Path(path_type=Path),
 }
+
+
+_F = TypeVar("_F", bound=Callable[..., None])
+
+
+def with_options(options: Mapping[str, tuple[Any, Any]]) -> Callable[[_F], _F]:
+    """Options that several commands share, each with its type and how it is declared: the function
+    that it decorates takes them as its `**` parameter, and click shows them before its own."""
+
+    def share(function: _F) -> _F:
+        own = inspect.signature(function, eval_str=True)
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind
+            )
+            for name, (kind, declared) in options.items()
+        ]
+        kept = [
+            x.replace(kind=x.KEYWORD_ONLY)
+            for x in own.parameters.values()
+            if x.kind is not x.VAR_KEYWORD
+        ]
+        both = own.replace(parameters=[*shared, *kept])
+        function.__signature__ = both  # type: ignore[attr-defined]
+        return function
+
+    return share
 
 
 @dataclass(frozen=True, slots=True)

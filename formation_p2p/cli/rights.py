@@ -82,4 +82,4 @@ def _renewal_in_words(rights: Rights) -> str:
     if until_unix_s is None:
         return ""
     end = "" if until_unix_s == MAX_EXPIRY_UNIX_S else f" until {date(until_unix_s)}"
-    return f"renewed{end} where the network's creator is online"
+    return f"renewed{end} where the network's creator or an inviter is online"

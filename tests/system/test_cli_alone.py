@@ -181,7 +181,7 @@ def test_what_a_machine_is_and_which_grants_are_renewed_can_be_seen(tmp_path: Pa
     assert "none runs from here" in shown
     assert f"name     {Home(home).name()}" in shown
     _, join, said = formation(home, "network", "invite")
-    assert "renewed where the network's creator is online" in said
+    assert "renewed where the network's creator or an inviter is online" in said
     (tmp_path / "join.txt").write_text(join)
     assert formation(guest, "network", "join", tmp_path / "join.txt")[0] == 0
     seen = json.loads(formation(guest, "status", "--json")[1])

@@ -206,13 +206,13 @@ def test_what_was_signed_so_far_is_checked_before_one_adds_to_it() -> None:
     ("grant", "says"),
     [
         (b"\x83", "could not be read"),
-        (codec.encode([None, None, b""]), "root: is not a list of four"),
+        (codec.encode([[], None, b""]), "root: is not a list of four"),
         (codec.encode([[2, [b"k" * 32, b"l" * 32], 0, []], None, 5]), "could not be read"),
         (codec.encode([[2, [b"k" * 32, b"l" * 32], 2, []], None, b""]), "issuer"),
         (codec.encode([[3, [b"k" * 32, b"l" * 32], 0, []], None, b""]), "threshold"),
         (codec.encode([[1, [bytes([n] * 32) for n in range(10)], 0, []], None, b""]), "10 keys"),
         (codec.encode([[1, [b"l" * 32, b"k" * 32], 0, []], None, b""]), "in the form"),
-        (codec.encode([[1, [b"k" * 32, b"l" * 32], 0, []], [], b""]), "in the form"),
+        (codec.encode([[1, [b"k" * 32, b"l" * 32], 0, []], [], b""]), "renewal: is not a list"),
     ],
 )
 def test_what_is_no_such_grant_is_refused(grant: bytes, says: str) -> None:

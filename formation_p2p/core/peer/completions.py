@@ -15,6 +15,7 @@ from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.placement_context import PlacementContext
+from formation_p2p.core.peer.renewal import Renewal
 from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.records.profile import SignedProfile
@@ -39,6 +40,7 @@ class Completions:
         reports: Reports,
         context: PlacementContext,
         lifecycle: Lifecycle,
+        renewal: Renewal,
     ) -> None:
         self._dht = dht
         self._store = store
@@ -50,6 +52,7 @@ class Completions:
         self._reports = reports
         self._context = context
         self._lifecycle = lifecycle
+        self._renewal = renewal
         self._judge_until_s = float("-inf")
 
     def settle(self, now: Moment) -> list[PeerEffect]:
@@ -79,6 +82,7 @@ class Completions:
         told = self._charters.take()
         if any(isinstance(each, CharterAdopted) for each in told):
             self._store.judge_again(now)
+            self._renewal.judged(now)
             self._judge_until_s = now.mono_s + JUDGE_S
         if now.mono_s < self._judge_until_s:  # offers that are being taken up, too
             self._lessee.forsake(lambda lease: self._context.refuses(lease, now))

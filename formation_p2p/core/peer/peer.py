@@ -46,7 +46,7 @@ from formation_p2p.core.peer.inbox import Inbox
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
-from formation_p2p.core.peer.renewal import Issuer, Renewal
+from formation_p2p.core.peer.renewal import Inviter, Issuer, Renewal
 from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
@@ -110,7 +110,12 @@ class Peer:
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(self.membership, charters, self.dht, identity.peer_id)
         self.renewal = Renewal(
-            identity.peer_id, network, rng, lambda: self.dht.table, parameters.renews
+            identity.peer_id,
+            network,
+            rng,
+            lambda: self.dht.table,
+            parameters.renews,
+            lambda: self.membership.charter,
         )
         self._circles = Circles(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
@@ -188,6 +193,14 @@ class Peer:
             store,
             self._wants,
         )
+        if parameters.renews:
+            self._inbox.issuer = Inviter(
+                identity,
+                network.root_public_key,
+                self.reputation,
+                parameters.trust.submit_milli,
+                lambda: self.membership.charter,
+            )
         self._explanations = Explanations(self._finder, self.scheduler)
         self._reports = Reports(
             self._explanations, self.gangs, self.scheduler, self._gossip, self._story
@@ -203,6 +216,7 @@ class Peer:
             self._reports,
             self._context,
             self._lifecycle,
+            self.renewal,
         )
         self._due_s = float("inf")
 
@@ -332,7 +346,13 @@ class Peer:
                 return self._renewed(network, now)
             case events.Issue(root, withdrawn):
                 least_milli = self._parameters.trust.submit_milli
-                self._inbox.issuer = Issuer(root, withdrawn, self.reputation, least_milli)
+                self._inbox.issuer = Issuer(
+                    root,
+                    withdrawn,
+                    self.reputation,
+                    least_milli,
+                    lambda: self.membership.charter,
+                )
             case events.OfferCharter(raw):
                 self.charters.offered(raw, now)
             case events.AskRenewal():

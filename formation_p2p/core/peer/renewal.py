@@ -1,14 +1,14 @@
 """Having this node's grant renewed, and renewing those of others where the root's key is here.
 
 A member asks one peer after the other: who renewed its grant before, the gates, then others that it
-knows. A home that created a network has the root's key, and mostly a gate runs from it.
+knows, first of them the inviters of the charter. A home that created a network has the root's key,
+and mostly a gate runs from it.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Final, assert_never
 
 from formation_p2p.core.effects import Contact, Moment
@@ -17,9 +17,17 @@ from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, Grant
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.reputation_gossip import Lately
 from formation_p2p.core.refusals import Busy, Denied, Gone, PeerRefusal
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.network import Network
-from formation_p2p.core.trust.renewal import RENEW, KeepGrant, RenewalFailed, renewed, taken
+from formation_p2p.core.trust.renewal import (
+    RENEW,
+    KeepGrant,
+    RenewalFailed,
+    extended,
+    renewed,
+    taken,
+)
 from formation_p2p.core.trust.reputation import Reputation
 
 # A grant is renewed with this much of its life left, more or less by a fifth: not all members of
@@ -45,29 +53,64 @@ MAX_ISSUED: Final = 4096
 _NOT_HERE: Final = Gone("the root key", "it is not on this machine; ask another peer")
 
 
+def _no_charter() -> Charter | None:
+    return None
+
+
 class Issuer:
     """Where the root's key is. `withdrawn` are not renewed: peers, and invitations."""
 
     def __init__(
-        self, root: Identity, withdrawn: frozenset[str], reputation: Reputation, least_milli: int
+        self,
+        root: Identity,
+        withdrawn: frozenset[str],
+        reputation: Reputation,
+        least_milli: int,
+        charter: Callable[[], Charter | None] = _no_charter,
     ) -> None:
         self.withdrawn = withdrawn
-        self._root = root
+        self._key = root
+        self._root_id = root.public_key
         self._reputation = reputation
         self._least_milli = least_milli
+        self._charter = charter
         self._lately = Lately(MAX_ISSUED, ISSUE_EVERY_S)
 
     def asked(self, peer_id: PeerId, grant: bytes, now: Moment) -> GrantIssued | GrantRefused:
         if self._reputation.score_milli(peer_id, now) < self._least_milli:
             return GrantRefused(Denied(RENEW, "this node has had bad experience with you"))
-        made = renewed(self._root, self.withdrawn, grant, peer_id, now)
-        if isinstance(made, Denied):
+        made = self._made(peer_id, grant, now)
+        if not isinstance(made, bytes):
             return GrantRefused(made)
         # The holder of a bearer grant can bind it to ids without end.
-        invitation = read_grant(grant, self._root.public_key).invitation
+        invitation = read_grant(grant, self._root_id).invitation
         if not self._lately.admits(peer_id, now.mono_s, invitation):
             return GrantRefused(Busy("the table of renewed grants", MAX_ISSUED))
         return GrantIssued(made)
+
+    def _made(self, peer_id: PeerId, grant: bytes, now: Moment) -> bytes | PeerRefusal:
+        return renewed(self._key, self.withdrawn, grant, peer_id, now, self._charter())
+
+
+class Inviter(Issuer):
+    """Of a node that the charter lets renew grants, while it does."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        root_id: bytes,
+        reputation: Reputation,
+        least_milli: int,
+        charter: Callable[[], Charter | None],
+    ) -> None:
+        super().__init__(identity, frozenset(), reputation, least_milli, charter)
+        self._root_id = root_id
+
+    def _made(self, peer_id: PeerId, grant: bytes, now: Moment) -> bytes | PeerRefusal:
+        charter = self._charter()
+        if charter is None or not charter.lets_renew(self._key.peer_id, now.unix_s):
+            return _NOT_HERE
+        return extended(self._key, self._root_id, grant, peer_id, now, charter)
 
 
 class Renewal:
@@ -81,6 +124,7 @@ class Renewal:
         rng: random.Random,
         known: Callable[[], Iterable[Contact]],
         automatic: bool,
+        charter: Callable[[], Charter | None] = _no_charter,
     ) -> None:
         self.tried = 0
         self.failed = ""
@@ -89,6 +133,7 @@ class Renewal:
         self._rng = rng
         self._known = known
         self._automatic = automatic
+        self._charter = charter
         self._issuer: Contact | None = None
         self._order: list[Contact] = []
         self._asked: Contact | None = None
@@ -110,10 +155,23 @@ class Renewal:
             self._due_unix_s = expires_unix_s - left_s
         self._sleep(now)
 
+    def judged(self, now: Moment) -> None:
+        """There is a new charter. Where it does not let who renewed this grant do so, another one
+        is asked now."""
+        if self._due_unix_s == float("inf") or self._asked is not None:
+            return  # none is asked for, or one is by now
+        own = read_grant(self.network.grant, self.network.root_public_key)
+        if own.ends_unix_s(self._charter(), now.unix_s) < own.rights.expires_unix_s:
+            self._issuer = None
+            self._due_unix_s, self._due_s = now.unix_s, now.mono_s
+
     def begin(self, now: Moment) -> list[Send | RenewalFailed]:
         """Ask one peer after the other."""
         first = [] if self._issuer is None else [self._issuer]
-        known = islice(self._known(), MAX_ASKED)
+        charter = self._charter()
+        inviters = frozenset[PeerId]() if charter is None else charter.inviters
+        known = sorted(self._known(), key=lambda each: each.peer_id not in inviters)
+        known = known[:MAX_ASKED]
         ordered = {x.peer_id: x for x in (*first, *self.network.contacts(), *known)}
         ordered.pop(self._own, None)
         self._order = list(ordered.values())[:MAX_ASKED]
@@ -144,7 +202,7 @@ class Renewal:
             case GrantRefused(refusal):
                 return [*self._refused(_in_words(refusal), now)]
             case GrantIssued(grant):
-                network = taken(self.network, grant, self._own)
+                network = taken(self.network, grant, self._own, now.unix_s, self._charter())
                 if isinstance(network, str):
                     return [*self._refused(f"it sent a grant that is refused: {network}", now)]
                 self._issuer, self._asked, self._order = sender, None, []

@@ -138,6 +138,11 @@ class Charter:
             return f"the charter (version {self.version}) bans the invitation of the grant"
         return None
 
+    def lets_renew(self, peer_id: str, now_unix_s: float) -> bool:
+        """Whether a peer may renew the grants of others."""
+        is_inviter = peer_id in self.inviters and peer_id not in self.banned_keys
+        return is_inviter and not self.is_over(now_unix_s)
+
     def region_of(self, peer_id: str, invitation: str, org: str, now_unix_s: float) -> str:
         """Where a peer is, as the charter has it; empty where it does not say. A holder can leave
         his organisation out of his grant, and is in the region of his invitation then, or none."""

@@ -3,20 +3,26 @@
 The token of a split root is signed by one of its keys, and the others co-sign the token's first
 block. What they sign names the network and holds that whole block with its signature: a
 co-signature is worth nothing beside another grant, nor in another network.
+
+An inviter of the charter signs, in the same way, that the grant goes on for its peer until a later
+end. He signs nothing else of it: what the grant allows stays what the root has signed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import short_id
+from formation_p2p.core.identity import Identity, PeerId, peer_id_of, short_id, verify
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.root_keys import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
     KeySet,
     Signature,
     first_bad,
@@ -35,6 +41,7 @@ STARTS: Final = (bytes([_ROOT_BLOCK]), bytes([_LIST]))
 MAX_ROOT_KEYS: Final = 9
 FORM: Final = "it is not in the form that it was issued in, or was altered"
 _COSIGN: Final = b"formation grant 1\x00"
+_EXTEND: Final = b"formation grant goes on 1\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,39 @@ class Cosigned:
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """What an inviter signed: his key, and the later end."""
+
+    inviter: bytes
+    expires_unix_s: int
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GrantForm:
-    """A grant in its parts; `cosigned` is None where one key is the root."""
+    """A grant in its parts; `cosigned` is None where one key is the root, `extension` where the
+    root's own end counts."""
 
     token: bytes = field(repr=False)
     cosigned: Cosigned | None = None
+    extension: Extension | None = None
 
     @property
     def raw(self) -> bytes:
-        if self.cosigned is None:
+        if self.cosigned is None and self.extension is None:
             return self.token
+        return codec.encode([self._root_row(), self._extension_row(), self.token])
+
+    def _root_row(self) -> list[object] | None:
+        if self.cosigned is None:
+            return None
         keys, issuer = self.cosigned.keys, self.cosigned.issuer
         signatures = [[key, signature] for key, signature in self.cosigned.signatures]
-        root = [*keys.pack(), keys.keys.index(issuer), signatures]
-        return codec.encode([root, None, self.token])
+        return [*keys.pack(), keys.keys.index(issuer), signatures]
+
+    def _extension_row(self) -> list[object] | None:
+        given = self.extension
+        return None if given is None else [given.inviter, given.expires_unix_s, given.signature]
 
     def root_key(self, root_id: bytes) -> bytes:
         """The key that signed the token. Raises InvalidInput unless it is of this root."""
@@ -89,6 +115,35 @@ class GrantForm:
         if bad is not None:
             raise InvalidInput("grant", f"{short_id(bad)} did not co-sign it")
 
+    def extended(
+        self, inviter: Identity, root_id: bytes, peer_id: PeerId, expires_unix_s: int
+    ) -> GrantForm:
+        """The same for that peer until then; who takes it is for others to judge."""
+        signature = inviter.sign(self._extends(root_id, peer_id, expires_unix_s))
+        return replace(self, extension=Extension(inviter.public_key, expires_unix_s, signature))
+
+    def check_extension(
+        self, root_id: bytes, peer_id: str | None, given_until_unix_s: int, life: Life | None
+    ) -> PeerId | None:
+        """Who has put the end off. It is for the peer that the grant is bound to, and within what
+        the root lets be renewed: `life` is None where it lets nothing be. Raises InvalidInput."""
+        extension = self.extension
+        if extension is None:
+            return None
+        inviter, until_unix_s = peer_id_of(extension.inviter), extension.expires_unix_s
+        if peer_id is None or peer_id == inviter:
+            raise InvalidInput("grant", "it was renewed for no other peer than who renewed it")
+        if life is None or not given_until_unix_s < until_unix_s <= life.renewed_until_unix_s:
+            raise InvalidInput("grant", f"{short_id(inviter)} may not renew it until then")
+        message = self._extends(root_id, peer_id, until_unix_s)
+        if not verify(extension.inviter, extension.signature, message):
+            raise InvalidInput("grant", f"{short_id(inviter)} did not renew it")
+        return inviter
+
+    def _extends(self, root_id: bytes, peer_id: str, expires_unix_s: int) -> bytes:
+        block = hashlib.sha256(_root_block(self.token)).digest()
+        return _EXTEND + root_id + block + expires_unix_s.to_bytes(8) + peer_id.encode()
+
 
 def read_form(grant: bytes) -> GrantForm:
     """The one parser. Whether the signatures are good is for others to check. Raises
@@ -100,7 +155,8 @@ def read_form(grant: bytes) -> GrantForm:
     try:
         row = take_row(codec.decode(grant, MAX_GRANT_BYTES), 3, "grant", "is not a list of three")
         token = codec.take_bytes(row[2], "token", MAX_GRANT_BYTES)
-        form = GrantForm(token, _read_cosigned(row[0]))
+        cosigned = None if row[0] is None else _read_cosigned(row[0])
+        form = GrantForm(token, cosigned, None if row[1] is None else _read_extension(row[1]))
     except (codec.Malformed, InvalidInput) as error:
         raise InvalidInput("grant", f"it could not be read: {error}") from error
     if form.raw != grant:
@@ -116,6 +172,18 @@ def _read_cosigned(value: object) -> Cosigned:
     issuer = keys.keys[codec.take_int(row[2], "issuer", 0, len(keys.keys) - 1)]
     # One that was signed more often than it has to be is the same grant in another form.
     return Cosigned(keys, issuer, read_signatures(row[3], keys.threshold - 1))
+
+
+def _read_extension(value: object) -> Extension:
+    key, until, signature = take_row(value, 3, "renewal", "is not a list of three fields")
+    inviter = codec.take_bytes(key, "inviter", KEY_BYTES)
+    if len(inviter) != KEY_BYTES:
+        raise codec.Malformed("inviter", f"is not a key of {KEY_BYTES} bytes")
+    return Extension(
+        inviter,
+        codec.take_int(until, "expires", 0, MAX_EXPIRY_UNIX_S),
+        codec.take_bytes(signature, "signature", SIGNATURE_BYTES),
+    )
 
 
 def _root_block(token: bytes) -> bytes:

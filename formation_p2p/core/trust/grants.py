@@ -30,7 +30,8 @@ from typing import Final
 import biscuit_auth
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import Identity, PeerId, parse_peer_id
+from formation_p2p.core.identity import Identity, PeerId, parse_peer_id, short_id
+from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
@@ -235,10 +236,10 @@ def check(
         why = "the grant is bound to another peer"
     elif charter is not None and (banned := charter.bans(peer_id, terms.invitation)) is not None:
         why = banned
-    elif rights.expires_unix_s <= now_unix_s:
-        why = (
-            f"the grant expired {int(now_unix_s - rights.expires_unix_s)} s ago; ask for a new one"
-        )
+    elif (end_unix_s := terms.ends_unix_s(charter, now_unix_s)) <= now_unix_s:
+        why = f"the grant expired {int(now_unix_s - end_unix_s)} s ago; ask for a new one"
+        if end_unix_s != rights.expires_unix_s:
+            why += f": the charter does not let {short_id(terms.inviter or '')} renew it"
     elif not (rights.may if right is None else right in rights.may):
         why = f"the grant gives no right to {action}"
     elif right is Right.SUBMIT:
@@ -290,13 +291,27 @@ def _checked(limits: statements.Block) -> biscuit_auth.BlockBuilder:
 class GrantTerms:
     """What a grant says: its `rights`, the peer that it is bound to, the `accounts` that a lease on
     it is charged to (see quota.py), the root's own grant that it was made of, or renewed from, and
-    whether a holder gave it an end of his own: `is_cut`."""
+    whether a holder gave it an end of his own: `is_cut`. Where an `inviter` renewed it, its rights
+    end when he said, for those whose charter lets him; else when the root has `given` it until."""
 
     rights: Rights
     bound_to: str | None
     accounts: tuple[QuotaAccount, ...]
     invitation: str
     is_cut: bool
+    given_until_unix_s: int
+    inviter: PeerId | None = None
+
+    def ends_unix_s(self, charter: Charter | None, now_unix_s: float) -> int:
+        """Until when it holds, where this charter counts."""
+        life, until_unix_s = self.rights.life, self.rights.expires_unix_s
+        if self.inviter is None or life is None:
+            return until_unix_s
+        # Longer than a renewal by the root would be, it is none.
+        is_long = until_unix_s > now_unix_s + life.life_s + MAX_CLOCK_SKEW_S
+        if charter is None or is_long or not charter.lets_renew(self.inviter, now_unix_s):
+            return self.given_until_unix_s
+        return until_unix_s
 
 
 def read_grant(grant: bytes, root_public_key: bytes) -> GrantTerms:
@@ -355,8 +370,13 @@ def read_terms(form: GrantForm, root_public_key: bytes) -> GrantTerms:
         if block.quota != UNLIMITED
     )
     is_cut = any(block.expires_unix_s is not None for block in blocks[1:])
-    bound_to = next(iter(whole.peers), None)
-    return GrantTerms(rights, bound_to, tuple(accounts), names[0], is_cut)
+    bound_to, given_until_unix_s = next(iter(whole.peers), None), rights.expires_unix_s
+    life = None if is_cut else rights.life
+    inviter = form.check_extension(root_public_key, bound_to, given_until_unix_s, life)
+    if form.extension is not None:
+        rights = replace(rights, expires_unix_s=form.extension.expires_unix_s)
+    found = tuple(accounts)
+    return GrantTerms(rights, bound_to, found, names[0], is_cut, given_until_unix_s, inviter)
 
 
 # The same peers show the same grants, and to verify one costs 150 us. Any holder can make as many

@@ -1,6 +1,7 @@
 """Renewal of grants: which members a holder of the root key renews, and what a member takes.
 
-Only the root's key can put an end off: a holder can narrow a grant, and no more. So the root says
+Only the root's key can put an end off, and inviters whom a charter names: a holder can narrow a
+grant, and no more. So the root says
 in a grant for how long it is renewed, and who has the key goes by that: the new grant allows what
 the old one does, is charged to the same accounts, and lasts as long as the root's own did. A grant
 to which a holder gave an end of his own, as for a guest, is not renewed.
@@ -15,6 +16,8 @@ from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grant_form import read_form
 from formation_p2p.core.trust.grants import check, read_grant, reissue
 from formation_p2p.core.trust.network import Network
 
@@ -44,14 +47,52 @@ RenewalEffect = KeepGrant | RenewalFailed
 
 
 def renewed(
-    root: Identity, withdrawn: frozenset[str], grant: bytes, peer_id: PeerId, now: Moment
+    root: Identity,
+    withdrawn: frozenset[str],
+    grant: bytes,
+    peer_id: PeerId,
+    now: Moment,
+    charter: Charter | None = None,
 ) -> bytes | Denied:
-    """A new grant for the peer that showed this one, or why not."""
-    denied = check(grant, root.public_key, peer_id, None, now.unix_s)
+    """A new grant, by the root, for the peer that showed this one; or why not."""
+    end_unix_s = _end_of(root.public_key, withdrawn, grant, peer_id, now, charter)
+    if isinstance(end_unix_s, Denied):
+        return end_unix_s
+    try:
+        return reissue(root, grant, peer_id, end_unix_s)
+    except InvalidInput as error:
+        return Denied(RENEW, f"{error.problem}; ask for an invite")
+
+
+def extended(
+    inviter: Identity, root_id: bytes, grant: bytes, peer_id: PeerId, now: Moment, charter: Charter
+) -> bytes | Denied:
+    """The same grant for longer, by an inviter, for the peer that showed it; or why not."""
+    end_unix_s = _end_of(root_id, frozenset(), grant, peer_id, now, charter)
+    if isinstance(end_unix_s, Denied):
+        return end_unix_s
+    made = read_form(grant).extended(inviter, root_id, peer_id, end_unix_s).raw
+    try:
+        read_grant(made, root_id)  # it may have grown past a bound, or be his own
+    except InvalidInput as error:
+        return Denied(RENEW, f"{error.problem}; ask for an invite")
+    return made
+
+
+def _end_of(
+    root_id: bytes,
+    withdrawn: frozenset[str],
+    grant: bytes,
+    peer_id: PeerId,
+    now: Moment,
+    charter: Charter | None,
+) -> int | Denied:
+    """Until when a member in good standing is renewed, or why it is not."""
+    denied = check(grant, root_id, peer_id, None, now.unix_s, charter=charter)
     if denied is not None:
         return Denied(RENEW, denied.why)
-    terms = read_grant(grant, root.public_key)
-    expires_unix_s, life = terms.rights.expires_unix_s, terms.rights.life
+    terms = read_grant(grant, root_id)
+    expires_unix_s, life = terms.ends_unix_s(charter, now.unix_s), terms.rights.life
     if peer_id in withdrawn or terms.invitation in withdrawn:
         return Denied(RENEW, "the invitation was withdrawn; ask for another one")
     if life is None or terms.is_cut:
@@ -63,15 +104,18 @@ def renewed(
     if early_s > 0:
         retry_ms = min(int(early_s * 1000) + 1, _MAX_RETRY_MS)
         return Denied(RENEW, "half of the grant's life is left; it is renewed later", retry_ms)
-    try:
-        return reissue(root, grant, peer_id, end_unix_s)
-    except InvalidInput as error:
-        return Denied(RENEW, f"{error.problem}; ask for an invite")
+    return end_unix_s
 
 
-def taken(network: Network, grant: bytes, peer_id: PeerId) -> Network | str:
+def taken(
+    network: Network,
+    grant: bytes,
+    peer_id: PeerId,
+    now_unix_s: float = 0.0,
+    charter: Charter | None = None,
+) -> Network | str:
     """The network with a grant that renews its own, or what is wrong with that grant: a member
-    takes what lasts longer, and is the same otherwise."""
+    takes what lasts longer, where this charter counts, and is the same otherwise."""
     try:
         terms = read_grant(grant, network.root_public_key)
         own = read_grant(network.grant, network.root_public_key)
@@ -79,7 +123,7 @@ def taken(network: Network, grant: bytes, peer_id: PeerId) -> Network | str:
         return error.problem
     if terms.bound_to != peer_id:
         return "it is for another peer"
-    if terms.rights.expires_unix_s <= own.rights.expires_unix_s:
+    if terms.ends_unix_s(charter, now_unix_s) <= own.ends_unix_s(charter, now_unix_s):
         return "it does not last longer than the old one"
     if replace(terms.rights, expires_unix_s=own.rights.expires_unix_s) != own.rights:
         return "it does not allow what the old one does"
