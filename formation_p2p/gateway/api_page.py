@@ -67,6 +67,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
                     "capacity": each.capacity,
                     "since_unix_s": each.since_unix_s,
                     "why": each.why,
+                    "version": each.version,
                 }
                 for each in replicas.get(gap.service.name, ())
             ]
@@ -77,6 +78,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
                     "tier": gap.service.tier,
                     "version": gap.service.version,
                     "target": gap.wanted,
+                    "notes": list(gap.notes),
                     "why": gap.why,
                     "replicas": held,
                     "history": changes,

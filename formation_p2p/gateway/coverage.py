@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from formation_p2p.core.services import catalog
@@ -19,6 +20,15 @@ UNKNOWN: Final = "unknown"
 _ORDER: Final = (GapStatus.CRITICAL.value, GapStatus.WARNING.value, UNKNOWN, GapStatus.OK.value)
 
 
+class Note(StrEnum):
+    """What is under way with a service that is no gap."""
+
+    SCALED = "scaled"
+    """By its load it has more or fewer replicas than at first."""
+    UPDATING = "updating"
+    """A new version is replacing the one before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How one service stands."""
@@ -29,6 +39,7 @@ class Standing:
     status: str
     why: str
     wanted: int
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,23 @@ def _standing(
     is_unknown = service.name in view.unknown and gap.status is not GapStatus.OK
     status = UNKNOWN if is_unknown else gap.status.value
     wanted = view.wanted.get(service.name, service.replicas.target)
-    why = _why(service, gap, replicas, wanted, status)
-    return Standing(service, gap, joining, status, why, wanted)
+    noted = {} if status == UNKNOWN else _noted(service, replicas, wanted)
+    why = "; ".join((_why(service, gap, replicas, wanted, status), *noted.values()))
+    return Standing(service, gap, joining, status, why, wanted, tuple(noted))
+
+
+def _noted(service: ServiceSpec, replicas: Sequence[ReplicaView], wanted: int) -> dict[Note, str]:
+    noted = {}
+    if wanted != service.replicas.target:
+        noted[Note.SCALED] = f"scaled by its load from {service.replicas.target} to {wanted}"
+    versions = [each.version for each in replicas if each.state in (READY, JOINING)]
+    old = sum(0 < each < service.version for each in versions)
+    if old:
+        new = sum(each == service.version for each in versions)
+        noted[Note.UPDATING] = (
+            f"version {service.version} is replacing an older one: {new} of {new + old} are new"
+        )
+    return noted
 
 
 def _why(

@@ -228,6 +228,7 @@ def _replica(claim: Claim) -> ReplicaView:
         claim.capacity,
         claim.issued_unix_s,
         workers=max(claim.members, 1),
+        version=0 if claim.members else claim.version,
     )
 
 

@@ -23,7 +23,8 @@ class ServiceUnavailable(RemoteError):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """What a worker says of one service that it runs, or is about to."""
+    """What a worker says of one service that it runs, or is about to. `version` is that of the
+    spec; 0 where it says none."""
 
     service: str
     peer_id: str
@@ -36,6 +37,7 @@ class ReplicaView:
     since_unix_s: int = 0
     why: str = ""
     workers: int = 1
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

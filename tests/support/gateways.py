@@ -119,8 +119,11 @@ class MemorySource:
         return b"formation_info 1\n"
 
 
-def replica(service: str, worker: str, state: str = "ready", why: str = "") -> ReplicaView:
-    return ReplicaView(service, f"peer-{worker}", worker, state, WorkerType.GPU, why=why)
+def replica(
+    service: str, worker: str, state: str = "ready", why: str = "", version: int = 0
+) -> ReplicaView:
+    kind = WorkerType.GPU
+    return ReplicaView(service, f"peer-{worker}", worker, state, kind, why=why, version=version)
 
 
 @asynccontextmanager

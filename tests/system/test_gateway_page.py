@@ -135,6 +135,24 @@ def test_what_is_missing_comes_first_with_the_command_that_helps(
     assert [url for url in seen if not url.startswith(gateway.url)] == []
 
 
+def test_what_scales_and_what_is_updated_is_shown(browser: Browser, gateway: ServedGateway) -> None:
+    new = [replace(each, version=2) if each.tier == 2 else each for each in CATALOG]
+    replicas = [
+        replica(each.name, worker, version=version)
+        for each in CATALOG
+        for worker, version in (("anna", each.version), ("bob", 2 if each.tier == 2 else 1))
+    ]
+    gateway.source.view = ServicesView(tuple(new), tuple(replicas), wanted={"chromadb": 3})
+    page = opened(browser, gateway)
+    scaled, updated = page.locator("#service-chromadb"), page.locator("#service-ner-extraction")
+    expect(scaled.locator(".note")).to_have_text("scaled")
+    expect(updated.locator(".note")).to_have_text("updating")
+    updated.locator("summary").click()
+    expect(updated.locator(".why")).to_contain_text("version 2 is replacing an older one: 1 of 2")
+    expect(updated.locator("ol").first).to_contain_text("version 1")
+    assert page.evaluate(CONTRASTS) == {}
+
+
 def test_from_red_to_the_reason_by_keyboard(browser: Browser, gateway: ServedGateway) -> None:
     page = opened(browser, gateway)
     page.keyboard.press("Tab")

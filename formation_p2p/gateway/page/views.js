@@ -106,7 +106,7 @@ function drawService(details, service) {
     state(service.status),
     el("span", { class: "name" }, named(service.service)),
     el("span", { class: "kind" }, service.required_type),
-    el("span", { class: "ready" }, `${service.current_workers} of ${service.target}`),
+    el("span", { class: "ready" }, `${service.current_workers} of ${service.target}`, ...service.notes.map((each) => el("span", { class: "note" }, each))),
     strip(service.history)
   );
   const replicas = service.replicas.map((each) =>
@@ -115,7 +115,7 @@ function drawService(details, service) {
       {},
       el("strong", {}, named(each.worker)),
       el("span", { class: `state ${each.state === "ready" ? "ok" : "warning"}` }, each.state),
-      el("span", {}, [each.why, each.capacity ? `${each.outstanding} of ${each.capacity} requests` : ""].filter(Boolean).join("; "))
+      el("span", {}, [each.why, each.version ? `version ${each.version}` : "", each.capacity ? `${each.outstanding} of ${each.capacity} requests` : ""].filter(Boolean).join("; "))
     )
   );
   const past = [...service.history].reverse().map((each) => el("li", {}, when(each.unix_s), state(each.status), el("span", {}, each.why)));
