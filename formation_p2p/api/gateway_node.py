@@ -35,9 +35,16 @@ class GatewayNode(ServiceNode):
         server = import_module("formation_p2p.gateway.server")
         source = import_module("formation_p2p.gateway.node_source")
         nearest = import_module("formation_p2p.gateway.nearest").Nearest(region, near or {})
-        network = self._services.entered()[1].network
+        runtime, claim = self._services.entered()
         seen = source.NodeSource(self, self._bridge.look, self._bridge.call)
-        opened = server.GatewayServer(seen, network, listen, members=seen.members, nearest=nearest)
+        opened = server.GatewayServer(
+            seen,
+            claim.network,
+            listen,
+            members=seen.members,
+            nearest=nearest,
+            charter=lambda: runtime.charter,
+        )
         self._gateways.append(await opened.__aenter__())
         url: str = opened.url
         return url

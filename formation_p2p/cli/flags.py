@@ -231,6 +231,12 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
 
     place = Home(home)
     network = joined_network(place)
+    charter = None
+    if (place.path / "charter").exists():  # to read one takes modules that few commands need
+        from formation_p2p.host.storage.charter_file import CharterFile
+
+        signed = CharterFile(place.path, network).load()
+        charter = None if signed is None else signed.charter
     denied = check(
         network.grant,
         network.root_public_key,
@@ -239,6 +245,7 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
         time.time(),
         driver=driver,
         priority=priority,
+        charter=charter,
     )
     if denied is not None:
         raise Unauthorized(f"{denied}; ask for an invite that allows it")

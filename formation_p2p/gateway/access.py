@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grant_form import STARTS
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.trust.network import Network
@@ -39,10 +41,17 @@ class Refused:
 
 class Access:
     """`is_local` where the gateway listens on loopback alone. `network` None is for a gateway that
-    has no tokens, and so must be local."""
+    has no tokens, and so must be local. `charter` is what counts at each request."""
 
-    def __init__(self, network: Network | None, *, is_local: bool) -> None:
+    def __init__(
+        self,
+        network: Network | None,
+        *,
+        is_local: bool,
+        charter: Callable[[], Charter | None] = lambda: None,
+    ) -> None:
         self._network = network
+        self._charter = charter
         self.is_local = is_local
         self._known: OrderedDict[str, Token | Bearer] = OrderedDict()
 
@@ -78,7 +87,7 @@ class Access:
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         right = right_for(head.method, head.path)
-        why = token.denied(self._network, right, now_unix_s)
+        why = token.denied(self._network, right, now_unix_s, self._charter())
         if why is None and right is Right.SUBMIT and head.path.startswith("/api/"):
             why = exceeds(token, self._network)
         return why

@@ -8,11 +8,13 @@ import logging
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, Self
 
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import Access, Refused
@@ -61,6 +63,7 @@ class GatewayServer:
         refresh_s: float = REFRESH_S,
         patience: Patience = PATIENCE,
         max_connections: int = MAX_CONNECTIONS,
+        charter: Callable[[], Charter | None] = lambda: None,
     ) -> None:
         self._patience = patience
         self._max_connections = max_connections
@@ -72,7 +75,7 @@ class GatewayServer:
         if network is None and not is_local:
             self._close_sockets()
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
-        self._access = Access(network, is_local=is_local)
+        self._access = Access(network, is_local=is_local, charter=charter)
         self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
         self._proxy = Proxy(self.gateway.members)
         self._relaying = Proxy(MembersOnly(self.gateway.members))

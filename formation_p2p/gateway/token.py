@@ -20,6 +20,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import Right, Rights, check, read_grant
 from formation_p2p.core.trust.network import Network
 
@@ -44,15 +45,23 @@ class Token:
     may: frozenset[Right]
     grant: bytes
 
-    def denied(self, network: Network, right: Right | None, now_unix_s: float) -> str | None:
-        """Why it does not allow this, for people. `right` None is what any member may."""
+    def denied(
+        self,
+        network: Network,
+        right: Right | None,
+        now_unix_s: float,
+        charter: Charter | None = None,
+    ) -> str | None:
+        """Why it does not allow this, for people. `right` None is what any member may. Whom the
+        charter bans, and whose renewals it does not let count, is out here as everywhere."""
         if self.network_id != network.network_id:
             return "the token is of another network"
         if self.expires_unix_s <= now_unix_s:
             return "the token has expired; make a new one: formation gateway --new-token 30d"
         if right is not None and right not in self.may:
             return f"the token gives no right to {right.value}"
-        refused = check(self.grant, network.root_public_key, self.peer_id, right, now_unix_s)
+        key = network.root_public_key
+        refused = check(self.grant, key, self.peer_id, right, now_unix_s, charter=charter)
         return None if refused is None else str(refused)
 
 
@@ -62,7 +71,13 @@ class Bearer:
 
     grant: bytes
 
-    def denied(self, network: Network, right: Right | None, now_unix_s: float) -> str | None:
+    def denied(
+        self,
+        network: Network,
+        right: Right | None,
+        now_unix_s: float,
+        charter: Charter | None = None,
+    ) -> str | None:
         """As that of a Token."""
         try:
             terms = read_grant(self.grant, network.root_public_key)
@@ -70,6 +85,9 @@ class Bearer:
             return f"the token is refused: {error.problem}"
         if terms.bound_to is not None:
             return "the token is a grant of one peer, which others can see; make a token from it"
+        banned = None if charter is None else charter.bans("", terms.invitation)
+        if banned is not None:
+            return banned
         if terms.rights.expires_unix_s <= now_unix_s:
             return "the token has expired; ask for a new one"
         if right is not None and right not in terms.rights.may:

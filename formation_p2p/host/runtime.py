@@ -17,6 +17,7 @@ import trio
 from formation_p2p.core.errors import LocalError, NodeClosed
 from formation_p2p.core.nat.reached import Reached, Way
 from formation_p2p.core.peer.effects import UserEffect
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.net.circuit_settings import CircuitSettings
@@ -52,6 +53,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._token: trio.lowlevel.TrioToken | None = None
         self._shell: Shell | None = None
+        self._membership: Membership | None = None
         self._stop_asked = threading.Event()
         self._thread = threading.Thread(target=self._main, name="formation", daemon=True)
         self._bound: tuple[str, ...] = ()
@@ -93,6 +95,11 @@ class Runtime:
             token.run_sync_soon(function, shell)
         except trio.RunFinishedError:
             raise NodeClosed("the node has stopped; join again") from None
+
+    @property
+    def charter(self) -> Charter | None:
+        """What the node goes by now. From any thread: charters do not change."""
+        return None if self._membership is None else self._membership.charter
 
     def stop(self) -> None:
         """Leave in good order, and wait for the thread to end. Safe to call twice, and where it
@@ -145,7 +152,9 @@ class Runtime:
         from formation_p2p.host.net.stack import Stack
 
         config = self._config
-        membership = Membership(config.network.root_public_key, config.charter)
+        # After a crash it goes by what it had adopted.
+        signed = config.charter if self._membership is None else self._membership.signed
+        membership = self._membership = Membership(config.network.root_public_key, signed)
         # After a crash, at the port that others know.
         stack = Stack(
             config.identity,

@@ -20,7 +20,9 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, read_grant
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.member_file import Member, write_members
+from tests.support.charters import charter_at
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +199,17 @@ def test_what_a_machine_is_and_which_grants_are_renewed_can_be_seen(tmp_path: Pa
     assert (home / "withdrawn").read_text() == f"{seen['peer_id']}\n"
     code, _, err = formation(guest, "network", "withdraw", seen["peer_id"])
     assert (code, "withdraw where it was created" in err) == (2, True)
+
+
+def test_a_home_whose_node_the_charter_bans_is_told_so(tmp_path: Path) -> None:
+    home, guest = Home(tmp_path / "home"), Home(tmp_path / "guest")
+    network = home.create_network()
+    guest.join(parse_invite(home.invite(Rights(int(time.time()) + 3600))))
+    banned = frozenset({guest.identity().peer_id})
+    CharterFile(guest.path, network).write(charter_at(home, network, banned_keys=banned))
+    code, _, err = formation(guest.path, "run", "--", "true")
+    assert (code, "the charter (version 1) bans this peer" in err) == (4, True)
+    assert "bans this peer" in formation(guest.path, "doctor")[1]
 
 
 def test_an_invitation_is_withdrawn_by_the_digits_that_members_shows(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import h11
 import pytest
 
 from formation_p2p import Home, InvalidInput, Right, Rights
-from formation_p2p.core.trust.grants import bind
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grants import bind, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
 from formation_p2p.gateway.nearest import Nearest
@@ -21,6 +22,7 @@ from formation_p2p.gateway.server import GatewayServer, parse_listen
 from formation_p2p.gateway.sources import ServicesView
 from formation_p2p.gateway.token import make_token, read_token
 from formation_p2p.gateway.tunnel_url import parse_tunnel_url
+from tests.support.charters import charter_at
 from tests.support.gateways import (
     CATALOG,
     MemorySource,
@@ -404,6 +406,34 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         foreign = {"cookie": cookie, "origin": "https://evil.example"}
         posted = await fetch(address, "POST", "/api/jobs", {"argv": ["true"]}, foreign)
         assert posted.status == 403
+
+
+async def test_tokens_of_whom_the_charter_bans_are_refused_from_then_on(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, network = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    invited = parse_invite(home.invite(Rights(soon)))
+    bob = Home(tmp_path / "bob").identity()
+    bobs = make_token(bob, invited.bound_to(bob.peer_id), frozenset({Right.SUBMIT}), soon)
+    invitation = read_grant(invited.grant, network.root_public_key).invitation
+    counts: list[Charter | None] = [None]
+    made = GatewayServer(source, network, "0.0.0.0:0", charter=lambda: counts[-1])
+    async with made as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def status(token: str) -> int:
+            headers = {"authorization": f"Bearer {token}"}
+            reply = await fetch(address, "GET", "/api/admin/gaps", None, headers, host="edge.org")
+            return reply.status
+
+        bearer = _text_of(invited.grant)
+        assert [await status(bobs), await status(bearer)] == [200, 200]
+        counts.append(charter_at(home, network, banned_keys=frozenset({bob.peer_id})).charter)
+        assert [await status(bobs), await status(bearer)] == [403, 200]
+        banned = frozenset({invitation})
+        counts.append(charter_at(home, network, banned_invitations=banned).charter)
+        assert [await status(bobs), await status(bearer)] == [403, 403]
 
 
 def _text_of(grant: bytes) -> str:

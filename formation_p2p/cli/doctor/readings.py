@@ -36,6 +36,7 @@ from formation_p2p.host.machine.pythons import interpreters, own_name
 from formation_p2p.host.net.addresses import is_this_machine
 from formation_p2p.host.net.gate_probe import probe_gates
 from formation_p2p.host.storage import memory_samples, trust, usage
+from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.sqlite import Schema, looking
 
 _GATE_PORT: Final = 4001
@@ -205,5 +206,8 @@ def _membership(home: Path, nodes: Sequence[Json]) -> list[Finding]:
 def _grant_problem(place: Home, known: Network) -> str | None:
     """Why the grant gives neither right; an end is told by itself."""
     peer_id, now_s = place.identity().peer_id, min(time.time(), known.rights.expires_unix_s - 1)
-    denied = [check(known.grant, known.root_public_key, peer_id, x, now_s) for x in Right]
+    signed = CharterFile(place.path, known).load()
+    charter = None if signed is None else signed.charter
+    shown = known.grant, known.root_public_key, peer_id
+    denied = [check(*shown, each, now_s, charter=charter) for each in Right]
     return str(denied[0]) if all(denied) else None
