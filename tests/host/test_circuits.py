@@ -110,7 +110,7 @@ def test_a_circuit_carries_much_in_both_directions() -> None:
                 assert relaying(gate).relayed_bytes > 2 * len(sent)
                 assert gate.stack.reserving.circuits.widening.wide <= 2
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_who_finishes_writing_can_still_read() -> None:
@@ -184,7 +184,7 @@ def test_a_gate_that_restarts_is_reserved_at_again() -> None:
                 assert await bob.ask(circuit_to(again, worker), b"hello") == b"re:hello"
                 await again.stack.close()
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_direct_connection_goes_before_a_relayed_one() -> None:
@@ -296,7 +296,7 @@ def test_who_leaves_before_its_turn_has_nobody_wait_for_it() -> None:
             await turns.wait(alice, 30 * KIB)
             with trio.move_on_after(0.01):
                 await turns.wait(alice, 1000 * KIB)
-            with trio.fail_after(1):
+            with trio.fail_after(5):
                 await turns.wait(bob, KIB)
                 await turns.wait(alice, KIB)
             nursery.cancel_scope.cancel()

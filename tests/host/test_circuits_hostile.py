@@ -148,7 +148,7 @@ def test_of_a_thousand_circuits_a_few_are_had_and_the_gate_goes_on() -> None:
         assert isinstance(reply, Answered)
         return reply
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
@@ -235,7 +235,7 @@ def test_a_stream_that_asks_for_nothing_is_reset() -> None:
             with trio.fail_after(REQUEST_S + 5), pytest.raises(IOException):
                 await stream.read(1)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_only_a_gate_that_was_reserved_at_brings_circuits() -> None:
@@ -320,4 +320,4 @@ def test_a_gate_that_lies_or_stalls_costs_nothing_but_its_place(reply: HopReply 
                 )
                 assert await carol.ask(both, b"hello") == b"re:hello"
 
-    run(story, within_s=40)
+    run(story)

@@ -177,7 +177,7 @@ def test_a_container_that_will_not_end_is_gone_after_its_grace(
     outcome = run(home, "alpine:3.22", "/bin/sh", "-c", script, timeout_s=0.5)
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.TIMEOUT
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
     assert engine.containers == {}
 
 

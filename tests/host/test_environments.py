@@ -200,7 +200,7 @@ def test_one_that_is_never_resolved_is_stopped(
     build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,), build_s=1.5))
     began_s = time.monotonic()
     assert "uv was stopped after 1.5 s" in trio.run(build.refused, "greet")
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 60
     assert build.left == set()
 
 

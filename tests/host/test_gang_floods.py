@@ -136,7 +136,7 @@ def test_small_packets_take_the_room_that_they_fill() -> None:
                 await until(lambda: late.dropped == held + 1000)
                 assert target.dropped == 1000
 
-    run(main, within_s=60)
+    run(main)
 
 
 def test_the_network_goes_on_when_its_gang_shrinks() -> None:
@@ -158,7 +158,7 @@ def test_the_network_goes_on_when_its_gang_shrinks() -> None:
                 await send(task, tiny(0, 1))
                 assert await came(other) == tiny(0, 1)
 
-    run(main, within_s=60)
+    run(main)
 
 
 def test_one_task_after_the_other_has_a_device_of_its_own() -> None:
@@ -178,7 +178,7 @@ def test_one_task_after_the_other_has_a_device_of_its_own() -> None:
                 await send(other, tiny(1, 0))
                 assert await came(again) == tiny(1, 0)
 
-    run(main, within_s=60)
+    run(main)
 
 
 def test_small_packets_of_another_member_leave_all_others_their_turn() -> None:
@@ -204,10 +204,10 @@ def test_small_packets_of_another_member_leave_all_others_their_turn() -> None:
                     nursery.cancel_scope.cancel()
                 assert turns >= 10_000 // TURN_PACKETS
                 await tunnel.write((HEADER_BYTES - 1).to_bytes(2) + bytes(HEADER_BYTES - 1))
-                with trio.fail_after(5), pytest.raises(TunnelError):
+                with trio.fail_after(60), pytest.raises(TunnelError):
                     await tunnel.read()
 
-    run(main, within_s=60)
+    run(main)
 
 
 @needs_devices
@@ -231,7 +231,7 @@ def test_a_task_sends_from_no_other_address(tmp_path: Path) -> None:
                 assert len(first) + len(second) == 2 * HEADER_BYTES + 8 + 65_507
                 assert last.endswith(b"last")
 
-    run(main, within_s=60)
+    run(main)
 
 
 def test_no_program_that_the_node_starts_has_a_task_s_device() -> None:
@@ -279,7 +279,7 @@ def test_keys_that_were_watched_take_nothing() -> None:
                 assert isinstance(answer, Done)
             assert [value for _, value in heard] == [b"x"]
 
-    run(main, within_s=60)
+    run(main)
 
 
 def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None:
@@ -293,9 +293,9 @@ def test_a_member_that_does_not_read_what_it_is_told_is_given_up() -> None:
             for _ in range(MAX_UNTOLD_BYTES // MIB + 2):
                 answer = await link.ask(lambda number: said.Set(number, "key", value))
                 assert isinstance(answer, Done)
-            with trio.fail_after(10), pytest.raises(TunnelError):
+            with trio.fail_after(60), pytest.raises(TunnelError):
                 await read_all(tunnel)
             # It has what is there when it comes again, and reads.
             assert await second.links.of(GANG, 1).read("key") == value
 
-    run(main, within_s=60)
+    run(main)

@@ -106,7 +106,7 @@ def test_a_task_reaches_what_another_listens_for(tmp_path: Path) -> None:
             assert results == {0: b"thanks for all", 1: data}
             assert names_in(Path(second.folder, "services")) == []
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_task_is_told_why_there_is_no_stream(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_task_is_told_why_there_is_no_stream(tmp_path: Path) -> None:
             ):
                 assert why in await in_thread(refusal, first, rank, service)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_port_is_led_only_where_a_task_has_some(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_port_is_led_only_where_a_task_has_some(tmp_path: Path) -> None:
                 with pytest.raises(TunnelError, match="network of its own"):
                     await first.tunnels.open(GANG, 0, 1, service, wait_s=0.1)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_the_owner_is_reached_by_its_name(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_owner_is_reached_by_its_name(tmp_path: Path) -> None:
             leases.leave("lease")
             await leases.forget("lease")
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_nothing_but_a_socket_that_listens_there_is_opened(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_nothing_but_a_socket_that_listens_there_is_opened(tmp_path: Path) -> No
                 listening.accept()[0].close()
             assert leases.get("lease-1") is not None
 
-    run(story, within_s=30)
+    run(story)
     assert reached == []
 
 
@@ -270,7 +270,7 @@ def test_a_stream_ends_with_the_lease_and_with_the_program(tmp_path: Path) -> No
             assert first.tunnels.seat(GANG, 0) is not None
             assert second.tunnels.seat(GANG, 1) is None
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_lease_that_follows_another_keeps_the_seat(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_lease_that_follows_another_keeps_the_seat(tmp_path: Path) -> None:
             leases.leave("another")
             await leases.forget("another")
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_gang_of_the_same_id_and_another_owner_is_no_part_of_it(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_gang_of_the_same_id_and_another_owner_is_no_part_of_it(tmp_path: Path
             await leases.forget("lease-2")
             assert second.tunnels.seat(GANG, 1) is seat
 
-    run(story, within_s=30)
+    run(story)
 
 
 async def told(program: Path, line: str) -> str:
@@ -373,4 +373,4 @@ def test_a_port_that_is_taken_says_by_what_and_one_of_a_task_that_ended_is_led_a
                     nursery.cancel_scope.cancel()
         assert all(end.fileno() < 0 for end in taken.values())
 
-    run(story, within_s=30)
+    run(story)

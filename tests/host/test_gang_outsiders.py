@@ -81,7 +81,7 @@ def test_only_members_of_the_living_gang_reach_it(service: str) -> None:
             await until(lambda: len(bob.reached) >= len(led))
             assert set(bob.reached) == set(led)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_two_gangs_of_the_same_nodes_share_no_value() -> None:
@@ -97,4 +97,4 @@ def test_two_gangs_of_the_same_nodes_share_no_value() -> None:
             assert await theirs.read("key") is None
             assert await ours.read("key") == b"ours"
 
-    run(story, within_s=60)
+    run(story)

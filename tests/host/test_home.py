@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_unfinished_is_no_obstacle(alice: Home) -> No
 
 
 def _first_peer_id(path: Path, gate: threading.Barrier, ids: "multiprocessing.Queue[str]") -> None:
-    gate.wait(20)
+    gate.wait(60)
     ids.put(Home(path).identity().peer_id)
 
 
@@ -213,9 +213,9 @@ def test_processes_that_start_at_once_have_one_identity(tmp_path: Path) -> None:
         ]
         for starter in starters:
             starter.start()
-        assert len({ids.get(timeout=20) for _ in starters}) == 1
+        assert len({ids.get(timeout=60) for _ in starters}) == 1
         for starter in starters:
-            starter.join(20)
+            starter.join(60)
 
 
 def test_a_process_that_keeps_the_folder_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_process_that_keeps_the_folder_is_waited_for_but_not_for_ever(tmp_path
             alice.identity()
     finally:
         holder.kill()
-        holder.communicate(timeout=20)
+        holder.communicate(timeout=60)
     assert alice.identity()
 
 

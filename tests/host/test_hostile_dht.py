@@ -62,7 +62,7 @@ def test_answers_to_what_has_none_are_not_read_without_end() -> None:
             bob.stack.served.by_protocol[KAD_PROTOCOL] = chatter
             await alice.stack.ask(bob.contact, b"keep this", timeout_s=2, expects_answer=False)
             assert MAX_ECHOES > 1
-            await until(lambda: not alice.stack.kad.lines, within_s=2)
+            await until(lambda: not alice.stack.kad.lines, within_s=8)
 
     run(story)
 
@@ -89,6 +89,7 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
             bob.met.clear()
+            began_s = trio.current_time()
             connection = alice.stack.swarm.connection_to(bob.peer_id)
             assert connection is not None
             for number in range(30):
@@ -96,8 +97,10 @@ def test_who_moves_all_the_time_is_listened_to_now_and_then() -> None:
                 stream = await connection.open(net_identify.PUSH_PROTOCOL)
                 await stream.write(net_identify.message(b"", here, (), stream))
                 await stream.close()
+            await until(lambda: bob.met)
             await trio.sleep(1)
-            assert 1 <= len(bob.met) <= (BURST_S + 2) * PUSHES_PER_S
+            lasted_s = trio.current_time() - began_s
+            assert len(bob.met) <= (BURST_S + lasted_s + 1) * PUSHES_PER_S
 
     run(story)
 
@@ -123,5 +126,5 @@ def test_a_whole_node_answers_on_whatever_it_is_asked_and_logs_no_fault(
                 await hand.pipe.close()
             assert not victim.shell.peer.dht.records.load  # type: ignore[attr-defined]
 
-    run(story, within_s=30)
+    run(story)
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]

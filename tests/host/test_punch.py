@@ -105,7 +105,7 @@ def test_who_dialled_the_circuit_does_as_little_at_a_peers_word() -> None:
             assert await is_refused(circuit_of(world))
             nursery.cancel_scope.cancel()
 
-    run(story, within_s=30)
+    run(story)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_peer_that_answers_nothing_or_something_else_is_left_alone_after_a_rou
             assert len(asked) == ATTEMPTS
             assert all(isinstance(each, Connect) for each in asked)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_peer_that_knows_no_hole_punching_is_asked_once() -> None:

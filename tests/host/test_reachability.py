@@ -34,7 +34,7 @@ from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 
 ROOT = Identity.from_seed(bytes(range(32)))
 A_MACHINE = Serve(Capability(cpu_milli=1000, memory_bytes=GIB), ("process",))
@@ -111,7 +111,7 @@ def test_who_can_be_dialled_is_a_server_in_no_time_and_so_is_the_gate_it_dialled
         async with up(gate):
             assert gate.reach is Reach.UNKNOWN  # nobody was there to ask
             alice = Host(tmp_path / "alice", (gate.contact,))
-            with trio.fail_after(2):
+            with trio.fail_after(AT_ONCE_S):
                 async with up(alice):
                     await until(lambda: alice.reach is gate.reach is Reach.SERVER)
                     await until(lambda: alice.knows(gate) and gate.knows(alice))

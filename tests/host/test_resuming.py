@@ -32,7 +32,7 @@ from tests.support.cut_jobs import job_through
 from tests.support.loopback import LISTEN
 from tests.support.nodes import OpenNode
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 
 
 @asynccontextmanager
@@ -90,7 +90,7 @@ def test_much_more_than_one_circuit_carries_goes_both_ways_at_once() -> None:
             assert relaying(world.gate).relayed_bytes < 2.5 * len(sent)
             await until(lambda: relaying(world.gate).relay.circuits == 1)
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_one_frame_may_be_larger_than_all_that_a_circuit_carries() -> None:
@@ -99,7 +99,7 @@ def test_one_frame_may_be_larger_than_all_that_a_circuit_carries() -> None:
             frames = await both_send(world, 5, 400 * KIB, 0)
             await check_all_come(world, frames)
 
-    run(story, within_s=50)
+    run(story)
 
 
 def test_a_circuit_is_left_before_its_time_is_over() -> None:
@@ -108,7 +108,7 @@ def test_a_circuit_is_left_before_its_time_is_over() -> None:
             frames = await both_send(world, 400, 100, 0.01)
             await check_all_come(world, frames)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_what_a_relay_cuts_unannounced_is_sent_again() -> None:
@@ -129,7 +129,7 @@ def test_what_a_relay_cuts_unannounced_is_sent_again() -> None:
                 nursery.cancel_scope.cancel()
             await check_all_come(world, frames)
 
-    run(story, within_s=50)
+    run(story)
 
 
 def test_who_leaves_is_gone_at_once() -> None:
@@ -137,7 +137,7 @@ def test_who_leaves_is_gone_at_once() -> None:
         async with cut() as world:
             assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
             await world.bob.stack.close()
-            await until(lambda: world.worker.gone == [world.bob.peer_id], within_s=3)
+            await until(lambda: world.worker.gone == [world.bob.peer_id], within_s=AT_ONCE_S)
 
     run(story)
 
@@ -150,7 +150,7 @@ def test_where_no_circuit_can_be_had_any_more_the_connection_is_over() -> None:
             await until(lambda: world.bob.gone.count(world.worker.peer_id) == 1, within_s=20)
             await until(lambda: world.bob.peer_id in world.worker.gone, within_s=20)
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_a_session_is_known_to_its_peer_alone() -> None:

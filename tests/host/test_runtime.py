@@ -134,7 +134,7 @@ def test_a_crashed_stack_starts_again_with_the_same_identity_and_port(claimed: C
         assert watched.runtime.addresses == addresses
         ran = threading.Event()
         watched.runtime.call(lambda shell: ran.set())
-        assert ran.wait(5)
+        assert ran.wait(60)
     finally:
         watched.runtime.stop()
 
@@ -183,7 +183,7 @@ def test_a_start_that_takes_too_long_can_be_stopped(
     may_start, run = threading.Event(), trio.run
 
     def late(hosted: Callable[[], Awaitable[None]]) -> None:
-        assert may_start.wait(20)
+        assert may_start.wait(60)
         run(hosted)
 
     monkeypatch.setattr(trio, "run", late)
@@ -237,7 +237,7 @@ def test_a_fault_of_the_peer_costs_the_event_and_not_the_node(
             handled.set()
 
         watched.runtime.call(feed)
-        assert handled.wait(5)
+        assert handled.wait(60)
         assert "the peer failed on Tick" in caplog.text
         assert watched.crashes == []
     finally:

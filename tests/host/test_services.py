@@ -34,7 +34,7 @@ from tests.support.services import (
     start,
 )
 from tests.support.stacks import run
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 
 HASTY = NetParameters(tick_s=0.05, window_stall_s=0.2, write_stall_s=0.5)
 
@@ -66,7 +66,7 @@ def test_bytes_go_both_ways_and_each_way_ends_by_itself(tmp_path: Path, to_itsel
             assert await said(stream, data) == data
             await until(lambda: replica.outstanding == 0)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_what_is_refused_is_refused_with_its_reason_before_any_byte(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_is_refused_is_refused_with_its_reason_before_any_byte(tmp_path: Pa
             assert "`formation services` lists" in str(await refused(alice, "unheard-of"))
             assert served == []
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
@@ -116,7 +116,7 @@ def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
                 with pytest.raises(IOException):
                     await stream.read(1)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_a_replica_that_refuses_or_is_gone_is_passed_over(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_replica_that_refuses_or_is_gone_is_passed_over(tmp_path: Path) -> Non
             while notice.reads < 2:  # those that fail rest, and the network is read again
                 assert await said(await alice.router.open("greeter"), b"") == b"carol"
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_one_that_is_full_overflows_and_all_full_means_waiting(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_one_that_is_full_overflows_and_all_full_means_waiting(tmp_path: Path) -
                 streams[0].abort("done")
             assert opened[0].replica == streams[0].replica
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_those_who_wait_are_served_by_turns_and_who_leaves_is_dropped(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_sticky_caller_comes_back_to_its_replica(tmp_path: Path) -> None:
                 streams = [await alice.router.open("echo", sticky=node.peer_id) for _ in range(5)]
                 assert {each.replica for each in streams} == {node.peer_id}
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_what_was_read_lasts_where_reading_fails(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_was_read_lasts_where_reading_fails(tmp_path: Path) -> None:
             alice.router.failed("greeter", bob.peer_id)
             assert await said(await alice.router.open("greeter"), b"") == b"bob"
 
-    run(story, within_s=60)
+    run(story)
 
 
 class Caller:
@@ -295,12 +295,12 @@ def test_who_leaves_is_noticed_by_the_program_within_a_second(tmp_path: Path) ->
             await caller.end.send_all(b"why?")
             assert await caller.end.receive_some() == b"why?"
             await caller.end.aclose()
-            with trio.fail_after(1):
+            with trio.fail_after(AT_ONCE_S):
                 await gone.wait()
             assert len(caller.first_bytes_s) == 1
             assert caller.broken is None, "it is not the replica that broke it"
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_who_leaves_amid_what_it_does_not_read_is_noticed(tmp_path: Path) -> None:
@@ -323,12 +323,12 @@ def test_who_leaves_amid_what_it_does_not_read_is_noticed(tmp_path: Path) -> Non
             await caller.end.receive_some(1)
             await trio.sleep(0.3)  # until every buffer on the way is full
             await caller.end.aclose()
-            with trio.fail_after(1):
+            with trio.fail_after(AT_ONCE_S):
                 await gone.wait()
             await until(lambda: replica.outstanding == 0)
             assert caller.broken is None, "it is not the replica that broke it"
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_silence_pauses_and_half_closed_streams_live(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_silence_pauses_and_half_closed_streams_live(tmp_path: Path) -> None:
             assert heard == 3 * MIB
             assert caller.broken is None
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_a_replica_that_breaks_is_told_from_one_that_ends(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_a_replica_that_breaks_is_told_from_one_that_ends(tmp_path: Path) -> Non
             assert "has broken" in str(caller.broken)
             assert not caller.broken.never_ran
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_an_answer_arrives_whole_from_a_program_that_closes_early(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_an_answer_arrives_whole_from_a_program_that_closes_early(tmp_path: Path
             stream = await alice.router.open("strict")
             assert await said(stream, bytes(4 * MIB)) == b"too large" * 50_000
 
-    run(story, within_s=60)
+    run(story)
 
 
 @pytest.mark.at_length
@@ -434,4 +434,4 @@ def test_five_hundred_at_once_between_two_peers(tmp_path: Path) -> None:
                     asking.start_soon(ask, number)
             assert sorted(map(int, heard)) == list(range(500))
 
-    run(story, within_s=60)
+    run(story)

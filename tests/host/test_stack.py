@@ -38,7 +38,7 @@ from formation_p2p.host.net.protocols.frames import (
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Answer, Node, run, running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 
 # -- kad ----------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ def test_a_node_that_does_not_listen_can_ask_and_be_sent_to() -> None:
             assert alice.stack.addresses == ()
             start = time.monotonic()
             await alice.ask(bob, b"hello")
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < AT_ONCE_S
             assert bob.requests[0][0] == Contact(alice.peer_id)
             bob.stack.send(Contact(alice.peer_id), b"over your connection")
             await until(lambda: alice.frames)
@@ -459,7 +459,7 @@ def test_whoever_dials_in_vain_is_content_with_a_connection_from_the_peer() -> N
             alice.stack.send(Contact(bob.peer_id, (silent,)), b"by any way")
             await trio.sleep(0.05)
             assert await bob.ask(alice, b"hello") == b"re:hello"
-            await until(lambda: bob.requests and bob.frames, within_s=1)
+            await until(lambda: bob.requests and bob.frames, within_s=AT_ONCE_S)
         await listener.aclose()
 
     run(story)
@@ -538,8 +538,8 @@ def test_a_node_says_goodbye_when_it_closes() -> None:
             async with running(bob):
                 await alice.ask(bob, b"hello")
                 start = time.monotonic()
-            assert time.monotonic() - start < 1
-            await until(lambda: alice.gone, within_s=1)
+            assert time.monotonic() - start < AT_ONCE_S
+            await until(lambda: alice.gone, within_s=AT_ONCE_S)
 
     run(story)
 
@@ -561,7 +561,7 @@ CHILD = textwrap.dedent(
 )
 
 
-def test_a_killed_peer_is_missed_within_a_second() -> None:
+def test_a_killed_peer_is_missed_at_once() -> None:
     paths = [p for p in sys.path if p]
     child = subprocess.Popen([sys.executable, "-c", CHILD, *paths], stdout=subprocess.PIPE)
     try:
@@ -575,8 +575,10 @@ def test_a_killed_peer_is_missed_within_a_second() -> None:
                 await alice.ask(bob, b"hello")
                 alice.stack.send(bob, b"frame")
                 child.send_signal(signal.SIGKILL)
-                await until(lambda: alice.gone == [bob.peer_id], within_s=1)
-                await until(lambda: [to for to, _ in alice.lost] == [bob.peer_id], within_s=1)
+                await until(lambda: alice.gone == [bob.peer_id], within_s=AT_ONCE_S)
+                await until(
+                    lambda: [to for to, _ in alice.lost] == [bob.peer_id], within_s=AT_ONCE_S
+                )
                 with pytest.raises(Unreachable):
                     await alice.ask(bob, b"still there?")
 
@@ -632,7 +634,7 @@ def test_a_stack_that_breaks_raises_and_what_is_pending_ends() -> None:
             await until(lambda: bob.requests)
             address = alice.stack.addresses
             alice.stack.swarm.nursery.start_soon(broken)
-            await until(lambda: len(ends) == 2, within_s=2)
+            await until(lambda: len(ends) == 2, within_s=AT_ONCE_S)
             with pytest.raises(NodeClosed):
                 await alice.ask(bob, b"more")
             with pytest.raises(NodeClosed):
@@ -700,7 +702,7 @@ def test_the_program_that_embeds_it_keeps_its_logging_and_pays_for_what_it_uses(
     )
     paths = [p for p in sys.path if p]
     done = subprocess.run(
-        [sys.executable, "-c", script, *paths], capture_output=True, timeout=20, check=True
+        [sys.executable, "-c", script, *paths], capture_output=True, timeout=HANGS_S, check=True
     )
     assert done.stderr == b""
 
@@ -751,4 +753,4 @@ def test_of_nodes_of_other_versions_the_latest_are_remembered() -> None:
                     await until(lambda: bob.peer_id in alice.stack.incompatible)  # noqa: B023
             assert len(alice.stack.incompatible) == MAX_INCOMPATIBLE
 
-    run(story, within_s=60)
+    run(story)

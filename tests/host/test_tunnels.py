@@ -63,7 +63,7 @@ def test_bytes_go_both_ways_and_each_way_ends_by_itself(to_itself: bool) -> None
             assert (len(seat), seat.traffic[1].sent_bytes) == (0, len(data))
             assert seat.traffic[1].received_bytes == len(data)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_the_owner_reaches_members_and_they_reach_it() -> None:
@@ -75,7 +75,7 @@ def test_the_owner_reaches_members_and_they_reach_it() -> None:
             assert await said(await owner.tunnels.open(GANG, OWNER, 0, "_echo"), b"hi") == b"hi"
             assert await said(await alice.tunnels.open(GANG, 0, OWNER, "_echo"), b"ho") == b"ho"
 
-    run(story, within_s=60)
+    run(story)
 
 
 async def asked(node: TunnelNode, to: TunnelNode, opening: OpenTunnel) -> TunnelRefusal | None:
@@ -121,7 +121,7 @@ def test_only_members_under_their_leases_get_in() -> None:
             bob.tunnels.join(1, replace(roster, sequence=2))
             assert await asked(alice, bob, good) is TunnelRefusal.NOT_A_MEMBER
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
@@ -134,7 +134,7 @@ def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
                 with pytest.raises(IOException):
                     await stream.read(1)
 
-    run(story, within_s=60)
+    run(story)
 
 
 @pytest.mark.parametrize("how", ["lease", "roster", "fence", "connection"])
@@ -167,7 +167,7 @@ def test_a_tunnel_ends_with_what_allowed_it_and_says_so(how: str) -> None:
                 with pytest.raises(TunnelError, match="not here"):
                     await bob.tunnels.open(GANG, 1, 0, "_echo")
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_what_cannot_be_opened_is_said_at_once_or_in_time() -> None:
@@ -191,7 +191,7 @@ def test_what_cannot_be_opened_is_said_at_once_or_in_time() -> None:
                 await alice.tunnels.open(GANG, 0, 1, "_echo", wait_s=0.1)
             assert isinstance(gone.value.__cause__, Unreachable)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_more_than_may_be_wait_for_their_turn() -> None:
@@ -223,7 +223,7 @@ def test_more_than_may_be_wait_for_their_turn() -> None:
                     tunnel.abort("enough")
             assert len(done) == 2 * MAX_TUNNELS
 
-    run(story, within_s=60)
+    run(story)
 
 
 QUICK = NetParameters(write_stall_s=2, window_stall_s=0.5, tick_s=0.5)
@@ -266,7 +266,7 @@ def test_paused_readers_and_half_closed_streams_cost_others_nothing() -> None:
                 go_on.set()
             assert sizes == [MIB] * 20
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_an_opener_that_goes_away_is_waited_for_no_longer() -> None:
@@ -280,7 +280,7 @@ def test_an_opener_that_goes_away_is_waited_for_no_longer() -> None:
                     await alice.tunnels.open(GANG, 0, 1, "nothing", wait_s=100)
             await until(lambda: len(seat) == 0)
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_a_gang_in_which_one_is_twice_keeps_its_seats_apart() -> None:
@@ -295,7 +295,7 @@ def test_a_gang_in_which_one_is_twice_keeps_its_seats_apart() -> None:
                 await one.read()
             assert await said(other, b"still") == b"still"
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_a_roster_of_another_gang_is_another_seat() -> None:
@@ -309,7 +309,7 @@ def test_a_roster_of_another_gang_is_another_seat() -> None:
             assert seat is not bob.tunnels.seat(GANG, 1)
             assert len(list(bob.tunnels.seats())) == 2
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_tunnels_that_are_opened_and_broken_leave_no_looks_behind() -> None:
@@ -341,7 +341,7 @@ def test_tunnels_that_are_opened_and_broken_leave_no_looks_behind() -> None:
             await until(lambda: (looks, len(seat)) == (0, 0))
             assert most <= MAX_TUNNELS
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_half_an_opening_and_bytes_after_a_refusal_cost_their_sender_alone() -> None:
@@ -362,7 +362,7 @@ def test_half_an_opening_and_bytes_after_a_refusal_cost_their_sender_alone() -> 
             await until(lambda: [c.muxer.unread_bytes for c in bob.stack.swarm.all()] == [0])
             assert await said(await alice.tunnels.open(GANG, 0, 1, "_echo"), b"hi") == b"hi"
 
-    run(story, within_s=60)
+    run(story)
 
 
 def test_a_member_and_a_node_have_so_many_and_no_more() -> None:
@@ -395,4 +395,4 @@ def test_a_member_and_a_node_have_so_many_and_no_more() -> None:
                 of_node.acquire_nowait()
             assert "this node has as many" in await refusal(carol)
 
-    run(story, within_s=60)
+    run(story)

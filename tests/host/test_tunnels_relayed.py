@@ -102,7 +102,7 @@ def test_streams_go_by_a_circuit_both_ways_and_stay_on_it_after_there_is_a_direc
             for tunnel in new:
                 await answers(tunnel)
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_a_stream_that_broke_with_its_connection_is_made_anew_by_what_way_there_is() -> None:
@@ -124,7 +124,7 @@ def test_a_stream_that_broke_with_its_connection_is_made_anew_by_what_way_there_
             await answers(again)
             await answers(await gang.open(0))
 
-    run(story, within_s=40)
+    run(story)
 
 
 @pytest.mark.parametrize("inbound", [True, False])
@@ -150,4 +150,4 @@ def test_a_connection_with_an_idle_stream_does_not_make_room(inbound: bool) -> N
             assert await ask() == b"re:room?"
             await until(lambda: not bob.stack.swarm.connections_to(alice.peer_id))
 
-    run(story, within_s=40)
+    run(story)

@@ -92,7 +92,7 @@ def test_frames_go_on_in_order_and_none_is_lost_while_the_circuit_is_left() -> N
             assert world.bob.lost == world.worker.lost == []
             assert world.bob.gone == world.worker.gone == []
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_large_frames_and_urgent_ones_go_on_in_order_too() -> None:
@@ -112,7 +112,7 @@ def test_large_frames_and_urgent_ones_go_on_in_order_too() -> None:
             assert world.bob.lost == []
             await until(lambda: not circuits_of(world))
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_when_the_direct_connection_dies_again_what_may_be_lost_is_told_and_the_rest_goes_on() -> (
@@ -132,7 +132,7 @@ def test_when_the_direct_connection_dies_again_what_may_be_lost_is_told_and_the_
                 await until(lambda n=turn: len(world.bob.gone) == n)  # type: ignore[misc]
             assert [peer for peer, _ in world.bob.lost] == [world.worker.peer_id] * 3
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_a_direct_connection_that_dies_at_once_leaves_frames_on_the_circuit() -> None:
@@ -150,7 +150,7 @@ def test_a_direct_connection_that_dies_at_once_leaves_frames_on_the_circuit() ->
             await until(lambda: len(world.worker.frames) == len(world.bob.frames) == 600)
             check_all_came(world, 600)
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_requests_of_the_dht_move_and_those_in_flight_are_answered() -> None:
@@ -170,7 +170,7 @@ def test_requests_of_the_dht_move_and_those_in_flight_are_answered() -> None:
             assert sorted(filter(None, answers)) == sorted(numbered(300, b"re:"))
             await until(lambda: not circuits_of(world))
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_a_stream_that_fetches_is_cut_on_the_circuit_and_opens_again_directly() -> None:
@@ -188,7 +188,7 @@ def test_a_stream_that_fetches_is_cut_on_the_circuit_and_opens_again_directly() 
             assert again.carrier is direct.muxer
             again.abort("seen")
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_a_fetch_that_is_long_is_cut_at_once_and_a_short_one_may_end() -> None:
@@ -215,7 +215,7 @@ def test_a_fetch_that_is_long_is_cut_at_once_and_a_short_one_may_end() -> None:
             assert short.broken is None
             short.abort("seen")
 
-    run(story, within_s=40)
+    run(story)
 
 
 def test_a_circuit_that_breaks_amid_the_move_is_told_of_and_all_goes_on_directly() -> None:
@@ -232,7 +232,7 @@ def test_a_circuit_that_breaks_amid_the_move_is_told_of_and_all_goes_on_directly
             await until(lambda: world.worker.payloads[-1] == b"after it")
             assert world.bob.gone == []
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_direct_connections_again_and_again_leave_one_task_for_a_circuit() -> None:
@@ -252,7 +252,7 @@ def test_direct_connections_again_and_again_leave_one_task_for_a_circuit() -> No
             await until(lambda: resting.broken is not None)
             await until(lambda: not upgrading.retiring)
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_two_moves_of_a_lane_at_once_open_one_stream() -> None:
@@ -289,7 +289,7 @@ def test_a_lane_that_stays_on_the_circuit_is_not_waited_for_without_end() -> Non
             world.bob.stack.send(world.circuit, b"1")
             await until(lambda: world.worker.payloads[-1] == b"1")
 
-    run(story, within_s=30)
+    run(story)
 
 
 def test_what_a_circuit_keeps_back_holds_up_what_comes_directly_for_a_time_only() -> None:
@@ -319,4 +319,4 @@ def test_what_a_circuit_keeps_back_holds_up_what_comes_directly_for_a_time_only(
             await until(lambda: world.worker.payloads[-1] == b"2")
             assert b"1" not in world.worker.payloads
 
-    run(story, within_s=30)
+    run(story)

@@ -53,7 +53,7 @@ from tests.host.mallory import (
     WINDOW_UPDATE,
     Hand,
 )
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 
 class Pipe:
@@ -133,7 +133,7 @@ def run(story: Callable[[], Awaitable[None]], *, within_s: float = 10, mock: boo
     """With `mock`, time passes as soon as everyone waits for it."""
 
     async def bounded() -> None:
-        with trio.fail_after(within_s):
+        with trio.fail_after(within_s if mock else HANGS_S):
             await story()
 
     trio.run(bounded, clock=MockClock(autojump_threshold=0.01) if mock else None)

@@ -23,6 +23,7 @@ from formation_p2p.gateway.sources import (
     Upstream,
     WorkerView,
 )
+from tests.support.waiting import HANGS_S
 
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -266,5 +267,5 @@ async def fetch(
     headers: Mapping[str, str] | None = None,
     host: str = "",
 ) -> Reply:
-    async with asyncio.timeout(20), caller(address, host) as calling:
+    async with asyncio.timeout(HANGS_S), caller(address, host) as calling:
         return await calling.ask(method, path, body, headers)

@@ -17,10 +17,11 @@ from typing import NoReturn
 import pytest
 
 from tests.support.stacks import run
+from tests.support.waiting import HANGS_S
 
 CLONE_NEWNET = 0x40000000
-IP_S = 10.0
-STORY_S = 60.0
+IP_S = 60.0
+STORY_S = HANGS_S
 _TOLD, _FORBIDDEN, _FAILED = 0, 1, 2
 
 

@@ -19,6 +19,7 @@ from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
 from tests.support.loopback import LISTEN
+from tests.support.waiting import HANGS_S
 
 Answer = Callable[[bytes | None], None]
 
@@ -114,7 +115,7 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
             await node.stack.close()
 
 
-def run(story: Callable[[], Awaitable[None]], within_s: float = 15) -> None:
+def run(story: Callable[[], Awaitable[None]], within_s: float = HANGS_S) -> None:
     """A test's story, under trio and a deadline."""
 
     async def bounded() -> None:

@@ -12,11 +12,18 @@ import trio
 from sniffio import current_async_library
 
 EVERY_S = 0.005
+# For what hangs otherwise: no test waits so long, on the busiest machine either.
+HANGS_S = 120.0
+# For what comes at once, and without that much later, by a timer, or never. Longer than a busy
+# machine may take.
+AT_ONCE_S = 10.0
+# A condition that does not come about is told of before the test that waits for it is given up.
+UNTIL_S = 60.0
 
 
 async def until(
     condition: Callable[[], Awaitable[object] | object],
-    within_s: float = 20.0,
+    within_s: float = UNTIL_S,
     every_s: float = EVERY_S,
 ) -> None:
     sleep = trio.sleep if current_async_library() == "trio" else asyncio.sleep
@@ -33,7 +40,7 @@ async def until(
 
 def wait_until(
     condition: Callable[[], object],
-    within_s: float = 20.0,
+    within_s: float = UNTIL_S,
     every_s: float = EVERY_S,
     otherwise: Callable[[], str] = str,
 ) -> None:

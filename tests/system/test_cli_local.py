@@ -29,6 +29,7 @@ from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.unix_socket import reachable
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
+from tests.support.waiting import HANGS_S
 
 JOB = """
 name = "two"
@@ -151,7 +152,7 @@ def test_through_an_agent(world: World, tmp_path: Path) -> None:
         with started(world.other, "run", "--", "sh", "-c", "echo begun; sleep 30") as running:
             running.line_with("begun")
             agent.process.send_signal(signal.SIGKILL)
-            assert running.process.wait(10) == 2  # what was sent is not sent again
+            assert running.ended() == 2  # what was sent is not sent again
     # The socket is there still, and its node is not: a command has its own.
     assert socket_of(world.other).exists()
     assert formation(world.other, "run", "--", "echo", "hi").out == b"hi\n"
@@ -181,7 +182,7 @@ def test_an_interrupted_command_without_options_has_its_work_cancelled(world: Wo
         it.line_with("begun")
         it.process.send_signal(signal.SIGTERM)
         it.line_with("cancelling the command; press Ctrl-C again to end at once")
-        assert it.process.wait(30) == 128 + signal.SIGTERM
+        assert it.ended() == 128 + signal.SIGTERM
 
 
 def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
@@ -289,7 +290,7 @@ def _another(home: Path, greeting: object) -> Iterator[None]:
 
 def _connected(home: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    client.settimeout(5)
+    client.settimeout(HANGS_S)
     with reachable(socket_of(home)) as name:
         client.connect(name)
     return client

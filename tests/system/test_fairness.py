@@ -11,9 +11,9 @@ from formation_p2p.core.units import MIB
 from tests.support.commands import formation
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
-DEADLINE_S = 60.0
+DEADLINE_S = HANGS_S
 NEEDS = "cpu=1,memory=64MiB"
 LIMITS = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
 

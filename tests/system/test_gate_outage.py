@@ -19,7 +19,7 @@ from tests.support.programs import Program
 
 SMALL = "cpu=0.1,memory=64MiB"
 # A second on an idle machine, and five at the most.
-SOON_S = 15.0
+SOON_S = 60.0
 
 
 def gate(home: Home, port: str = "0") -> AbstractContextManager[Program]:

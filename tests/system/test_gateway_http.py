@@ -33,7 +33,7 @@ from tests.support.gateways import (
     program,
     replica,
 )
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 
 GPU = {"worker_type": "gpu", "has_gpu": True}
 
@@ -216,7 +216,11 @@ async def test_bodies_pass_in_pieces_both_ways(
         writer.write(http.send(h11.EndOfMessage()) or b"")
         await writer.drain()
 
-    async with asyncio.timeout(20), program(doubles) as port, caller(gateway.address) as calling:
+    async with (
+        asyncio.timeout(HANGS_S),
+        program(doubles) as port,
+        caller(gateway.address) as calling,
+    ):
         source.ports["llm-inference"] = {"A": port}
         head = [("host", calling.host), ("transfer-encoding", "chunked")]
         request = h11.Request(method="POST", target="/service/llm-inference/", headers=head)
@@ -239,7 +243,11 @@ async def test_a_websocket_is_a_pipe(gateway: GatewayServer, source: MemorySourc
         while data := await reader.read(1000):
             writer.write(data.upper())
 
-    async with asyncio.timeout(20), program(shouts) as port, caller(gateway.address) as calling:
+    async with (
+        asyncio.timeout(HANGS_S),
+        program(shouts) as port,
+        caller(gateway.address) as calling,
+    ):
         source.ports["llm-inference"] = {"A": port}
         upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-key": "k"}
         await calling.begin("GET", "/service/llm-inference/ws", None, upgrade)
@@ -267,7 +275,7 @@ async def test_a_client_that_leaves_has_its_request_cancelled(
         finally:
             ended.set()
 
-    async with asyncio.timeout(20), program(thinks) as port:
+    async with asyncio.timeout(HANGS_S), program(thinks) as port:
         source.ports["llm-inference"] = {"A": port}
         async with caller(gateway.address) as calling:
             await calling.begin("GET", "/service/llm-inference/")
@@ -275,7 +283,7 @@ async def test_a_client_that_leaves_has_its_request_cancelled(
             if begins:
                 await calling.head()
                 assert await calling.piece() == b"data: 1\n\n"
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(AT_ONCE_S):
             await ended.wait()
         await until(lambda: gateway.gateway.requests.latest)
         assert gateway.gateway.requests.latest[-1].status == 499
@@ -288,7 +296,7 @@ async def test_a_response_that_is_cut_is_not_taken_for_whole(
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
 
-    async with asyncio.timeout(20), program(cuts) as port, caller(gateway.address) as calling:
+    async with asyncio.timeout(HANGS_S), program(cuts) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         await calling.begin("GET", "/service/llm-inference/")
         with pytest.raises((h11.RemoteProtocolError, ConnectionError)):
@@ -307,7 +315,7 @@ async def test_a_service_cannot_speak_for_the_gateway(
             b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n\r\n"
         )
 
-    async with asyncio.timeout(20), program(grabs) as port:
+    async with asyncio.timeout(HANGS_S), program(grabs) as port:
         source.ports["llm-inference"] = {"A": port}
         raw = await said_by(gateway, "/service/llm-inference/", "localhost")
         assert b"formation_token" not in raw
@@ -490,7 +498,7 @@ def test_a_token_says_what_is_wrong_with_it_and_never_itself(tmp_path: Path) -> 
 async def test_heads_are_bounded_and_strict(
     gateway: GatewayServer, said: bytes, status: int
 ) -> None:
-    async with asyncio.timeout(20), caller(gateway.address) as calling:
+    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
         calling.writer.write(said)
         line = await calling.reader.readline()
         assert line.split()[1] == str(status).encode()
@@ -502,7 +510,7 @@ async def test_two_lengths_of_a_body_are_no_second_request(
     gateway: GatewayServer, source: MemorySource
 ) -> None:
     """What would be smuggled is the body's."""
-    async with asyncio.timeout(20), program(echo) as port, caller(gateway.address) as calling:
+    async with asyncio.timeout(HANGS_S), program(echo) as port, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": port}
         smuggled = b"0\r\n\r\nGET /admin HTTP/1.1\r\nHost: x\r\n\r\n"
         calling.writer.write(
@@ -531,7 +539,7 @@ async def test_who_is_too_slow_loses_the_connection(
 ) -> None:
     hasty = Patience(head_s=0.2, idle_s=0.2, stall_s=0.2)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(HANGS_S),
         GatewayServer(source, None, "127.0.0.1:0", patience=hasty) as server,
         caller(server.address) as calling,
     ):
@@ -542,7 +550,7 @@ async def test_who_is_too_slow_loses_the_connection(
 
 async def test_connections_are_bounded(source: MemorySource) -> None:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(HANGS_S),
         GatewayServer(source, None, "127.0.0.1:0", max_connections=2) as server,
         caller(server.address) as one,
         caller(server.address) as two,
@@ -571,7 +579,7 @@ async def test_what_has_begun_is_answered_before_a_gateway_closes(source: Memory
         await go_on.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with asyncio.timeout(20), program(slow) as port:
+    async with asyncio.timeout(HANGS_S), program(slow) as port:
         server = await GatewayServer(source, None, "127.0.0.1:0").__aenter__()
         address = server.address
         source.ports["llm-inference"] = {"A": port}
@@ -611,7 +619,7 @@ async def test_what_did_no_harm_is_asked_again_a_few_times(
 
 
 async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> None:
-    async with asyncio.timeout(20), caller(gateway.address) as calling:
+    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
         await calling.begin("POST", "/api/jobs", b"x" * (1024 * 1024 + 1))
         assert (await calling.head()).status_code == 413
 
@@ -657,7 +665,7 @@ async def test_a_job_is_submitted_watched_and_read(
     path = begun.json["links"]["self"]
     (job,) = source.jobs
     job.told.put_nowait({"event": "began"})
-    async with asyncio.timeout(20), caller(gateway.address) as calling:
+    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
         await calling.begin("GET", path + "/events")
         await calling.head()
         assert b"event: began\nid: 1\n" in await calling.piece()
@@ -684,7 +692,7 @@ async def test_a_job_is_submitted_watched_and_read(
 
 async def test_a_gateway_closes_at_once_whatever_its_clients_do(source: MemorySource) -> None:
     for number in range(12):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(AT_ONCE_S):
             server = await GatewayServer(source, None, "127.0.0.1:0", refresh_s=0.05).__aenter__()
             async with caller(server.address) as watching, caller(server.address) as asking:
                 await watching.begin("GET", "/api/events")

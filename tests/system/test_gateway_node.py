@@ -12,7 +12,7 @@ from formation_p2p import InvalidInput, LocalError
 from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
 from tests.support.network import DEADLINE_S, small_network
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 from tests.system.test_services import world_of
 from tests.system.test_services_whole import SPEC
 
@@ -89,7 +89,7 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
                 for program in (one, two):
                     program.tick.set()
                 assert await calling.piece()
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(AT_ONCE_S):
                 slow = one if ("GET", "/slow") in one.requests else two
                 await slow.left.wait()
             missing = await fetch(address, "GET", "/service/nothing/")

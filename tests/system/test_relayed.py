@@ -24,9 +24,9 @@ from formation_p2p.host.net.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.network import sees
 from tests.support.nodes import OpenNode
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
-STORY_S = 60.0
+STORY_S = HANGS_S
 INPUT_BYTES = 32 * MIB
 MACHINE = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
 # An address that leads nowhere: so is one behind a router, for those that are not.

@@ -64,12 +64,12 @@ def job_file(folder: Path, *tasks: str) -> Path:
 
 
 def until_there(path: Path, scheduler: Program) -> None:
-    wait_until(path.exists, 30.0, otherwise=lambda: f"{path}: {scheduler.output}")
+    wait_until(path.exists, otherwise=lambda: f"{path}: {scheduler.output}")
 
 
 def kill(program: Program) -> None:
     program.process.send_signal(signal.SIGKILL)
-    program.process.wait(10)
+    program.process.wait(60)
     program.ended()
 
 

@@ -23,7 +23,7 @@ from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S
 from tests.support.nodes import OpenNode
 from tests.support.services import Notice, Replicas, Running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 
 WITHIN_S = 5.0
 
@@ -133,7 +133,7 @@ async def test_an_answer_comes_bit_by_bit_and_who_leaves_ends_it(tmp_path: Path)
                 web.tick.set()
                 assert await anext(lines) == "tick"
             assert not web.left.is_set()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(AT_ONCE_S):
             await web.left.wait()
 
 
@@ -146,7 +146,7 @@ async def test_a_request_that_is_cancelled_is_cancelled_at_the_replica(tmp_path:
         asking = asyncio.create_task(service.get("/slow"))
         await until(lambda: web.requests)
         asking.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(AT_ONCE_S):
             await web.left.wait()
 
 
