@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.waiting import HANGS_S
+
 SLEEPY: Final = """
 import trio
 from formation_p2p import Succeeded
@@ -70,15 +72,16 @@ import sys
 from pathlib import Path
 from formation_p2p.core.errors import FormationError
 from formation_p2p.host.drivers.installed import set_up_drivers
-try:
-    print(sorted(set_up_drivers(sys.argv[2:], Path(sys.argv[1]), "off")))
-except FormationError as error:
-    print(error)
+for names in sys.argv[2:]:
+    try:
+        print(sorted(set_up_drivers(names.split(), Path(sys.argv[1]), "off")))
+    except FormationError as error:
+        print(error)
 """
 
 
-def install(folder: Path, package: str, code: str, entry_points: str) -> None:
-    """Build a wheel of one module and have pip install it into a folder."""
+def wheel(folder: Path, package: str, code: str, entry_points: str) -> Path:
+    """Of one module."""
     module, info = package.replace("-", "_"), f"{package.replace('-', '_')}-1.0.dist-info"
     files = {
         f"{module}.py": code,
@@ -86,14 +89,12 @@ def install(folder: Path, package: str, code: str, entry_points: str) -> None:
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": entry_points,
     }
-    wheel = folder.parent / f"{module}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
+    made = folder / f"{module}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
         archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in files))
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    offline = ("--no-index", "--no-deps", "--target", str(folder), str(wheel))
-    subprocess.run((*pip, *offline), check=True, timeout=60)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +105,15 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "[formation_p2p.drivers]\nsleep = sleepy:set_up\nunready = sleepy:unready\n"
         "forgetful = sleepy:forgetful\npillow = sleepy:pillow\n"
     )
-    install(folder, "sleepy", SLEEPY, drivers)
     noisy = "[formation_p2p.drivers]\nnoisy = noisy_neighbour:set_up\nprocess = noisy_neighbour:x\n"
-    install(folder, "noisy-neighbour", "import no_such_module_anywhere", noisy)
-    install(folder, "garbled", "", "")
+    wheels = (
+        wheel(folder.parent, "sleepy", SLEEPY, drivers),
+        wheel(folder.parent, "noisy-neighbour", "import no_such_module_anywhere", noisy),
+        wheel(folder.parent, "garbled", "", ""),
+    )
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    offline = ("--no-index", "--no-deps", "--target", str(folder), *map(str, wheels))
+    subprocess.run((*pip, *offline), check=True, timeout=HANGS_S)
     garbled = folder / "garbled-1.0.dist-info" / "entry_points.txt"  # pip installs none that is so
     garbled.write_text("[formation_p2p.drivers]\nnot an entry point\n")
     return folder
@@ -120,7 +126,7 @@ def python(packages: Path, *argv: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=HANGS_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -147,23 +153,24 @@ def test_the_help_of_worker_names_the_drivers_that_are_installed(packages: Path)
 def test_a_package_that_is_broken_is_named_and_costs_nothing_else(
     packages: Path, tmp_path: Path
 ) -> None:
-    for name, package, why in (
+    broken = (
         ("noisy", "noisy-neighbour", "No module named 'no_such_module_anywhere'"),
         ("unready", "sleepy", "KeyError('bed')"),
         ("forgetful", "sleepy", "set_up(machine) has to return what makes the driver"),
         ("pillow", "sleepy", "'str' object is not callable"),
-    ):
-        reported = ask(packages, tmp_path, "process", name)
+    )
+    asked = (f"process {name}" for name, _, _ in broken)
+    *told, last = ask(packages, tmp_path, *asked, "process sleep").splitlines()
+    for reported, (name, package, why) in zip(told, broken, strict=True):
         assert f"{name!r} of {package} 1.0 cannot be " in reported
         assert why in reported
         assert reported.endswith("; mend or uninstall it")
-        assert len(reported.splitlines()) == 1
-    assert ask(packages, tmp_path, "process", "sleep") == "['process', 'sleep']"
+    assert last == "['process', 'sleep']"
 
 
 def test_a_name_that_is_not_installed_is_refused_with_those_that_are(
     packages: Path, tmp_path: Path
 ) -> None:
-    reported = ask(packages, tmp_path, "process", "slep")
+    reported = ask(packages, tmp_path, "process slep")
     known = "process, python, wasm, container, image, forgetful"
     assert f"'slep' is not installed; there are {known}" in reported
