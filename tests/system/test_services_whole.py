@@ -18,7 +18,7 @@ from tests.support.network import MACHINE
 from tests.support.waiting import wait_until
 
 # For a worker to read what is missing, wait for its rank, claim, settle and start.
-FILLED_S = 120.0
+FILLED_S = 240.0
 # It serves HTTP on its unix socket: who it is, or line after line until nobody reads them.
 PROGRAM = """
 import os, socketserver, time
