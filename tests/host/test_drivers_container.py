@@ -29,7 +29,7 @@ from formation_p2p.host.drivers.container import ContainerDriver, container_name
 from formation_p2p.host.drivers.engine import Engine, task_user
 from tests.host.fake_engine import Container, FakeEngine, fake_engine
 from tests.support.drivers_world import Recorder, an_execution, bare_machine, within
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 DOCKER = shutil.which("docker")
 
@@ -60,7 +60,7 @@ def run(home: Path, image: str, *argv: str, report: Recorder | None = None, **mo
         async with an_execution(home / "scratch", payload, **more) as execution:
             outcomes.append(await driver.run(execution, report or Recorder()))
 
-    within(30, story)
+    within(HANGS_S, story)
     return outcomes[0]
 
 
@@ -133,7 +133,7 @@ def test_a_container_is_named_after_its_attempt(home: Path, engine: FakeEngine) 
             await driver.run(execution, Recorder())
             assert engine.removed == [container_name(execution)]
 
-    within(20, story)
+    within(HANGS_S, story)
 
 
 def test_a_cancelled_container_is_killed_and_removed_from_a_fake_engine(
@@ -156,7 +156,7 @@ def test_a_cancelled_container_is_killed_and_removed_from_a_fake_engine(
         assert container.process.poll() == -9
         assert engine.containers == {}
 
-    within(20, story)
+    within(HANGS_S, story)
 
 
 def test_a_container_may_say_its_last_words_when_its_time_is_up(
@@ -226,7 +226,7 @@ def test_a_malformed_payload_starts_no_container(home: Path, engine: FakeEngine)
                 assert isinstance(outcome, Failed)
                 assert outcome.kind is FailureKind.INVALID
 
-    within(20, story)
+    within(HANGS_S, story)
     assert engine.runs == []
 
 

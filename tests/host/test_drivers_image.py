@@ -21,6 +21,7 @@ from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.engine import Engine
 from formation_p2p.host.drivers.image import ImageDriver
 from tests.support.drivers_world import Recorder, an_execution, bare_machine, within
+from tests.support.waiting import HANGS_S
 
 # Writes down what it is told and the context that it reads, and saves what it has built.
 CLIENT = """#!/bin/sh
@@ -78,7 +79,7 @@ class Worker:
             async with an_execution(self.home / "scratch", payload, **more) as execution:  # type: ignore[arg-type]
                 outcomes.append(await driver.run(execution, self.report))
 
-        within(30, story)
+        within(HANGS_S, story)
         return outcomes[0]
 
 

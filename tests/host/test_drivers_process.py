@@ -26,7 +26,7 @@ from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.program import write_files
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from tests.support.drivers_world import DAEMON, Recorder, alive, an_execution, bare_machine, within
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -52,7 +52,7 @@ def run(
             outcomes.append(await driver.run(execution, report or Recorder()))
             await driver.end_lease("lease")
 
-    within(20, story)
+    within(HANGS_S, story)
     return outcomes[0]
 
 
@@ -262,7 +262,7 @@ def test_a_scratch_folder_that_takes_no_files_is_the_machines_failure(tmp_path: 
                 await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.DRIVER
             )
 
-    within(10, story)
+    within(HANGS_S, story)
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -276,7 +276,7 @@ def test_a_malformed_payload_is_refused_before_anything_runs(
                 await ProcessDriver(bare_machine()).run(execution, Recorder()), FailureKind.INVALID
             )
 
-    within(10, story)
+    within(HANGS_S, story)
 
 
 def test_running_past_its_time_kills_the_task_and_all_that_it_started(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_cancelling_returns_when_all_is_dead(tmp_path: Path) -> None:
         assert not alive(int(task.read_text()))
         assert not alive(int(daemon.read_text()))
 
-    within(10, story)
+    within(HANGS_S, story)
 
 
 # -- files ----------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from tests.support.drivers_world import (
     open_descriptors,
     within,
 )
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -56,7 +56,7 @@ def _why_not() -> str:
     """Why bubblewrap cannot be used here, whatever the driver makes of it; empty where it can."""
     plain = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true")
     try:
-        return subprocess.run(plain, capture_output=True, text=True, timeout=20).stderr.strip()
+        return subprocess.run(plain, capture_output=True, text=True, timeout=60).stderr.strip()
     except OSError as problem:
         return str(problem)
 
@@ -88,7 +88,7 @@ def run(home: Path, *argv: str, machine: Machine | None = None, **held: Any) -> 
             outcomes.append(await driver.run(execution, Recorder()))
             await driver.end_lease("lease")
 
-    within(20, story)
+    within(HANGS_S, story)
     return outcomes[0]
 
 
@@ -241,7 +241,7 @@ def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None
         [*sandbox.command(folder, network=False, gpus=()), sys.executable, "-I", "-c", look],
         env={},
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 1
@@ -349,7 +349,7 @@ def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
             nursery.cancel_scope.cancel()
         assert not any(map(sleeping, marks))
 
-    within(10, story)
+    within(HANGS_S, story)
 
 
 NODE = """
@@ -391,10 +391,10 @@ def test_a_killed_node_takes_its_tasks_in_sandboxes_with_it(home: Path) -> None:
     assert node.stdout is not None
     copy = int(node.stdout.readline())
     try:
-        within(10, lambda: until(lambda: sleeping(mark)))
+        within(HANGS_S, lambda: until(lambda: sleeping(mark)))
         node.kill()
         node.wait()
-        within(10, lambda: until(lambda: not sleeping(mark)))
+        within(HANGS_S, lambda: until(lambda: not sleeping(mark)))
     finally:
         os.kill(copy, signal.SIGKILL)
         node.kill()
@@ -434,7 +434,7 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
             await lease.end()
         assert list((home / "scratch").iterdir()) == []
 
-    within(20, story)
+    within(HANGS_S, story)
 
 
 @where_bubblewrap_is
@@ -458,7 +458,7 @@ def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: P
             await lease.end()
         assert list((home / "scratch").iterdir()) == []
 
-    within(20, story)
+    within(HANGS_S, story)
 
 
 # -- storage --------------------------------------------------------------------------------
@@ -595,7 +595,7 @@ def under_a_lease(home: Path, story: Callable[[Lease], Awaitable[None]]) -> None
         assert open_descriptors() == before
         assert holds_nothing(scratch)
 
-    within(20, whole)
+    within(HANGS_S, whole)
 
 
 @where_bubblewrap_is

@@ -25,6 +25,7 @@ from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
+from tests.support.waiting import HANGS_S
 
 GREET = wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n", "greet_data.txt": "x" * 4096})
 SECRET = "what the node keeps for itself"
@@ -337,7 +338,7 @@ def test_an_index_that_is_not_allowed_is_not_asked(build: Builder, index: Index)
             ):
                 pass
 
-    within(30, story)
+    within(HANGS_S, story)
     assert index.asked == []
 
 

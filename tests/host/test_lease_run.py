@@ -24,7 +24,7 @@ from formation_p2p.host import lease_run
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Report, Turns
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from tests.support.drivers_world import holds_nothing, within
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 HOLDS = Requirements(memory_bytes=2**28, storage_bytes=7, network_mbps=10, driver="test")
 UNDER = Execute("lease", HOLDS, ("GPU-0",), (), PeerId("owner"), cause="a test")
@@ -101,7 +101,7 @@ def story(
             await reported.lease.stop()
         assert holds_nothing(root)
 
-    within(10, bounded)
+    within(HANGS_S, bounded)
     return reported
 
 

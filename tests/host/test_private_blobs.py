@@ -29,7 +29,7 @@ from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.stacks import Node
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANGS_S, wait_until
 
 DATA = secrets.token_bytes(300 * KIB)
 
@@ -249,7 +249,7 @@ def story(scenario: Callable[[Owner, PrivateExchange], Awaitable[None]]) -> None
         owner.blobs.close()
 
     before = open_descriptors()
-    within(20, bounded)
+    within(HANGS_S, bounded)
     wait_until(lambda: open_descriptors() == before)
 
 
@@ -333,7 +333,7 @@ def test_a_process_that_takes_the_name_of_a_socket_is_not_believed() -> None:
                 await LocalReader().lend(blob)
             nursery.cancel_scope.cancel()
 
-    within(20, bounded)
+    within(HANGS_S, bounded)
 
 
 def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
@@ -361,7 +361,7 @@ def test_garbage_and_silence_cost_one_place_for_a_while() -> None:
             each.close()
         reader.close()
 
-    within(20, bounded)
+    within(HANGS_S, bounded)
 
 
 def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
@@ -371,7 +371,7 @@ def test_an_owner_that_is_not_here_is_not_waited_for() -> None:
             await reader.lend(Owner().put(DATA))
         reader.close()
 
-    within(5, bounded)
+    within(HANGS_S, bounded)
 
 
 def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
@@ -398,7 +398,7 @@ def test_one_connection_serves_all_that_is_asked_of_an_owner() -> None:
         owner.blobs.close()
 
     before = open_descriptors()
-    within(20, bounded)
+    within(HANGS_S, bounded)
     wait_until(lambda: open_descriptors() == before)
 
 
@@ -419,4 +419,4 @@ def test_an_owner_that_starts_anew_is_connected_to_again() -> None:
             await reader.lend(blob)
         reader.close()
 
-    within(20, bounded)
+    within(HANGS_S, bounded)

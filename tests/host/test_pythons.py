@@ -20,6 +20,7 @@ from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
 from tests.support.drivers_world import ALease, within
 from tests.support.pythons import other_pythons
+from tests.support.waiting import HANGS_S
 
 
 def test_a_worker_offers_its_own_python_where_none_is_named() -> None:
@@ -108,4 +109,4 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
         assert isinstance(outcome, Succeeded)
         assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
 
-    within(30, story)
+    within(HANGS_S, story)

@@ -22,6 +22,7 @@ from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.result_fetches import ResultFetches
 from tests.support.drivers_world import within
 from tests.support.parcels import OWNER
+from tests.support.waiting import HANGS_S
 
 WORKER = OWNER.peer_id
 
@@ -67,7 +68,7 @@ def test_results_are_fetched_lost_or_stopped() -> None:
         assert isinstance(ended.pop("a"), ResultFetched)
         assert ended == {"b": ResultLost(WORKER, "lease", "b", "it is gone")}
 
-    within(10, scenario)
+    within(HANGS_S, scenario)
 
 
 def test_where_there_is_no_room_it_is_tried_again() -> None:

@@ -183,8 +183,8 @@ def test_a_round_trip_takes_twice_the_latency(lab: Lab | None) -> None:
     outside, inside = lab.host("outside"), lab.behind("cone", "inside")
     with echoing(outside), calling(inside, outside.address) as caller:
         said(caller)
-        trips_ms = [float(round_trip(caller)) for _ in range(5)]
-    assert 40 <= min(trips_ms) < 60, trips_ms
+        trips_ms = [float(round_trip(caller)) for _ in range(20)]
+    assert 40 <= min(trips_ms) < 80, trips_ms
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(lab: Lab | None) -> None:
