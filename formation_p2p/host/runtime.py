@@ -184,6 +184,8 @@ class Runtime:
         async with trio.open_nursery() as nursery:
             await nursery.start(shell.run)
             shell.do(keep_outputs, stack, exchange, shell.peer.scheduler.jobs)
+            if config.shares_memory:
+                shell.do(exchange.serve_nearby, config.identity)
             self._bound, self._addresses = stack.bound, stack.announced
             with self._lock:
                 self._token, self._shell = trio.lowlevel.current_trio_token(), shell

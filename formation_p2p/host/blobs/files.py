@@ -55,6 +55,11 @@ class Content:
         os.close(self._file)
 
     @property
+    def file(self) -> int:
+        """The descriptor, to be handed to another process."""
+        return self._file
+
+    @property
     def chunks(self) -> int:
         return self.blob.chunks
 
@@ -188,6 +193,15 @@ def read_through(file: int, path: Path) -> tuple[Manifest, os.stat_result]:
     if Put.of("", after) != Put.of("", before):
         raise LocalError(f"{path} is being written to; wait until it is whole")
     return Manifest(before.st_size, bytes(digests)), after
+
+
+def read_whole(file: int, size: int) -> bytes | None:
+    """The content of a plain file of this size; None for anything else. Raises OSError."""
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+        return None
+    content = os.pread(file, size, 0)
+    return content if len(content) == size else None
 
 
 def copy_file(source: int, into: int, size: int) -> None:

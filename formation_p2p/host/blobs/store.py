@@ -195,6 +195,16 @@ class BlobStore:
             self.hold(holder, (blob.cid,), durable=durable)
         return blob
 
+    def add_copy(self, blob: Blob, file: int) -> bool:
+        """Keep a copy of what a file of another node has, of a pinned blob. False where that is
+        other content. Raises LocalError, NoRoom."""
+        with local_errors(self._root):
+            content = files.read_whole(file, blob.size_bytes)
+            if content is None or (manifest := Manifest.of(content)).blob.cid != blob.cid:
+                return False
+            self._add(manifest, content, durable=False)
+        return True
+
     def _add(self, manifest: Manifest, content: Buffer, *, durable: bool) -> None:
         """Of a pinned blob. Raises OSError, NoRoom."""
         cid, size_bytes = manifest.blob.cid, manifest.blob.size_bytes

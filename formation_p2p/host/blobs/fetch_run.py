@@ -1,0 +1,229 @@
+"""One fetch of a blob under way: performs what the machine wants (core/data/fetch.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from formation_p2p.core import errors
+from formation_p2p.core.data import fetch as fetching
+from formation_p2p.core.data.fetch import Fetch
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.data.messages import BlobRefused, Have
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.codec import Malformed
+from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob
+from formation_p2p.host.blobs.files import Part
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
+from formation_p2p.host.net.transport.errors import IOException
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.stack import Stack
+
+log = logging.getLogger(__name__)
+
+# To dial a source, and to agree on the protocol.
+DIAL_S: Final = 20.0
+# To tell the sources that we have it all now; they need not know.
+GOODBYE_S: Final = 2.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A chunk that is to be stored. `stored` is told its index and whether it was right."""
+
+    index: int
+    chunk: memoryview
+    buffer: bytearray
+    stored: Callable[[int, bool], None]
+
+
+class FetchRun:
+    """One fetch under way: performs what the machine wants, and tells it what happened."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        me: PeerId,
+        grant: bytes,
+        blob: Blob,
+        part: Callable[[Manifest], Part],
+        stall_s: float,
+    ) -> None:
+        self._stack = stack
+        self._me = me
+        self._grant = grant
+        self._blob = blob
+        self._make_part = part
+        self._part: Part | None = None
+        self._machine = Fetch(blob, me, trio.current_time(), stall_s)
+        self._streams: dict[PeerId, DataStream] = {}
+        self._scopes: dict[PeerId, trio.CancelScope] = {}
+        self._over = trio.Event()
+        self._failure: Exception | None = None
+        self._buffers: list[bytearray] = []  # free ones
+        self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
+        self._arrival = trio.Event()
+
+    async def until_over(self, progress: Progress) -> None:
+        """Raises LocalError, Unreachable."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                while not self._over.is_set():
+                    self._feed(fetching.Tick())
+                    progress(self._machine.done_bytes, self._blob.size_bytes)
+                    with trio.move_on_after(fetching.TICK_S):
+                        await self._over.wait()
+                if self._failure is None:
+                    await self._finish()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            if self._part is not None:
+                self._part.close()
+        if self._failure is not None:
+            raise self._failure  # from inside the nursery it would come out in a group
+        progress(self._blob.size_bytes, self._blob.size_bytes)
+        have = Have(self._stack.announced)
+        with trio.move_on_after(GOODBYE_S):
+            for stream in self._streams.values():
+                await stream.close(have)
+
+    async def _finish(self) -> None:
+        assert self._part is not None
+        try:
+            await trio.to_thread.run_sync(self._part.finish)
+        except OSError as error:
+            self._fail(_disk(error))
+
+    def _feed(self, event: fetching.Event) -> None:
+        for effect in self._machine.handle(event, trio.current_time()):
+            match effect:
+                case fetching.OpenSource(source, manifest):
+                    scope = self._scopes[source.peer_id] = trio.CancelScope()
+                    self._nursery.start_soon(self._source, source, manifest, scope)
+                case fetching.WantChunk(peer, index):
+                    # One that was cancelled has no stream any more, and nothing is told of that.
+                    if (stream := self._streams.get(peer)) is not None:
+                        stream.want(index)
+                case fetching.CloseSource(peer):
+                    self._scopes[peer].cancel()
+                case fetching.Inspect(manifest):
+                    self._nursery.start_soon(self._inspect, manifest)
+                case fetching.Fetched():
+                    self._over.set()
+                case fetching.GaveUp(why):
+                    self._fail(errors.Unreachable(f"{self._blob.cid} cannot be fetched: {why}"))
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._over.set()
+
+    async def _inspect(self, manifest: Manifest) -> None:
+        try:
+            part = self._part = await trio.to_thread.run_sync(self._make_part, manifest)
+            self._feed(fetching.Inspected(await trio.to_thread.run_sync(part.inspect)))
+            await self._store_all(part)
+        except (OSError, errors.LocalError) as error:
+            self._fail(_disk(error) if isinstance(error, OSError) else error)
+
+    async def _store_all(self, part: Part) -> None:
+        """What came while the last of it was written goes to a thread together: on a busy machine
+        each way there and back costs as much as a chunk does. Raises OSError."""
+        while True:
+            await self._arrival.wait()
+            self._arrival = trio.Event()
+            batch = list(self._arrived)
+            self._arrived.clear()
+            chunks = [(each.index, each.chunk) for each in batch]
+            right = await trio.to_thread.run_sync(part.store, chunks)
+            for each in batch:
+                self._buffers.append(each.buffer)
+                each.stored(each.index, each.index in right)
+
+    async def _source(self, source: Contact, manifest: bool, scope: trio.CancelScope) -> None:
+        with scope:
+            event = await self._read(source, manifest)
+        if not scope.cancelled_caught:
+            log.debug("%s as a source of %s: %s", source.peer_id, self._blob.cid, event.why)
+            self._feed(event)
+
+    async def _read(self, source: Contact, manifest: bool) -> _End:
+        """Until it ends, and how. Cancel it to end it earlier."""
+        peer = source.peer_id
+        opened_stream = None
+        end: _End | None = None
+        try:
+            stack = self._stack
+            opened_stream = await stack.open(source, PROTOCOL, timeout_s=DIAL_S)
+            stream = DataStream(opened_stream, self._blob, stack.parameters.data_open_s)
+            opened = await stream.begin(self._grant, manifest=manifest)
+            if isinstance(opened, BlobRefused):
+                end = fetching.SourceRefused(peer, opened.why)
+            else:
+                listed = Manifest.read(self._blob, opened.manifest) if manifest else None
+                self._streams[peer] = stream
+                self._feed(fetching.SourceOpened(peer, listed, opened.holders))
+                end = await self._take(peer, stream)
+        except (errors.ProtocolViolation, Malformed) as error:
+            end = fetching.SourceRefused(peer, f"sent what is wrong: {error}")
+        except (errors.RemoteError, errors.NodeClosed, IOException) as error:
+            end = fetching.SourceLost(peer, str(error))
+        except trio.TooSlowError:
+            end = fetching.SourceLost(peer, "did not answer in time")
+        finally:
+            if end is not None or not self._over.is_set():
+                self._streams.pop(peer, None)
+                if opened_stream is not None:
+                    opened_stream.abort("no longer a source")
+        return end
+
+    async def _take(self, peer: PeerId, stream: DataStream) -> _End:
+        """Until the source refuses more, or what it sent is wrong."""
+        places = trio.Semaphore(fetching.WINDOW_CHUNKS)
+        ends: list[_End] = []
+
+        def stored(index: int, right: bool) -> None:
+            places.release()
+            if right:
+                self._feed(fetching.ChunkStored(peer, index))
+            elif not ends:
+                log.warning("%s sent wrong bytes for %s", peer, self._blob.cid)
+                ends.append(fetching.SourceRefused(peer, "sent wrong bytes"))
+                nursery.cancel_scope.cancel()
+
+        async def take() -> None:
+            try:
+                while True:
+                    await places.acquire()
+                    buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
+                    reply = await stream.next(memoryview(buffer))
+                    if isinstance(reply, BlobRefused):
+                        ends.append(fetching.SourceRefused(peer, reply.why))
+                        break
+                    self._arrived.append(_Arrived(*reply, buffer, stored))
+                    self._arrival.set()
+            except errors.ProtocolViolation as error:
+                ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))
+            except (errors.RemoteError, IOException) as error:
+                ends.append(fetching.SourceLost(peer, f"was cut: {error}"))
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write_all)
+            nursery.start_soon(take)
+        return ends[0]
+
+
+_End = fetching.SourceLost | fetching.SourceRefused
+
+
+def _disk(error: OSError) -> errors.LocalError:
+    return errors.LocalError(f"what was fetched cannot be kept: {error.strerror or error}")

@@ -1,0 +1,205 @@
+"""Takes small blobs from other nodes of this user on this machine: see nearby.py."""
+
+from __future__ import annotations
+
+import array
+import logging
+import os
+import secrets
+import socket as sockets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from formation_p2p.core.data import messages
+from formation_p2p.core.data.messages import MAX_WHY_CHARS, BlobRefused, Have, Open, Opened
+from formation_p2p.core.errors import ProtocolViolation
+from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_to_bytes
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES, received, user_of
+from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, READER, address_of
+
+log = logging.getLogger(__name__)
+
+# Larger ones go over the network, which tells of their progress and can be cancelled. What is
+# handed over is read into memory at once, to be verified there.
+MAX_HANDED_BYTES: Final = 8 * MIB
+# Owners that are connected to at once. One that nothing was asked of for so long is connected to
+# again when it is.
+MAX_OWNERS: Final = 16
+IDLE_S: Final = 10.0
+# Of the largest answer: a refusal, in four bytes for each of its characters.
+_MAX_ANSWER_BYTES: Final = 4 * MAX_WHY_CHARS + 64
+
+
+class NotNearby(Exception):
+    """Its owner is not on this machine, or does not hand it over: ask over the network."""
+
+
+class NearbyReader:
+    """For the trio thread. `close` ends all connections."""
+
+    def __init__(self, identity: Identity, answer_s: float = ANSWER_S) -> None:
+        self._identity = identity
+        self._answer_s = answer_s
+        self._owners: dict[PeerId, _Owner] = {}  # that which was asked last at the end
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    async def fetch(
+        self, blob: Blob, grant: bytes, addresses: tuple[str, ...], store: Callable[[int], bool]
+    ) -> bool:
+        """Whether a source of it is nearby, and `store` took what that handed over: it is given a
+        descriptor, and may block. The source is told that it is here too, at these addresses.
+        Raises what `store` does."""
+        if blob.rule is not None or blob.size_bytes > MAX_HANDED_BYTES:
+            return False
+        asked, have = Open(grant, blob.cid, manifest=False), Have(addresses)
+        for source in blob.sources:
+            if source.peer_id == self._identity.peer_id:
+                continue
+            try:
+                if await self._owner(source.peer_id).fetch(asked, have, store):
+                    return True
+                log.warning("%s handed over other content than %s", source.peer_id, blob.cid)
+            except NotNearby as why:
+                log.debug("%s is asked over the network: %s", source.peer_id, why)
+        return False
+
+    def _owner(self, peer: PeerId) -> _Owner:
+        """That of a peer, asked now. Others that were not for long are hung up on, and those past
+        the bound."""
+        owner = self._owners.pop(peer, None) or _Owner(peer, self._identity, self._answer_s)
+        self._owners[peer] = owner
+        owner.used_s = trio.current_time()
+        for other, idle in [*self._owners.items()][:-1]:
+            if idle.used_s >= owner.used_s - IDLE_S and len(self._owners) <= MAX_OWNERS:
+                break
+            if not idle.is_asked:
+                self._owners.pop(other).hang_up()
+        return owner
+
+    def close(self) -> None:
+        for owner in self._owners.values():
+            owner.hang_up()
+        self._owners.clear()
+
+
+class _Owner:
+    """One of them, and the connection to it."""
+
+    def __init__(self, peer: PeerId, identity: Identity, answer_s: float) -> None:
+        self.used_s = 0.0
+        self._peer = peer
+        self._identity = identity
+        self._answer_s = answer_s
+        self._turn = trio.Lock()  # for one that asks
+        self._connection: sockets.socket | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self._turn.locked()
+
+    async def fetch(self, asked: Open, have: Have, store: Callable[[int], bool]) -> bool:
+        """As that of NearbyReader. Raises NotNearby."""
+        async with self._turn:
+            file = await self._file(asked)
+            try:
+                if not await trio.to_thread.run_sync(store, file):
+                    return False
+            finally:
+                os.close(file)
+            if self._connection is not None:
+                with suppress(OSError):  # its node has ended: the next that asks finds out
+                    self._connection.send(messages.pack_request(have))
+            return True
+
+    def hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            trio.lowlevel.notify_closing(connection.fileno())
+            connection.close()
+
+    async def _file(self, asked: Open) -> int:
+        """Raises NotNearby."""
+        was_connected = self._connection is not None
+        try:
+            with trio.fail_after(self._answer_s):
+                try:
+                    return await self._ask(asked)
+                except OSError:
+                    if not was_connected:
+                        raise
+                # Its node has ended; another of the same peer may be there.
+                return await self._ask(asked)
+        except (OSError, ProtocolViolation, trio.TooSlowError, trio.ClosedResourceError) as error:
+            raise NotNearby(str(error)) from error
+
+    async def _ask(self, asked: Open) -> int:
+        """Raises OSError, ProtocolViolation, NotNearby."""
+        if self._connection is None:
+            self._connection = await self._connected()
+        try:
+            self._connection.send(messages.pack_request(asked))
+            answer, file = await _answered(self._connection)
+        except BaseException:
+            self.hang_up()  # the answer may come yet, and would be taken for another
+            raise
+        if isinstance(answer, Opened) and file is not None:
+            return file
+        if file is not None:
+            os.close(file)
+        if isinstance(answer, BlobRefused):
+            raise NotNearby(answer.why)
+        self.hang_up()
+        raise OSError("the answer is malformed")
+
+    async def _connected(self) -> sockets.socket:
+        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+        connection.setblocking(False)
+        try:
+            connection.connect(address_of(self._peer))
+            if user_of(connection) != os.geteuid():
+                raise NotNearby("the socket is another user's")
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            connection.send(nonce)
+            greeting = await received(connection, GREETING_BYTES + 1)
+            signature, its = greeting[:SIGNATURE_BYTES], greeting[SIGNATURE_BYTES:]
+            if not is_signed_by(self._peer, signature, OWNER + nonce):
+                raise NotNearby("another process has the name of its socket")
+            me = self._identity
+            connection.send(me.sign(READER + its) + peer_id_to_bytes(me.peer_id))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+async def _answered(connection: sockets.socket) -> tuple[messages.Reply, int | None]:
+    """The answer, and the descriptor that came along. Raises OSError, ProtocolViolation."""
+    space = sockets.CMSG_SPACE(array.array("i").itemsize)
+    while True:
+        try:
+            answer, ancillary, _, _ = connection.recvmsg(
+                _MAX_ANSWER_BYTES, space, sockets.MSG_CMSG_CLOEXEC
+            )
+            break
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(connection.fileno())
+    handed = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (sockets.SOL_SOCKET, sockets.SCM_RIGHTS):
+            handed.frombytes(data[: len(data) - len(data) % handed.itemsize])
+    try:
+        if not answer:
+            raise OSError("its node has ended")
+        reply = messages.parse_reply(answer)
+    except BaseException:
+        for file in handed:
+            os.close(file)
+        raise
+    return reply, handed[0] if handed else None
