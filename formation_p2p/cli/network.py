@@ -22,6 +22,7 @@ from formation_p2p.cli.network_invite import (
     hold,
     invite,
 )
+from formation_p2p.cli.network_leave import LEAVE_EPILOG, leave
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.errors import InvalidInput
@@ -45,6 +46,7 @@ app: Final = CommandGroup(
 app.command(epilog=INVITE_EPILOG)(logged(invite))
 app.command(epilog=COSIGN_EPILOG)(logged(cosign))
 app.command()(logged(hold))
+app.command(epilog=LEAVE_EPILOG)(logged(leave))
 
 CREATE_EPILOG: Final = """
 \b

@@ -39,7 +39,7 @@ def status(
     place = Home(home)
     network = joined_network(place)
     learn_names(place.path)
-    nodes = _running(place.path)
+    nodes = running(place.path)
     if as_json:
         what = {"network_id": network.network_id.hex(), "home": str(place.path)}
         who = {"peer_id": place.identity().peer_id, "name": place.name()}
@@ -59,7 +59,7 @@ def status(
         print("\n".join(node_in_words(node)))
 
 
-def _running(home: Path) -> list[Json]:
+def running(home: Path) -> list[Json]:
     """What the nodes that run from a home tell of themselves."""
     from formation_p2p.cli.node_socket import answer, sockets_of
 

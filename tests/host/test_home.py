@@ -318,7 +318,7 @@ def test_bob_joins_again_with_a_newer_grant_but_no_second_network(
     newer = Rights(in_a_day().expires_unix_s + 3600)
     joined = bob.join(parse_invite(alice.invite(newer)))
     assert read_grant(joined.grant, joined.root_public_key).rights == newer
-    leave = f"run: rm {bob.path / 'network'}"
+    leave = f"run: formation network leave --home {bob.path}"
     with pytest.raises(InvalidInput, match=f"is in another; to leave it, {leave}"):
         bob.join(parse_invite(carol.invite(in_a_day())))
     with pytest.raises(InvalidInput, match=f"is in one; to leave it, {leave}"):

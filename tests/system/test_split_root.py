@@ -97,6 +97,7 @@ def test_what_a_holder_does_wrong_says_what_to_do(holders: list[Path], tmp_path:
     formation(other, "network", "create")
     assert "of another network than this home" in refusal(other, *cosign, stdin=asked)
     held = str(cleo / "root.key")
+    assert formation(cleo, "network", "hold", held).exit_code == 0  # the same again
     assert "hold one key in each home" in refusal(ben, "network", "hold", held)
     assert "not one of this network's root" in refusal(other, "network", "hold", held)
     assert "copy the whole file" in refusal(ben, "network", "hold", "-", stdin="deadbeef")

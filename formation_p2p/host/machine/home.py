@@ -49,6 +49,8 @@ _ROOT: Final = "root.key"
 _GRANT: Final = "grant"
 _WITHDRAWN: Final = "withdrawn"
 _NAME: Final = "name"
+# What nodes keep of their network (host/storage, host/net/remembered.py).
+_OF_NETWORK: Final = ("charter", "members", "peers")
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
 MAX_IDENTITIES: Final = 16
@@ -114,7 +116,7 @@ class Home(HomeFolder):
             if part.public_key not in root_of(network.grant, network.root_public_key).keys:
                 raise InvalidInput("root key", "it is not one of this network's root")
             known = self._load_key(_ROOT)
-            if known is not None and known != part:
+            if known is not None and known.public_key != part.public_key:
                 problem = f"{self.path / _ROOT} is another one"
                 raise InvalidInput("root key", f"{problem}; hold one key in each home")
             self._write(_ROOT, key_line(part))
@@ -191,6 +193,16 @@ class Home(HomeFolder):
             for index in range(MAX_IDENTITIES):  # they are renewals of the one before
                 (self.path / _grant_file(index)).unlink(missing_ok=True)
             return bound
+
+    def leave(self) -> list[str]:
+        """Forget the network: its invite and grants, its members and charter. What it does not
+        forget are keys: the node's, and those of a root, whose files it returns."""
+        with self._locked():
+            names = [_NETWORK, _WITHDRAWN, *_OF_NETWORK]
+            for name in (*names, *map(_grant_file, range(MAX_IDENTITIES))):
+                (self.path / name).unlink(missing_ok=True)
+            files = map(_root_file, range(MAX_ROOT_KEYS))
+            return [name for name in files if (self.path / name).exists()]
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
         """An invite for its bearer, or for one peer. It is a secret: see `Network`.
@@ -298,7 +310,7 @@ class Home(HomeFolder):
         return bound
 
     def _how_to_leave(self) -> str:
-        return f"to leave it, run: rm {shlex.quote(str(self.path / _NETWORK))}"
+        return f"to leave it, run: formation network leave --home {shlex.quote(str(self.path))}"
 
 
 def in_no_network(path: Path) -> LocalError:
