@@ -42,6 +42,7 @@ class GatewayNode(ServiceNode):
             claim.network,
             listen,
             members=seen.members,
+            identity=claim.identity,
             nearest=nearest,
             charter=lambda: runtime.charter,
         )

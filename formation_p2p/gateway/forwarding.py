@@ -15,15 +15,13 @@ from typing import Any, Final
 
 from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
 from formation_p2p.gateway.client import Head, Headers
+from formation_p2p.gateway.sticky import COOKIE as STICKY
 
-# Names the replica that a client came to, so that it comes to it again.
-STICKY: Final = "formation_replica"
 SANDBOX: Final = b"sandbox allow-scripts allow-forms allow-popups allow-downloads allow-modals"
 # As core/services/spec.py has it.
 _NAME: Final = r"[a-z0-9][a-z0-9-]{0,39}"
 _PATH: Final = re.compile(rf"/service/({_NAME})(/.*)?", re.DOTALL)
 _OWN_HOST: Final = re.compile(rf"({_NAME})\.localhost(:\d{{1,5}})?")
-_PEER: Final = re.compile(r"[A-Za-z0-9]{1,64}")
 # What is for one hop alone (RFC 9110, section 7.6.1), or is written anew.
 _HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
@@ -57,12 +55,6 @@ def destination_of(head: Head, *, is_local: bool) -> Destination | None:
     if (match := _PATH.fullmatch(head.path)) is not None:
         return Destination(match[1], match[2], f"/service/{match[1]}")
     return None
-
-
-def sticky_of(head: Head) -> str | None:
-    """The replica that the client had last."""
-    named = head.cookie(STICKY)
-    return named if _PEER.fullmatch(named) else None
 
 
 def request_headers(head: Head, to: Destination, address: str, authority: str) -> Headers:
@@ -99,7 +91,8 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
     return headers
 
 
-def response_headers(response: Any, head: Head, to: Destination, replica: str) -> Headers:
+def response_headers(response: Any, head: Head, to: Destination, sticky: str) -> Headers:
+    """`sticky` is what brings the client back to this replica, nothing where it has that."""
     dropped = _listed(dict(response.headers).get(b"connection", b"").decode("latin-1"))
     is_chunked = False
     headers: Headers = []
@@ -118,8 +111,8 @@ def response_headers(response: Any, head: Head, to: Destination, replica: str) -
     if to.prefix:
         # Beside what the service says itself: of several policies each holds.
         headers.append((b"content-security-policy", SANDBOX))
-    if replica and replica != sticky_of(head):
-        cookie = f"{STICKY}={replica}; Path={to.prefix}/; HttpOnly; SameSite=Lax"
+    if sticky:
+        cookie = f"{STICKY}={sticky}; Path={to.prefix}/; HttpOnly; SameSite=Lax"
         headers.append((b"set-cookie", cookie.encode()))
     return headers
 

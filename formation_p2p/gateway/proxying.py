@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ from formation_p2p.gateway.forwarding import (
     Destination,
     request_headers,
     response_headers,
-    sticky_of,
 )
 from formation_p2p.gateway.sources import ServiceUnavailable, Upstreams
+from formation_p2p.gateway.sticky import COOKIE, Sticky
 from formation_p2p.gateway.streams import Broken, Kept, Stream
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,9 @@ MAX_TRIES: Final = 3
 
 
 class Proxy:
-    def __init__(self, source: Upstreams) -> None:
+    def __init__(self, source: Upstreams, sticky: Sticky) -> None:
         self._source = source
+        self._sticky = sticky
         self.kept = Kept()
 
     async def serve(self, client: Client, head: Head, to: Destination) -> tuple[int, str]:
@@ -40,7 +42,7 @@ class Proxy:
             query = f"?{head.query}" if head.query else ""
             await client.answer(308, {}, [("location", f"{to.prefix}/{query}")])
             return 308, ""
-        exchange = _Exchange(client, head, to, self._source.failed)
+        exchange = _Exchange(client, head, to, self._source.failed, self._sticky)
         with client.unless_left():
             return await self._exchanged(client, exchange)
 
@@ -97,7 +99,12 @@ class _Exchange:
         head: Head,
         to: Destination,
         failed: Callable[[str, str], None],
+        sticky: Sticky,
     ) -> None:
+        self._cookies = sticky
+        named = head.cookie(COOKIE)
+        self.sticky = sticky.replica(to.service, named, time.time()) if named else None
+        """The replica that the client had last."""
         self._failed = failed
         self._client = client
         self._head = head
@@ -114,10 +121,6 @@ class _Exchange:
     def caller(self) -> str:
         """Who takes turns with the others, where all replicas are full."""
         return self._client.address
-
-    @property
-    def sticky(self) -> str | None:
-        return sticky_of(self._head)
 
     async def refuse(self, error: ServiceUnavailable) -> int:
         body = {"service": self.service, "message": str(error)}
@@ -177,7 +180,10 @@ class _Exchange:
         status = int(response.status_code)
         if status >= 500:
             self._failed(self.service, stream.to.replica)
-        headers = response_headers(response, self._head, self._to, stream.to.replica)
+        cookie = ""
+        if stream.to.replica and stream.to.replica != self.sticky:
+            cookie = self._cookies.cookie(self.service, stream.to.replica, time.time())
+        headers = response_headers(response, self._head, self._to, cookie)
         await client.begin(status, headers, bytes(response.reason))
         while True:
             event = stream.at_hand()

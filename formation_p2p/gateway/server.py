@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Self
 
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
@@ -28,6 +29,7 @@ from formation_p2p.gateway.observed import REFRESH_S
 from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
 from formation_p2p.gateway.sources import Source
+from formation_p2p.gateway.sticky import Sticky
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ _PUBLIC: Final = ("/health", "/api/network")
 class GatewayServer:
     """`async with GatewayServer(source, network, listen)`. `listen` is `127.0.0.1:8080` or the
     like; `address` is what it became. `members` has the node know of what registers
-    here. Open pages have the network read each `refresh_s`."""
+    here, and `identity` is the node's. Open pages have the network read each `refresh_s`."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class GatewayServer:
         listen: str,
         *,
         members: NodeMembers | None = None,
+        identity: Identity | None = None,
         nearest: Nearest | None = None,
         refresh_s: float = REFRESH_S,
         patience: Patience = PATIENCE,
@@ -77,8 +80,9 @@ class GatewayServer:
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
         self._access = Access(network, is_local=is_local, charter=charter)
         self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
-        self._proxy = Proxy(self.gateway.members)
-        self._relaying = Proxy(MembersOnly(self.gateway.members))
+        self.sticky = Sticky(network, identity)
+        self._proxy = Proxy(self.gateway.members, self.sticky)
+        self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
         self._members = members
         self._pages = Pages()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -156,9 +156,10 @@ async def test_a_request_goes_to_a_replica_and_keeps_to_it(
 ) -> None:
     async with program(echo) as one, program(echo) as two, caller(gateway.address) as calling:
         source.ports["llm-inference"] = {"A": one, "B": two}
+        sticky = f"formation_replica={gateway.sticky.cookie('llm-inference', 'B', time.time())}"
         headers = {
             "authorization": "Bearer sk-for-the-service",
-            "cookie": "a=1; formation_token=secret; formation_replica=B; b=2",
+            "cookie": f"a=1; formation_token=secret; {sticky}; b=2",
             "x-forwarded-for": "1.2.3.4",
         }
         path = "/service/llm-inference/v1/chat?x=1"
@@ -172,11 +173,12 @@ async def test_a_request_goes_to_a_replica_and_keeps_to_it(
         assert told["x-forwarded-prefix"] == "/service/llm-inference"
         assert "set-cookie" not in first.headers  # it came to B, as it asked
         for _ in range(3):
-            again = await calling.ask("GET", path, None, {"cookie": "formation_replica=B"})
+            again = await calling.ask("GET", path, None, {"cookie": sticky})
             assert again.status == 200
         assert source.connects == 1, "streams are used again"
-        other = await calling.ask("GET", "/service/llm-inference/", None)
-        assert "formation_replica=" in other.headers.get("set-cookie", "")
+        for cookie in ({}, {"cookie": "formation_replica=B"}):  # a client cannot choose
+            other = await calling.ask("GET", "/service/llm-inference/", None, cookie)
+            assert "formation_replica=fgr1_" in other.headers.get("set-cookie", "")
 
 
 async def test_a_service_without_replicas_and_one_that_is_not_there(

@@ -125,7 +125,7 @@ async def test_what_registers_at_one_gateway_is_reached_from_all_of_the_network(
         assert (answer.status, answer.body) == (200, b"over HTTP")
         assert set(program.requests) == {("POST", "/below/echo"), ("GET", "/below/name")}
         own = await fetch(at_alice, "GET", "/service/who/name")
-        assert own.headers["set-cookie"].startswith("formation_replica=http")
+        assert own.headers["set-cookie"].startswith("formation_replica=fgr1_")
         (shown,) = (await fetch(at_bob, "GET", "/api/services/discover/who")).json["workers"]
         assert "a gateway to 1 over HTTP" in str(shown)
         await fetch(at_alice, "DELETE", "/api/worker/unregister/http-1")
