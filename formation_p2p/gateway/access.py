@@ -86,9 +86,9 @@ class Access:
             self._known[text] = token
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
-        right = right_for(head.method, head.path)
+        right = right_for(head.method, head.plain_path)
         why = token.denied(self._network, right, now_unix_s, self._charter())
-        if why is None and right is Right.SUBMIT and head.path.startswith("/api/"):
+        if why is None and right is Right.SUBMIT and head.plain_path.startswith("/api/"):
             why = exceeds(token, self._network)
         return why
 
@@ -127,10 +127,10 @@ def right_for(method: str, path: str) -> Right | None:
 def _foreign(head: Head) -> str | None:
     """Why a browser sends this for a page of another site, or of a service, whose origin is null:
     such a page is shown, and nothing more."""
-    uses = head.method not in _READING or head.wants_upgrade or head.path.startswith("/api/")
+    uses = head.method not in _READING or head.wants_upgrade or head.plain_path.startswith("/api/")
     origin = head.header(b"origin")
     if uses and origin:
-        theirs = urlsplit(origin).netloc
+        theirs = origin.partition("://")[2]
         if theirs.lower() != head.header(b"host").lower():
             return f"a page of {origin[:100]} may not use this gateway; send a token in a header"
     if (

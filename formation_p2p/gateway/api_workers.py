@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
@@ -12,6 +12,8 @@ from formation_p2p.gateway.tunnel_url import MAX_URL_CHARS
 
 # Of a text that is only shown.
 _SHOWN = 128
+
+_Shown = Annotated[str, Field(max_length=_SHOWN)]
 
 
 class Registration(BaseModel):
@@ -24,11 +26,11 @@ class Heartbeat(BaseModel):
     worker_id: str = Field(max_length=64)
     status: str = Field("healthy", max_length=_SHOWN)
     current_load: float | None = Field(0.0, ge=0.0, le=1e6, allow_inf_nan=False)
-    available_memory: str | float | None = None
-    loaded_models: list[str] | None = Field(default_factory=list, max_length=MAX_MODELS)
+    available_memory: _Shown | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    loaded_models: list[_Shown] | None = Field(default_factory=list, max_length=MAX_MODELS)
     active_requests: int | None = Field(0, ge=0, le=1_000_000)
     gpu_utilization: float | None = Field(0.0, ge=0.0, le=100.0, allow_inf_nan=False)
-    services_status: dict[str, str] | None = Field(default_factory=dict, max_length=256)
+    services_status: dict[_Shown, _Shown] | None = Field(default_factory=dict, max_length=256)
     specialization: str | None = Field(None, max_length=_SHOWN)
 
 

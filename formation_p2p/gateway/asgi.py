@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from formation_p2p.core.units import MIB
 from formation_p2p.gateway.client import Client, Head
+from formation_p2p.gateway.json_body import why_not_json
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -27,6 +27,9 @@ async def call(app: Application, client: Client, head: Head) -> int:
         message = f"the body has more than {MAX_BODY_BYTES} bytes; split it"
         await client.answer(413, {"error": "too large", "message": message})
         return 413
+    if body and (why := why_not_json(body)) is not None:
+        await client.answer(422, {"detail": why})
+        return 422
     status = 500
     given = False
 
@@ -62,7 +65,7 @@ def _scope(head: Head, client: Client) -> Message:
         "http_version": head.http_version.decode("ascii"),
         "method": head.method,
         "scheme": "http",
-        "path": unquote(head.path),
+        "path": head.plain_path,
         "raw_path": head.path.encode("latin-1"),
         "query_string": head.query.encode("latin-1"),
         "root_path": "",

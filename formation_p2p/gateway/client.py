@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote
 
 import h11
 
@@ -40,7 +41,7 @@ class Patience:
     idle_s: float = 60.0
     """Between two requests. Browsers and proxies reconnect by themselves."""
     stall_s: float = 60.0
-    """From one piece of a request's body to the next."""
+    """From one piece of a request's body to the next, and for a client to read what it is sent."""
 
 
 PATIENCE: Final = Patience()
@@ -70,6 +71,11 @@ class Head:
             if key == name:
                 return value
         return ""
+
+    @property
+    def plain_path(self) -> str:
+        """Without percent signs, as the interface has it: what is allowed depends on this one."""
+        return unquote(self.path)
 
     @property
     def wants_upgrade(self) -> bool:
@@ -276,8 +282,9 @@ class Client:
         held, self._held = self._held, b""
         try:
             self._writer.write(held + data)
-            await self._writer.drain()
-        except OSError as error:
+            await drained(self._writer, self._patience.stall_s)
+        except (OSError, TimeoutError) as error:
+            self.abort()
             raise ClientLeft from error
 
     async def answer(
@@ -311,6 +318,10 @@ class Client:
             return True
         return False
 
+    @property
+    def stall_s(self) -> float:
+        return self._patience.stall_s
+
     def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
         """After a switch of protocols: the streams, and what was read already."""
         return self._reader, self._writer, bytes(self._http.trailing_data[0])
@@ -321,6 +332,15 @@ class Client:
     def abort(self) -> None:
         """So that a client can tell that its response is cut."""
         self._writer.transport.abort()
+
+
+async def drained(writer: asyncio.StreamWriter, stall_s: float | None) -> None:
+    """Once it has taken what was written. Raises TimeoutError where it takes nothing for a time."""
+    if stall_s is None or not writer.transport.get_write_buffer_size():
+        await writer.drain()
+        return
+    async with asyncio.timeout(stall_s):
+        await writer.drain()
 
 
 def _phrase(status: int) -> bytes:

@@ -4,6 +4,7 @@ and get requests at their tunnel. Nothing of them outlives their heartbeats."""
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 import time
@@ -36,6 +37,7 @@ LIVES_S: Final = 3 * HEARTBEAT_S
 MAX_MEMBERS: Final = 1024
 # What a worker says of itself, shown to people.
 MAX_CAPABILITIES: Final = 32
+MAX_CAPABILITIES_BYTES: Final = 4096
 MAX_MODELS: Final = 64
 # One whose tunnel does not answer is asked last for a while.
 EJECTED_S: Final = 10.0
@@ -58,7 +60,7 @@ class Member:
     status: str = "healthy"
     current_load: float = 0.0
     active_requests: int = 0
-    said: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)  # of its services
     ejected_until_s: float = 0.0
     outstanding: int = 0
 
@@ -76,7 +78,7 @@ class Member:
 
     def serves(self, service: str) -> bool:
         """Whether it says of none of its checks that it fails."""
-        said = self.said.get("services_status", {}).get(service, "healthy")
+        said = self.said.get(service, "healthy")
         return service in self.services and said in ("healthy", "ok", "running", "ready")
 
 
@@ -121,6 +123,9 @@ class Members:
             raise InvalidInput("worker_id", problem)
         if len(capabilities) > MAX_CAPABILITIES:
             raise InvalidInput("capabilities", f"name at most {MAX_CAPABILITIES}")
+        if (size := len(json.dumps(capabilities))) > MAX_CAPABILITIES_BYTES:
+            problem = f"they take {size} bytes; use at most {MAX_CAPABILITIES_BYTES}"
+            raise InvalidInput("capabilities", problem)
         url = parse_tunnel_url(tunnel_url, allows_private=self._allows_private)
         if not self._allows_private:
             await resolved(url, allows_private=False)
@@ -151,7 +156,8 @@ class Members:
         member.status = str(said.get("status", "healthy"))
         member.current_load = float(said.get("current_load") or 0.0)
         member.active_requests = int(said.get("active_requests") or 0)
-        member.said = dict(said)
+        statuses = said.get("services_status") or {}
+        member.said = {name: statuses[name] for name in member.services if name in statuses}
         return member
 
     def unregister(self, worker_id: str) -> None:

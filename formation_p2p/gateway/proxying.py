@@ -13,7 +13,7 @@ import h11
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.services.resend import IDEMPOTENT
-from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head
+from formation_p2p.gateway.client import READ_BYTES, Client, ClientLeft, Head, drained
 from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.forwarding import (
     Destination,
@@ -212,7 +212,7 @@ class _Exchange:
         there.writer.write(ahead)
         both = [
             asyncio.ensure_future(_copy(reader, there.writer)),
-            asyncio.ensure_future(_copy(there.reader, writer)),
+            asyncio.ensure_future(_copy(there.reader, writer, self._client.stall_s)),
         ]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -222,7 +222,10 @@ class _Exchange:
             await cancelled(*both)
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stall_s: float | None = None
+) -> None:
+    """A replica may be busy for as long as it likes; a client reads within `stall_s`."""
     while data := await reader.read(READ_BYTES):
         writer.write(data)
-        await writer.drain()
+        await drained(writer, stall_s)

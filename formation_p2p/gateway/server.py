@@ -231,7 +231,7 @@ class GatewayServer:
         requests.open += 1
         status, replica = 499, ""  # as nginx has it for a client that leaves
         try:
-            refused = self._refused(head)
+            refused = self._refused(head, has_body=client.has_body)
             if refused is not None:
                 body = {"error": "refused", "message": refused.message}
                 extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
@@ -264,8 +264,9 @@ class GatewayServer:
             took_s = time.monotonic() - began_s
             requests.served(time.time(), head.method, head.path, status, took_s, replica)
 
-    def _refused(self, head: Head) -> Refused | None:
-        is_public = head.path in self._pages or head.path in _PUBLIC
+    def _refused(self, head: Head, *, has_body: bool) -> Refused | None:
+        # A body is read as a whole: a stranger's is not.
+        is_public = not has_body and (head.path in self._pages or head.path in _PUBLIC)
         return self._access.refused(head, time.time(), is_public=is_public)
 
     async def _sweep(self) -> None:

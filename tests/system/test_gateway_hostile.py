@@ -1,0 +1,151 @@
+"""A gateway among hostile members and strangers: what one sends costs the others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from formation_p2p import Home, Right, Rights
+from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.gateway.client import Patience
+from formation_p2p.gateway.server import GatewayServer
+from formation_p2p.gateway.token import make_token
+from tests.support.gateways import MemorySource, caller, fetch, program
+
+JOB = {"argv": ["true"]}
+
+
+@pytest.fixture
+async def source() -> MemorySource:
+    return MemorySource()
+
+
+@pytest.fixture
+async def gateway(source: MemorySource) -> AsyncIterator[GatewayServer]:
+    async with GatewayServer(source, None, "127.0.0.1:0") as server:
+        yield server
+
+
+def network_at(folder: Path) -> tuple[Home, Network]:
+    home = Home(folder)
+    home.create_network()
+    own = parse_invite(home.invite(Rights(int(time.time()) + 600)))
+    return home, own.bound_to(home.identity().peer_id)
+
+
+async def test_a_path_that_is_written_otherwise_needs_the_same_right(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    async with GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def status(path: str, may: Right, body: Any) -> int:
+            token = make_token(home.identity(), own, frozenset({may}), soon)
+            shown = {"authorization": f"Bearer {token}"}
+            return (await fetch(address, "POST", path, body, shown)).status
+
+        worker = {"worker_id": "w", "tunnel_url": "https://192.168.0.1", "capabilities": {}}
+        for path in ("/api/jobs", "/%61pi/jobs", "/api%2Fjobs", "/%61%70%69/%6aobs"):
+            assert await status(path, Right.WORK, JOB) == 403
+        for path in ("/api/worker/register", "/api/%77orker/register", "/%61pi/worker/register"):
+            assert await status(path, Right.SUBMIT, worker) == 403
+        assert source.jobs == []
+
+
+async def test_what_a_worker_says_of_itself_breaks_no_page_of_others(
+    gateway: GatewayServer,
+) -> None:
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    said: list[Any] = [
+        {"a": float("nan")},
+        {"a": float("inf")},
+        {"a": "\ud800"},
+        {"\udfff": 1},
+        {"a": deep},
+        {"a": "x" * 100_000},
+    ]
+    for number, capabilities in enumerate(said):
+        url = "https://tunnel.example.org"
+        body = {"worker_id": f"w{number}", "tunnel_url": url, "capabilities": capabilities}
+        raw = json.dumps(body).encode()
+        refused = await fetch(gateway.address, "POST", "/api/worker/register", raw)
+        assert refused.status == 422, capabilities
+    heartbeats: list[dict[str, Any]] = [
+        {"status": "\ud800"},
+        {"available_memory": "x" * 100_000},
+        {"loaded_models": ["x" * 100_000]},
+        {"services_status": {"vision-ocr": "x" * 100_000}},
+        {"services_status": {"x" * 100_000: "ok"}},
+        {"available_memory": float("nan")},
+    ]
+    body = {"worker_id": "good", "tunnel_url": "http://127.0.0.1:9", "capabilities": {"gpus": 2}}
+    assert (await fetch(gateway.address, "POST", "/api/worker/register", body)).status == 200
+    for heartbeat in heartbeats:
+        raw = json.dumps({"worker_id": "good", **heartbeat}).encode()
+        refused = await fetch(gateway.address, "POST", "/api/worker/heartbeat", raw)
+        assert refused.status == 422, heartbeat
+    shown = await fetch(gateway.address, "GET", "/api/admin/workers")
+    assert [each["worker_id"] for each in shown.json["workers"]] == ["good"]
+
+
+async def test_a_job_that_could_not_be_shown_is_refused(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    for job in ({"name": "\ud800", **JOB}, {"argv": ["\udfff"]}):
+        raw = json.dumps(job).encode()
+        assert (await fetch(gateway.address, "POST", "/api/jobs", raw)).status == 422
+    assert source.jobs == []
+
+
+async def test_a_stranger_cannot_have_a_body_kept_nor_write_in_the_log(
+    tmp_path: Path, source: MemorySource, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, own = network_at(tmp_path)
+    async with (
+        asyncio.timeout(60),
+        GatewayServer(source, own, "0.0.0.0:0") as server,
+        caller(("127.0.0.1", server.address[1])) as stranger,
+    ):
+        head = b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+        stranger.writer.write(head)
+        assert b" 401 " in await stranger.reader.readline(), "at once, and not after the body"
+        address = ("127.0.0.1", server.address[1])
+        bad = {"origin": "http://[x"}
+        assert (await fetch(address, "GET", "/api/overview", None, bad)).status in (401, 403)
+    assert "fault" not in caplog.text
+
+
+async def test_who_reads_nothing_loses_the_connection(source: MemorySource) -> None:
+    """Else 64 of them keep the events of the page from all others, for ever."""
+    endless = asyncio.Event()
+
+    async def pours(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")
+        try:
+            while True:
+                writer.write(bytes(65_536))
+                await writer.drain()
+        finally:
+            endless.set()
+
+    hasty = Patience(stall_s=0.5)
+    async with (
+        asyncio.timeout(60),
+        program(pours) as port,
+        GatewayServer(source, None, "127.0.0.1:0", patience=hasty) as server,
+        caller(server.address) as calling,
+    ):
+        source.ports["vision-ocr"] = {"a": port}
+        await calling.begin("GET", "/service/vision-ocr/")
+        await endless.wait()
