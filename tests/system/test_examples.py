@@ -163,6 +163,17 @@ def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
 
 
+def test_two_of_three_owners_ban_the_third() -> None:
+    with running(sys.executable, "-m", "examples.charter") as banned:
+        assert banned.ended(within_s=120) == 0, banned.output
+    assert [each.rstrip() for each in banned.lines] == [
+        "cleo's task ends with exit code 0",
+        "it is refused: version 2 of the charter has 1 of 2 signatures under the rules of those "
+        "before it",
+        "cleo is out: True",
+    ]
+
+
 def test_steps_go_on_where_their_worker_is_killed() -> None:
     with running(sys.executable, "-m", "examples.steps") as steps:
         assert steps.ended(within_s=120) == 0, steps.output
