@@ -208,6 +208,20 @@ def test_what_one_peer_and_all_send_is_bounded_before_it_is_looked_at() -> None:
     assert ours.opened(CAROL.peer_id, sealed(number=9), at(0)) is None
 
 
+def test_strangers_do_not_use_up_what_is_looked_at() -> None:
+    ours = gate()
+    for number in range(8):
+        stranger = identity(f"stranger {number}")
+        for _ in range(PARAMETERS.max_from_peer):
+            assert ours.opened(stranger.peer_id, b"rubbish", at(0)) is None
+    assert ours.opened(ALICE.peer_id, sealed(), at(1)) is not None
+    foreign = sealed("mallory", root=OTHER_ROOT)
+    for _ in range(PARAMETERS.max_refused):
+        assert ours.opened(MALLORY.peer_id, foreign, at(1)) is None
+    assert ours.opened(MALLORY.peer_id, sealed(number=8), at(1)) is None
+    assert ours.opened(MALLORY.peer_id, sealed(number=8), at(11)) is not None
+
+
 def test_wants_seen_are_forgotten_where_there_are_too_many() -> None:
     ours = gate(AnnounceParameters(max_seen=2))
     for number in range(3):

@@ -26,6 +26,7 @@ class Gate:
         self._membership = membership
         self._max_seen = ours.max_seen
         self._from_peer = Limits(ours.max_from_peer, ours.window_s, ours.max_counted)
+        self._refused = Limits(ours.max_refused, ours.window_s, ours.max_counted)
         self._checked = Limits(ours.max_checked, ours.window_s, 1)
         self._of_author = Limits(ours.max_of_author, ours.window_s, ours.max_counted)
         self._of_invitation = Limits(ours.max_of_invitation, ours.window_s, ours.max_counted)
@@ -37,17 +38,21 @@ class Gate:
         """The want, where it is to be taken from this sender: from none but its author, if so
         said. None where it is not."""
         now_s = now.mono_s
+        if self._refused.is_spent(sender, now_s):
+            return None
         if not self._from_peer.admits(sender, now_s) or not self._checked.admits(_ALL, now_s):
             return None
         try:
             want = open_want(raw, now.unix_s)
         except BadRecord:
+            self._refused.admits(sender, now_s)
             return None
         author = want.author.peer_id
         if want.name in self._seen or (by_author and author != sender):
             return None
         denied = self._membership.denies_submit(want.grant, author, want.needs, want.priority, now)
         if denied is not None:
+            self._refused.admits(sender, now_s)
             return None
         invitation = read_grant(want.grant, self._membership.root_public_key).invitation
         if not self._of_author.admits(author, now_s):

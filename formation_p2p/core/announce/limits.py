@@ -14,6 +14,10 @@ class Limits:
         self._since_s = float("-inf")
         self._counts: dict[str, int] = {}
 
+    def is_spent(self, key: str, now_s: float) -> bool:
+        """Whether it has happened as often as it may."""
+        return now_s < self._since_s + self._window_s and self._counts.get(key, 0) >= self._most
+
     def admits(self, key: str, now_s: float) -> bool:
         """Whether it may, once more; then it counts."""
         if now_s >= self._since_s + self._window_s:

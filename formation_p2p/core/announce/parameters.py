@@ -32,6 +32,9 @@ class AnnounceParameters:
     max_of_invitation: int = 32
     # Messages with wants that are looked at, from one peer: a relay passes on those of others...
     max_from_peer: int = 64
+    # ...and so many that count for nothing: peers pass on what they have checked themselves. Ids
+    # cost nothing, and without this four strangers would use up what is looked at from all.
+    max_refused: int = 4
     # ...and from all. To check one takes 0.3 ms of CPU, or a millisecond where the grant is
     # foreign: 2 % of a core.
     max_checked: int = 256
