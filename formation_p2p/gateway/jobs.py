@@ -14,11 +14,14 @@ from formation_p2p.gateway.sources import Command, RunningJob, Source
 
 # That run; a program that has more submits them as tasks of one.
 MAX_RUNNING: Final = 256
-# That have ended, and can still be asked about.
+# That have ended, and can still be asked about; and the tasks of them all. A result has 128 KiB at
+# most of what its task printed.
 MAX_ENDED: Final = 256
+MAX_ENDED_TASKS: Final = 4096
 # Of one job: what a late reader still gets. An event takes a few hundred bytes, one with output up
-# to 64 KiB.
+# to 64 KiB: of these only so much together.
 MAX_EVENTS: Final = 2048
+MAX_PRINTED_CHARS: Final = 1 << 20
 
 
 class HttpJob:
@@ -31,8 +34,9 @@ class HttpJob:
         self.ended_unix_s: float | None = None
         self.error = ""
         self.counts: dict[str, int] = {}
-        self.events: deque[tuple[int, Mapping[str, Any]]] = deque(maxlen=MAX_EVENTS)
+        self.events: deque[tuple[int, Mapping[str, Any]]] = deque()
         self._number = 0
+        self._printed_chars = 0
         self._news = asyncio.Condition()
         self.following = asyncio.ensure_future(self._follow())
 
@@ -82,9 +86,21 @@ class HttpJob:
         if (outcome := _OUTCOMES.get(str(event.get("event")))) is not None:
             self.counts[outcome] = self.counts.get(outcome, 0) + 1
         self._number += 1
-        self.events.append((self._number, event))
+        self._keep(event)
         async with self._news:
             self._news.notify_all()
+
+    def _keep(self, event: Mapping[str, Any]) -> None:
+        if len(self.events) == MAX_EVENTS:
+            self._drop()
+        self.events.append((self._number, event))
+        self._printed_chars += _printed(event)
+        while self._printed_chars > MAX_PRINTED_CHARS:
+            self._drop()
+
+    def _drop(self) -> None:
+        _, event = self.events.popleft()
+        self._printed_chars -= _printed(event)
 
     async def after(self, number: int) -> AsyncIterator[tuple[int, Mapping[str, Any]]]:
         """The events from that one on, to the end. What a slow reader misses past the bound it
@@ -109,6 +125,10 @@ _OUTCOMES: Final = {
 }
 
 
+def _printed(event: Mapping[str, Any]) -> int:
+    return len(event.get("text") or "")
+
+
 class HttpJobs:
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -129,8 +149,11 @@ class HttpJobs:
             raise InvalidInput("jobs", f"{MAX_RUNNING} run already; wait until one has ended")
         job = HttpJob(await self._source.submit(commands, name, options), commands)
         self._jobs[job.job_id] = job
-        ended = [each for each in self._jobs.values() if each.is_over]
-        for old in ended[: max(0, len(ended) - MAX_ENDED)]:
+        ended = deque(each for each in self._jobs.values() if each.is_over)
+        tasks = sum(len(each.labels) for each in ended)
+        while len(ended) > MAX_ENDED or tasks > MAX_ENDED_TASKS:
+            old = ended.popleft()
+            tasks -= len(old.labels)
             del self._jobs[old.job_id]
         return job
 

@@ -14,6 +14,7 @@ import pytest
 from formation_p2p import Home, Right, Rights
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.client import Patience
+from formation_p2p.gateway.jobs import MAX_ENDED_TASKS, MAX_EVENTS, MAX_PRINTED_CHARS
 from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.token import make_token
 from tests.support.gateways import MemorySource, caller, fetch, program
@@ -149,3 +150,34 @@ async def test_who_reads_nothing_loses_the_connection(source: MemorySource) -> N
         source.ports["vision-ocr"] = {"a": port}
         await calling.begin("GET", "/service/vision-ocr/")
         await endless.wait()
+
+
+async def test_what_jobs_print_does_not_fill_the_gateway(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    reply = await fetch(gateway.address, "POST", "/api/jobs", JOB)
+    (told,) = source.jobs
+    for _ in range(3 * MAX_PRINTED_CHARS // 65_536):
+        told.told.put_nowait({"event": "printed", "text": "x" * 65_536})
+    for _ in range(3 * MAX_EVENTS):
+        told.told.put_nowait({"event": "began"})
+    told.told.put_nowait({"event": "printed", "text": "the last"})
+    told.told.put_nowait(None)
+    job = gateway.gateway.jobs.get(reply.json["job_id"])
+    assert job is not None
+    async with asyncio.timeout(60):
+        await job.following
+    kept = [event for _, event in job.events]
+    assert len(kept) <= MAX_EVENTS
+    assert sum(len(each.get("text", "")) for each in kept) <= MAX_PRINTED_CHARS
+    assert kept[-2]["text"] == "the last"
+    many = {"tasks": [JOB] * 1000}
+    for _ in range(MAX_ENDED_TASKS // 1000 + 3):
+        await fetch(gateway.address, "POST", "/api/jobs", many)
+        source.jobs[-1].told.put_nowait(None)
+        begun = gateway.gateway.jobs.get(source.jobs[-1].job_id)
+        assert begun is not None
+        await begun.following
+    listed = await fetch(gateway.address, "GET", "/api/jobs")
+    assert sum(each["tasks"] for each in listed.json["jobs"]) <= MAX_ENDED_TASKS + 1000
+    assert reply.json["job_id"] not in {each["job_id"] for each in listed.json["jobs"]}
