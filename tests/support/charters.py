@@ -1,4 +1,4 @@
-"""Charters of networks whose root key is in a home."""
+"""Charters of networks whose root key is in a home, or of a world."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Network, network_id_of
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
 from formation_p2p.host.machine.home import Home
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+
+YEAR_S = 365 * 86_400
 
 
 def charter_at(home: Home, network: Network, **fields: Any) -> SignedCharter:
@@ -19,3 +22,18 @@ def charter_at(home: Home, network: Network, **fields: Any) -> SignedCharter:
     life: dict[str, Any] = {"issued_unix_s": now, "expires_unix_s": now + 86_400}
     rules = Charter(version=1, network=network.network_id, keys=keys, **life, **fields)
     return sign(draft(rules, keys), root)
+
+
+def charter_of(world: World, before: SignedCharter | None = None, **fields: Any) -> SignedCharter:
+    """The next version, signed by the root of a world."""
+    root = KeySet(1, (world.root.public_key,))
+    issued = int(EPOCH_UNIX_S + world.now_s)
+    rules = Charter(
+        version=1 if before is None else before.version + 1,
+        network=network_id_of(world.root.public_key),
+        keys=root,
+        issued_unix_s=issued,
+        expires_unix_s=issued + YEAR_S,
+        **fields,
+    )
+    return sign(draft(rules, root, before), world.root)

@@ -29,38 +29,21 @@ from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.placement.task_options import SchedulingKey
-from formation_p2p.core.trust.charter import Charter, Region
+from formation_p2p.core.trust.charter import Region
 from formation_p2p.core.trust.charter_shelf import CharterShelf, charter_name
 from formation_p2p.core.trust.grants import Rights, issue, read_grant
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.signed_charter import SignedCharter, draft, sign
+from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.hints import Hints, Kind
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from tests.support.charters import charter_of
 from tests.support.placement_world import profile
 from tests.support.stories import ALICE, CAROL, NEEDS, ends, identity, job, peer_of
-
-YEAR_S = 365 * 86_400
-
-
-def charter_of(world: World, before: SignedCharter | None = None, **fields: Any) -> SignedCharter:
-    """The next version, signed by the root of a world."""
-    root = KeySet(1, (world.root.public_key,))
-    issued = int(EPOCH_UNIX_S + world.now_s)
-    membership = Membership(world.root.public_key)
-    rules = Charter(
-        version=1 if before is None else before.version + 1,
-        network=membership.network_id,
-        keys=root,
-        issued_unix_s=issued,
-        expires_unix_s=issued + YEAR_S,
-        **fields,
-    )
-    return sign(draft(rules, root, before), world.root)
 
 
 def town(seed: int = 7, workers: int = 6) -> tuple[World, list[SimNode]]:
