@@ -32,7 +32,7 @@ from formation_p2p.core.workload.outcome import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
 from formation_p2p.host.drivers.notice import Notice
-from formation_p2p.host.drivers.scratch import scratch_folder
+from formation_p2p.host.drivers.scratch import ScratchFolders
 from formation_p2p.host.gang.place import MemberPlace
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class LeaseRun:
         self._under = execute  # whose `work` is only the first of it
         self._driver = driver
         self._scratch_root = scratch_root
+        self._scratch = ScratchFolders(scratch_root)
         self._emit = emit
         self._gang = gang
         self._waiting: deque[Work] = deque()
@@ -136,6 +137,7 @@ class LeaseRun:
                     while True:
                         await self._work()
         finally:
+            await self._scratch.close()
             self._over.set()
 
     async def stop(self) -> None:
@@ -253,7 +255,7 @@ class LeaseRun:
                     problem = f"this worker has no driver {self._under.needs.driver}"
                     outcome = Failed(FailureKind.DRIVER, problem)
                 else:
-                    async with scratch_folder(self._scratch_root) as scratch:
+                    async with self._scratch.next() as scratch:
                         outcome = await driver.run(self._execution(work, scratch), report)
             self.ended(work.attempt_id, outcome, report.usage)
             self.flush()

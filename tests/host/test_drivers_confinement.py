@@ -29,7 +29,7 @@ from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
-from formation_p2p.host.drivers.scratch import clear_scratch, scratch_folder
+from formation_p2p.host.drivers.scratch import ScratchFolders, clear_scratch, scratch_folder
 from tests.support.drivers_world import (
     DAEMON,
     ALease,
@@ -456,6 +456,31 @@ def test_a_group_tells_whether_the_kernel_killed_in_it(tmp_path: Path) -> None:
 
 
 # -- scratch folders ------------------------------------------------------------------------
+
+
+def test_a_scratch_folder_is_that_of_the_next_while_it_is_as_it_was_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        folders = ScratchFolders(tmp_path)
+        seen: list[Path] = []
+        for left in (None, "file", None, "mode", "link", "gone", None):
+            async with folders.next() as folder:
+                assert (folder.lstat().st_mode & 0o7777, [*folder.iterdir()]) == (0o700, [])
+                seen.append(folder)
+                if left == "file":
+                    (folder / "file").touch()
+                elif left == "mode":
+                    folder.chmod(0o770)
+                elif left is not None:
+                    folder.rmdir()
+                if left == "link":
+                    folder.symlink_to(tmp_path)
+        assert seen[0] == seen[1]
+        assert seen[2] == seen[3]
+        assert len(set(seen)) == 5
+        await folders.close()
+        assert holds_nothing(tmp_path)
+
+    within(60, scenario)
 
 
 def test_a_scratch_folder_is_private_and_goes_whatever_is_left_in_it(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ class Machine:
     pythons: Mapping[str, Interpreter] = field(default_factory=interpreters)
     environments: EnvironmentCache | None = None
 
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        """The folders whose files take memory, as a task sees them that is started now."""
+        return () if self.sandbox is None else self.sandbox.in_memory
+
     def interpreter(self, *wanted: str) -> Interpreter:
         """Of the first version of these that there is; of any, where there is none."""
         found = (self.pythons[each] for each in wanted if each in self.pythons)

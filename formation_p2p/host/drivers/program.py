@@ -58,7 +58,8 @@ class Program:
 
     async def put_inputs(self) -> None:
         """Into the folder, which has no links. Raises OSError, LocalError, InputLost."""
-        await trio.to_thread.run_sync(write_files, self.folder, self.spec.files_in)
+        if self.spec.files_in:
+            await trio.to_thread.run_sync(write_files, self.folder, self.spec.files_in)
         if not self.spec.inputs:
             return
         if self.blobs is None:
@@ -88,6 +89,8 @@ class Program:
         except OSError as problem:
             message = f"ended well, but an output cannot be read: {problem}"
             return Failed(FailureKind.EXIT, message, self.result(code))
+        if not self.spec.files_out:
+            return self._with_files(code, outputs)  # which reads nothing from the disk then
         return await trio.to_thread.run_sync(self._with_files, code, outputs)
 
     def result(
