@@ -14,6 +14,9 @@ a power failure.
     duplicates_after_heal_s  after 120 s in two parts: until no service has more than it wants
     pinned_twice             times that a pinned service ran twice
     loss_starts              replicas started in five minutes in which 15 % of messages are lost
+    critical_over_oracle     how long services of one replica have none, in an hour of churn as of
+                             Golem, 30 times as fast; beside an oracle that is told of deaths by
+                             the same detector, and then places at once (`--only golem`)
     messages_per_s           requests and replies for services, of a worker that has none;
                              messages_per_s_10000 among as many (`--only crowd`)
 """
@@ -34,6 +37,7 @@ from formation_p2p.core.dht import rpc
 from formation_p2p.sim.node import SimNode
 from simulations.branch import branches
 from simulations.figures import percentile
+from simulations.golem import golem
 from simulations.village import SETTLE_S, WORKERS, Village
 
 T = TypeVar("T")
@@ -266,6 +270,19 @@ def _losses(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"loss_starts": sum(_stories(arguments, loss))}
 
 
+def _golem(arguments: argparse.Namespace) -> dict[str, Any]:
+    runs = [golem(seed, arguments.workers) for seed in _told(arguments, "golem")]
+    critical_s = sum(run["critical_s"] for run in runs)
+    oracle_s = sum(run["oracle_s"] for run in runs)
+    return {
+        "critical_over_oracle": round(critical_s / max(oracle_s, 1e-9), 3),
+        "critical_s": _rounded(critical_s),
+        "oracle_critical_s": _rounded(oracle_s),
+        "golem_deaths": sum(run["deaths"] for run in runs),
+        "golem_suspected": sum(run["suspected"] for run in runs),
+    }
+
+
 def _partitions(arguments: argparse.Namespace) -> dict[str, Any]:
     runs = _stories(arguments, partition, pinned=2)
     return {
@@ -283,10 +300,11 @@ SCENARIOS: Final[dict[str, Callable[[argparse.Namespace], dict[str, Any]]]] = {
     "false-gap": _false_gaps,
     "loss": _losses,
     "partition": _partitions,
+    "golem": _golem,
 }
 
 
-# The crowd takes some minutes.
+# The crowd takes some minutes, and an hour of churn as many.
 USUAL: Final = ["quiet", "deaths", "false-gap", "partition"]
 
 

@@ -113,7 +113,9 @@ class Village:
         services: int = SERVICES,
         pinned: int = 0,
         sample: int | None = None,
+        replicas: Replicas = REPLICAS,
     ) -> None:
+        self._replicas = replicas
         self.rng = random.Random(f"services/{seed}")
         self.sampled: list[SimNode] = []
         parameters = PeerParameters(discovery=DISCOVERY, renews=False)
@@ -122,9 +124,9 @@ class Village:
         world.performer.requests = self.requests = Deaf(world)
         self.seen = Seen()
         world.witness = self.seen.witness
-        delays = {a: self.rng.uniform(0.002, 0.03) for a in range(workers)}
+        self._delays = delays = {a: self.rng.uniform(0.002, 0.03) for a in range(workers)}
         world.latency = lambda a, b: delays[a.number] + delays[b.number]
-        serve = world.machine(cpu=8).serving(labels_of({KIND}))
+        self._serve = serve = world.machine(cpu=8).serving(labels_of({KIND}))
         self.nodes = [
             world.add(f"n{n}", public=True, asleep=True, gates=()) for n in range(workers)
         ]
@@ -159,7 +161,7 @@ class Village:
             tier=2,
             port=8000 + number,
             program=Program(argv=("serve",)),
-            replicas=REPLICAS if home is None else ONE,
+            replicas=self._replicas if home is None else ONE,
             pinned=None if home is None else Pinned("data", home),
         )
 
@@ -174,6 +176,17 @@ class Village:
         others = [node for node in self.nodes if node.name not in chosen]
         self.sampled = self.rng.sample(others, sample)
         return [*chosen.values(), *self.sampled]
+
+    def arrive(self) -> SimNode:
+        """A worker that comes later, and knows three of those that are there."""
+        gates = tuple(self.rng.sample(self.alive(), 3))
+        node = self.world.add(f"n{len(self.nodes)}", public=True, asleep=True, gates=gates)
+        self._delays[node.number] = self.rng.uniform(0.002, 0.03)
+        self.nodes.append(node)
+        self.world.wake(node)
+        self.world.deliver(node, self._serve)
+        self.world.deliver(node, ServeServices(frozenset({KIND})))
+        return node
 
     @property
     def now_s(self) -> float:

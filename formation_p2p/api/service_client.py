@@ -170,7 +170,7 @@ class ServiceClient:
         """A port of this machine's loopback interface that leads to the service, for programs that
         know of no node; which one it is. Raises InvalidInput where it is taken."""
         try:
-            server = await asyncio.start_server(self._copied, LOOPBACK, port, backlog=BACKLOG)
+            server = await asyncio.start_server(self._served, LOOPBACK, port, backlog=BACKLOG)
         except OSError as error:
             problem = f"{port} cannot be listened on: {error.strerror}; choose another, or 0"
             raise InvalidInput("port", problem) from error
@@ -216,6 +216,12 @@ class ServiceClient:
         end, replica = await self._bridge.perform(opened)
         self._last = replica
         return end, replica
+
+    async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As `_copied`. asyncio of Python 3.11 reports a connection whose task was cancelled as a
+        fault: `close` ends those that are under way."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._copied(reader, writer)
 
     async def _copied(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One program that has connected to a port."""

@@ -119,9 +119,14 @@ class NodeSource:
     async def workers(self) -> Sequence[WorkerView]:
         profiles = await self._node.workers()
         known = {each.peer_id: each for each in await self._node.trust()}
+        peers = [each.peer_id for each in profiles]
+
+        def measured(shell: Shell) -> list[int | None]:
+            return [shell.services.router.round_trip_us(each) for each in peers]
+
         return tuple(
-            _worker(each, known.get(each.peer_id), self._serving_as.get(each.peer_id))
-            for each in profiles
+            _worker(each, known.get(each.peer_id), self._serving_as.get(each.peer_id), rtt_us)
+            for each, rtt_us in zip(profiles, await self._look(measured), strict=True)
         )
 
     async def gangs(self) -> Sequence[GangView]:
@@ -233,7 +238,7 @@ def _replica(claim: Claim) -> ReplicaView:
 
 
 def _worker(
-    profile: Profile, standing: Standing | None, serving_as: WorkerType | None
+    profile: Profile, standing: Standing | None, serving_as: WorkerType | None, rtt_us: int | None
 ) -> WorkerView:
     """Its type is what it serves as, or what its machine looks like while it serves nothing."""
     can = profile.capability
@@ -250,4 +255,5 @@ def _worker(
         ", ".join(gives),
         gave,
         key_of_peer(profile.peer_id) / _RING,
+        None if rtt_us is None else round(rtt_us / 1000, 1),
     )

@@ -55,7 +55,8 @@ class ServicesView:
 @dataclass(frozen=True, slots=True)
 class WorkerView:
     """A worker: what it gives, and what it has given as far as this node knows. `position` is its
-    place on the ring of keys, from 0 to 1."""
+    place on the ring of keys, from 0 to 1; `rtt_ms` the round trip from this node, where the two
+    are connected."""
 
     peer_id: str
     name: str

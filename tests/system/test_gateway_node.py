@@ -31,6 +31,12 @@ async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path:
         assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         workers = (await fetch(address, "GET", "/api/admin/workers")).json
         assert [each["worker_id"] for each in workers["workers"]] == [network.alice.peer_id]
+
+        async def is_measured() -> bool:
+            [worker] = (await fetch(address, "GET", "/api/admin/workers")).json["workers"]
+            return worker["rtt_ms"] is not None
+
+        await until(is_measured)
         facts = (await fetch(address, "GET", "/api/network")).json
         assert facts["gates"]
 

@@ -104,6 +104,7 @@ def workers(count: int) -> tuple[WorkerView, ...]:
             "8 cores, 32 GiB, 1 GPU",
             "12 tasks done for us" if n % 3 else "",
             rng.random(),
+            n / 10,
         )
         for n in range(count)
     )
@@ -257,6 +258,7 @@ def test_a_thousand_workers_come_in_pages(browser: Browser, gateway: ServedGatew
     page.locator("#network").scroll_into_view_if_needed()
     expect(page.locator("#ring circle.dot")).to_have_count(1000)
     expect(page.locator("#workers-count")).to_have_text("1000 workers")
+    expect(page.locator("#workers-table")).to_contain_text("0.7 ms from here")
     payload = page.evaluate(
         "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"
     )

@@ -152,7 +152,7 @@ export function workers(data, go) {
     (each) => [
       [named(each.name), " ", el("span", { class: "id" }, each.tunnel_url ? "HTTP" : `…${each.worker_id.slice(-8)}`)],
       each.worker_type,
-      each.gives ?? each.tunnel_url ?? "",
+      [each.gives ?? each.tunnel_url ?? "", each.rtt_ms === null || each.rtt_ms === undefined ? "" : `${each.rtt_ms} ms from here`].filter(Boolean).join("; "),
       each.gave || "nothing through this gateway",
       each.assigned_services.join(", ") || "none",
     ],

@@ -360,10 +360,16 @@ class Router:
             raise
         return ServiceStream(here, asked.service, self._me)
 
+    def round_trip_us(self, peer: PeerId) -> int | None:
+        """As measured on the connection to it; None where there is none yet."""
+        connection = self._stack.swarm.connection_to(peer)
+        if connection is None or connection.muxer.pings.least_rtt_s == float("inf"):
+            return None
+        return round(connection.muxer.pings.least_rtt_s * 1_000_000)
+
     def _measure(self, balancer: Balancer, replica: PeerId) -> None:
-        connection = self._stack.swarm.connection_to(replica)
-        if connection is not None and connection.muxer.pings.least_rtt_s < float("inf"):
-            balancer.measured(replica, round(connection.muxer.pings.least_rtt_s * 1_000_000))
+        if (rtt_us := self.round_trip_us(replica)) is not None:
+            balancer.measured(replica, rtt_us)
 
     def _doubt(self, replica: PeerId) -> None:
         """It does not answer: where its machine is gone, its connection ends within seconds, and
