@@ -21,6 +21,7 @@ from formation_p2p.cli.network_invite import (
     cosign,
     hold,
     invite,
+    reissue,
 )
 from formation_p2p.cli.network_leave import LEAVE_EPILOG, leave
 from formation_p2p.cli.rights import in_json, in_words
@@ -45,6 +46,7 @@ app: Final = CommandGroup(
 )
 app.command(epilog=INVITE_EPILOG)(logged(invite))
 app.command(epilog=COSIGN_EPILOG)(logged(cosign))
+app.command()(logged(reissue))
 app.command()(logged(hold))
 app.command(epilog=LEAVE_EPILOG)(logged(leave))
 

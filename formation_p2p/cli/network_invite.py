@@ -23,7 +23,7 @@ from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import peer_meant
-from formation_p2p.host.storage.member_file import learn_names
+from formation_p2p.host.storage.member_file import learn_names, read_members
 
 # Ten machines, which work and submit.
 IDENTITIES: Final = 32
@@ -179,6 +179,27 @@ def cosign(
         problem = f"no key of {place.path} may sign it, or it has signed already"
         raise InvalidInput("request", f"{problem}; pass it on to another holder of the root")
     _hand_out(signed, as_json=as_json)
+
+
+def reissue(
+    name: str = argument("PEER", "As `formation members` shows it.", default=...),
+    home: Path | None = flags.HOME,
+    as_json: bool = flags.JSON,
+) -> None:
+    """Renew the grant of a member that is not online with a holder of the root key.
+
+    Prints an invite for that member alone, or a request for it where the root is split. The member
+    runs `formation network join -` with it; what it may do, and its quotas, stay as they are.
+    """
+    place = Home(home)
+    network = joined_network(place)
+    learn_names(place.path)
+    peer_id = peer_meant(name)
+    met = {each.peer_id: each.grant for each in read_members(place.path, network.network_id)}
+    if peer_id not in met:
+        problem = f"no member known here is {name!r}"
+        raise InvalidInput("peer", f"{problem}; copy its id from `formation members --json`")
+    _hand_out(place.request_again(met[peer_id]), as_json=as_json)
 
 
 def hold(

@@ -13,6 +13,7 @@ from formation_p2p.core.trust.charter_text import parse_charter_text
 from formation_p2p.core.trust.grants import Right, check
 from formation_p2p.core.trust.signed_charter import sign, verify_charter
 from formation_p2p.host.machine.home import Home, joined_network
+from formation_p2p.host.storage.member_file import Member, write_members
 
 
 def formation(home: Path, *arguments: str, stdin: str = "") -> Result:
@@ -70,6 +71,22 @@ def test_two_of_three_holders_invite(holders: list[Path], tmp_path: Path) -> Non
     assert json.loads(formation(cleo, *seen).stdout)["join"].startswith("formation1:")
 
 
+def test_two_of_three_holders_renew_a_member(holders: list[Path], tmp_path: Path) -> None:
+    anna, ben, _ = holders
+    asked = formation(anna, "network", "invite").stdout
+    invite = formation(ben, "network", "cosign", "-", stdin=asked).stdout
+    dora = Home(tmp_path / "dora")
+    formation(dora.path, "network", "join", "--no-mdns", "-", stdin=invite)
+    network, own = joined_network(dora), dora.identity().peer_id
+    write_members(anna, network.network_id, [Member(own, "dora", network.grant, 1)])
+    asked = formation(anna, "network", "reissue", "dora").stdout
+    renewed = formation(ben, "network", "cosign", "-", stdin=asked)
+    assert f"it lets {own} only " in renewed.stderr
+    formation(dora.path, "network", "join", "--no-mdns", "-", stdin=renewed.stdout)
+    assert joined_network(dora).rights.expires_unix_s >= network.rights.expires_unix_s
+    assert joined_network(dora).grant != network.grant
+
+
 def test_two_of_three_holders_make_a_charter(holders: list[Path]) -> None:
     anna, ben, _ = holders
     asked = formation(anna, "charter", "init", "--member", "acme=2")
@@ -90,6 +107,7 @@ def test_what_a_holder_does_wrong_says_what_to_do(holders: list[Path], tmp_path:
         return f"{done.stderr} {done.exception}"
 
     cosign = ("network", "cosign", "-")
+    assert "no member known here is" in refusal(anna, "network", "reissue", "nobody")
     assert "or it has signed already" in refusal(anna, *cosign, stdin=asked)
     assert "does not begin with formation-request1:" in refusal(ben, *cosign, stdin="x")
     assert "name a file with it, or -" in refusal(ben, "network", "cosign", "nowhere")

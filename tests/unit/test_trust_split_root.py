@@ -35,6 +35,7 @@ from formation_p2p.core.trust.split_root import (
     GrantRequest,
     is_request,
     parse_request,
+    renewal_of,
     request_of,
     root_of,
 )
@@ -158,6 +159,23 @@ def test_a_renewed_one_takes_as_many_signatures() -> None:
     terms = read_grant(request.grant, NAME)
     assert terms.rights.expires_unix_s == NOW + 5000
     assert terms.invitation == read_grant(old, NAME).invitation
+
+
+def test_holders_renew_a_member_together() -> None:
+    old = granted(ANNA, BEN)
+    request = renewal_of(old, NAME, (CLEO,), (GATE,), NOW + 600)
+    assert request.lacks == 1
+    done = request.signed(ANNA)
+    terms = read_grant(done.grant, NAME)
+    assert terms.rights == replace(RIGHTS, expires_unix_s=NOW + 1600)
+    assert (terms.bound_to, done.gates) == (BOB, (GATE,))
+    assert terms.invitation == read_grant(old, NAME).invitation
+    assert renewal_of(old, NAME, (ANNA, CLEO), (), NOW).lacks == 0
+    bearer = request_of(ROOT, (ANNA, CLEO), (), RIGHTS).grant
+    ends = granted(ANNA, BEN, rights=replace(RIGHTS, life=None))
+    for grant in (bearer, ends, attenuate(old, NAME, Block(expires_unix_s=NOW + 5))):
+        with pytest.raises(InvalidInput, match="until its end alone"):
+            renewal_of(grant, NAME, (CLEO,), (), NOW)
 
 
 def test_a_request_goes_from_holder_to_holder() -> None:

@@ -6,7 +6,7 @@ they do a charter. Without a peer in it, it is a secret as the invite is that it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +17,14 @@ from formation_p2p.core.records.pasted_text import body_of, pasted_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
 from formation_p2p.core.trust.grant_form import Cosigned, read_form
-from formation_p2p.core.trust.grants import GrantTerms, Rights, issue, read_terms
+from formation_p2p.core.trust.grants import (
+    GrantTerms,
+    Rights,
+    issue,
+    read_grant,
+    read_terms,
+    reissue,
+)
 from formation_p2p.core.trust.network import MAX_GATES, Network
 from formation_p2p.core.trust.root_keys import KeySet
 
@@ -86,9 +93,29 @@ def request_of(
     peer_id: PeerId | None = None,
 ) -> GrantRequest:
     """A new one, signed with so many of the root's keys as are `here`. Raises InvalidInput."""
-    first, *others = here
-    request = GrantRequest(keys.root_id(), gates, issue(first, rights, peer_id, keys))
-    for key in others:
+    request = GrantRequest(keys.root_id(), gates, issue(here[0], rights, peer_id, keys))
+    return _signed_by(here, request)
+
+
+def renewal_of(
+    grant: bytes,
+    root_id: bytes,
+    here: Sequence[Identity],
+    gates: tuple[str, ...],
+    now_unix_s: float,
+) -> GrantRequest:
+    """One that renews the grant of a member, for as long as it was given for. Raises
+    InvalidInput."""
+    terms = read_grant(grant, root_id)
+    if terms.rights.life is None or terms.is_cut or terms.bound_to is None:
+        raise InvalidInput("grant", "it was given until its end alone; invite again")
+    until_unix_s = terms.rights.life.end_unix_s(now_unix_s)
+    made = reissue(here[0], grant, PeerId(terms.bound_to), until_unix_s)
+    return _signed_by(here, GrantRequest(root_id, gates, made))
+
+
+def _signed_by(here: Iterable[Identity], request: GrantRequest) -> GrantRequest:
+    for key in here:
         request = request.signed(key)
     return request
 

@@ -35,7 +35,7 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.trust.split_root import GrantRequest, request_of, root_of
+from formation_p2p.core.trust.split_root import GrantRequest, renewal_of, request_of, root_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.home_folder import HomeFolder, identity_in, key_line
 from formation_p2p.host.machine.host_name import host_name
@@ -217,14 +217,29 @@ class Home(HomeFolder):
 
         Raises InvalidInput where there are none.
         """
+        network, here = self._inviting()
+        keys = root_of(network.grant, network.root_public_key)
+        return request_of(keys, here, network.gates, rights, peer_id)
+
+    def request_again(self, grant: bytes) -> GrantRequest:
+        """What becomes an invite for a member whose grant that is: the same for longer, signed with
+        the keys of the root that are here.
+
+        Raises InvalidInput where there are none, or the grant is not to be renewed.
+        """
+        network, here = self._inviting()
+        root_id = network.root_public_key
+        return renewal_of(grant, root_id, here, network.gates, time.time())
+
+    def _inviting(self) -> tuple[Network, list[Identity]]:
+        """With the keys that sign. Raises InvalidInput where there are none."""
         with self._locked():
             network = self._known_network()
             here = self._root_keys_of(network)
         if not here:
             problem = f"{self.path / _ROOT} is not that of this network"
             raise InvalidInput("root key", f"{problem}; invite from where it was created")
-        keys = root_of(network.grant, network.root_public_key)
-        return request_of(keys, here, network.gates, rights, peer_id)
+        return network, here
 
     def add_gate(self, gate: str) -> Network:
         """Put a gate first in the network's list, here and in the invites made here.
