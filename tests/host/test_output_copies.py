@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.core.workload.scope import Place, Scope
+from formation_p2p.host.clock import moment
 from formation_p2p.host.output_copies import OutputCopies
-from tests.support.data_world import Holder, content, from_
+from tests.support.data_world import ROOT, Holder, content, from_
 from tests.support.stacks import run, running
 
 
@@ -125,3 +129,33 @@ def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
             assert carol.store.rules(blob.cid) == (rule,)
 
     run(story)
+
+
+def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None:
+    """Only to what has no rule of its owner's, which its task is to have."""
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    alice.exchange.is_party = {bob.contact.peer_id}.__contains__
+    path = tmp_path / "data"
+    path.write_bytes(content(1))
+    inside = alice.store.put(path, DataRule(Scope.ORG, Place(org="acme")))
+    refused = alice.exchange.admit_to(bob.contact, bob.exchange.grant, inside.cid)
+    assert refused == "keeps it within the org of its owner"
+    of_job = alice.store.put(path, DataRule(Scope.LOCAL))
+    assert alice.exchange.admit_to(bob.contact, bob.exchange.grant, of_job.cid) is None
+    # What has no rule is within the charter's scope, and a task is to have it wherever it runs.
+    trust = alice.exchange._membership
+    keys = KeySet(1, (ROOT.public_key,))
+    now = moment()
+    charter = Charter(
+        version=1,
+        network=trust.network_id,
+        keys=keys,
+        issued_unix_s=int(now.unix_s),
+        expires_unix_s=int(now.unix_s) + 9999,
+        scope=Scope.ORG,
+    )
+    trust.adopt(sign(draft(charter, keys), ROOT).raw, now)
+    plain = alice.put(content(2))
+    assert alice.exchange.admit_to(bob.contact, bob.exchange.grant, plain.cid) is None
+    stranger = Holder(tmp_path / "carol")
+    assert alice.exchange.admit_to(stranger.contact, stranger.exchange.grant, plain.cid)

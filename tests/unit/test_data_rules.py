@@ -43,7 +43,8 @@ def blob(rule: DataRule | None = None, content: bytes = b"data") -> Blob:
         (EU, ACME, "", True, "keeps it in the region eu, and the charter has you in no region"),
         (ORG, Place(org="acme"), "", False, None),
         (ORG, BETA, "", False, "keeps it within the org of its owner"),
-        (ORG, BETA, "", True, None),
+        # A lease of a worker that has it is no way to another's data.
+        (ORG, BETA, "", True, "keeps it within the org of its owner"),
         (PARTIES, ACME, "eu", True, None),
         (PARTIES, ACME, "eu", False, "keeps it for the parties of its job"),
         (PARTIES, ACME, "us", True, "keeps it in the region eu, and the charter has you in us"),

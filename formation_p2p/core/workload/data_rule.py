@@ -39,10 +39,10 @@ class DataRule:
         if self.region and region != self.region:
             where = f"in {region}" if region else "in no region"
             return f"keeps it in the region {self.region}, and the charter has you {where}"
-        if is_party or self.scope == Scope.COMMONS:
+        if self.scope == Scope.COMMONS:
             return None
         if self.scope == Scope.LOCAL:
-            return "keeps it for the parties of its job"
+            return None if is_party else "keeps it for the parties of its job"
         if scope_between(self.place, place) > self.scope:
             return f"keeps it within the {self.scope} of its owner"
         return None

@@ -101,10 +101,13 @@ class Exchange:
 
     def admit_to(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """Why a member, which showed `grant`, may not read this; None where it may."""
-        rules = self._store.rules(cid) or self._membership.common_rule(self.grant)
+        of_owner = self._store.rules(cid)
+        rules = of_owner or self._membership.common_rule(self.grant)
         if not rules or peer.peer_id == self._me:
             return None
         party = self.is_party(peer.peer_id)
+        if party and not of_owner:
+            return None  # a worker of another circle reads what its task is to have
         return self._membership.denies_read(rules, grant, peer.peer_id, moment(), party=party)
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
