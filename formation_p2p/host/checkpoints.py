@@ -118,12 +118,20 @@ class CheckpointKeeper:
     async def _spread(self, asked: SpreadCheckpoint) -> None:
         name = hashlib.sha256(asked.task_id.encode()).digest()[:NAME_BYTES]
         holders: list[Contact] = []
-        async with self._spreading:
-            for other in asked.others:
-                if len(holders) == asked.wanted or asked.task_id not in self._held:
-                    break  # there are enough, or its task has ended
-                if await is_held(self._stack, self._exchange, other, asked.checkpoint.blob, name):
+        left = list(asked.others)
+
+        async def ask() -> None:
+            """One after the other, until one holds it, or its task has ended."""
+            while left and asked.task_id in self._held:
+                other, blob = left.pop(0), asked.checkpoint.blob
+                whence = self._stack, self._exchange, other, blob, name
+                if await is_held(*whence, blob.sources):
                     holders.append(other)
+                    return
+
+        async with self._spreading, trio.open_nursery() as nursery:
+            for _ in range(asked.wanted):
+                nursery.start_soon(ask)
         self._tell_alone(asked.task_id, alone=not holders)
         self._feed(CheckpointSpread(asked.task_id, asked.checkpoint.sequence, tuple(holders)))
 

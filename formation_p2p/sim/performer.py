@@ -239,7 +239,9 @@ class Performer:
         world.after(delay_s, self._spread_ended, node, node.incarnation, spread)
 
     def _spread_ended(self, node: SimNode, incarnation: int, spread: SpreadCheckpoint) -> None:
-        living = (c for c in spread.others if self._world.peers[c.peer_id].alive)
+        peers = self._world.peers
+        comes = any(peers[c.peer_id].alive for c in spread.checkpoint.blob.sources)
+        living = (c for c in spread.others if comes and peers[c.peer_id].alive)
         holders = tuple(islice(living, spread.wanted))
         event = CheckpointSpread(spread.task_id, spread.checkpoint.sequence, holders)
         self._world.deliver_to(incarnation, node, event)

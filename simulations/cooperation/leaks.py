@@ -1,11 +1,11 @@
 """Restricted data in a network where workers lie, leave, and are moved out of the region.
 
 `bob` is in the EU and has tasks whose inputs may not leave it, beside others that go anywhere; each
-saves checkpoints. Of the
-workers some are there, some elsewhere, and some only say that they are. Amid the work the charter
-takes one of those inside out of the region; workers crash and come back. `leaked` counts what was
-sent outside: a task's payload, or a checkpoint that others were to hold, by the charter that the
-sender went by when it sent it.
+saves checkpoints, and has made outputs that two workers are to hold. Of the workers some are there,
+some elsewhere, and some only say that they are. Amid the work the charter takes one of those inside
+out of the region; workers crash and come back. `leaked` counts what was sent outside: a task's
+payload, or a checkpoint or outputs that others were to hold, by the charter that the sender went by
+when it sent it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import random
 from typing import Any, Final
 
-from formation_p2p.core.dispatch.fetch import SpreadCheckpoint
+from formation_p2p.core.dispatch.fetch import CopyOutputs, SpreadCheckpoint
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.execution.effects import ExecutionSaved
@@ -31,6 +31,7 @@ from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.hints import Hints, Kind
 from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.executor import Running
@@ -79,7 +80,9 @@ class Leaks:
         world.deliver(self.bob, OfferCharter(first.raw))
         world.elapse(1.0)
         tasks = tuple(Task(f"bobs/{n}", NEEDS, b"%d" % n) for n in range(TASKS))
-        self.bob.submit(Job("bobs", tasks, options=TaskOptions(needs=NEEDS, hints=INSIDE)))
+        self.bob.submit(
+            Job("bobs", tasks, options=TaskOptions(needs=NEEDS, hints=INSIDE, copies=2))
+        )
         anywhere = tuple(Task(f"open/{n}", NEEDS, b"") for n in range(TASKS))
         self.bob.submit(Job("open", anywhere, options=TaskOptions(needs=NEEDS)))
         inside = [x for x in self.workers if x.network().rights.place.org == "acme"]
@@ -100,7 +103,9 @@ class Leaks:
         seconds = self._chance.uniform(*RUN_S)
         for step in range(1, SAVES + 1):
             self.world.after(seconds * step / (SAVES + 1), self._save, running, step)
-        return seconds, Succeeded(b"done")
+        made = str(running.key).encode()
+        outputs = {"out": Blob(Cid(RAW, digest_of(made)), len(made))}
+        return seconds, Succeeded(ProcessResult(0, outputs=outputs).encode())
 
     def _save(self, running: Running, step: int) -> None:
         for worker in self.workers:
@@ -130,7 +135,9 @@ class Leaks:
             if isinstance(effect, Send) and isinstance(effect.message, Dispatch):
                 if any(x.attempt_id.startswith("bobs/") for x in effect.message.assignments):
                     receivers = (effect.to.peer_id,)
-            elif isinstance(effect, SpreadCheckpoint) and effect.task_id.startswith("bobs/"):
+            elif isinstance(effect, SpreadCheckpoint | CopyOutputs) and effect.task_id.startswith(
+                "bobs/"
+            ):
                 receivers = tuple(each.peer_id for each in effect.others)
             for peer_id in receivers:
                 self.sent += 1

@@ -18,13 +18,12 @@ from formation_p2p.core.data import messages
 from formation_p2p.core.data.messages import Want, pack_request
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
-from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob, Cid
+from formation_p2p.core.workload.blob import DAG_CBOR, Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs.files import Content
 from formation_p2p.host.blobs.local import NONCE_BYTES, SIGNATURE_BYTES
 from formation_p2p.host.blobs.nearby import GREETING_BYTES, READER, NearbyBlobs, address_of
-from formation_p2p.host.blobs.nearby_reader import MAX_OWNERS, NearbyReader
+from formation_p2p.host.blobs.nearby_reader import MAX_HANDED_BYTES, MAX_OWNERS, NearbyReader
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.waiting import wait_until
@@ -80,7 +79,7 @@ async def fetched(reader: NearbyReader, blob: Blob, into: Holder) -> bool:
 
 def test_a_small_file_comes_by_descriptor(tmp_path: Path) -> None:
     async def scenario(owner: Holder, reader: Holder) -> None:
-        for number, data in enumerate((DATA, b"", content(2.5))):
+        for number, data in enumerate((DATA, b"", content(2.5), content(9))):
             blob, to = put(owner, data), tmp_path / f"copy-{number}"
             await reader.exchange.copies([(to, blob)])
             assert to.read_bytes() == data
@@ -124,7 +123,7 @@ def test_what_is_refused_is_left_to_the_network(tmp_path: Path) -> None:
         blob = put(owner)
         absent = Blob(Cid(blob.cid.codec, bytes(32)), 10, blob.sources)
         ruled = replace(put(owner, b"ruled"), rule=DataRule(region="eu"))
-        large = put(owner, bytes(8 * MIB + 1))
+        large = Blob(Cid(DAG_CBOR, bytes(32)), MAX_HANDED_BYTES + 1, blob.sources)
         of_itself = replace(put(member, b"own"), sources=(Contact(member.peer_id),))
         for each in (absent, ruled, large, of_itself, replace(blob, sources=())):
             assert not await fetched(reader, each, member)
@@ -160,14 +159,18 @@ def test_other_content_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
         owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
         reader = NearbyReader(member.identity)
         blob = put(owner)
-        for other in (put(owner, DATA[::-1]), put(owner, b"short")):
+        much = content(9)
+        large = put(owner, much)
+        others = (blob, put(owner, DATA[::-1])), (blob, put(owner, b"short"))
+        large_others = (large, put(owner, much[::-1])), (large, put(owner, b"short of it"))
+        for wanted, other in (*others, *large_others):
             server = NearbyBlobs(
                 owner.identity, anyone, partial(instead_of_it, owner, other), no_matter
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.serve)
                 await trio.testing.wait_all_tasks_blocked()
-                assert not await fetched(reader, blob, member)
+                assert not await fetched(reader, wanted, member)
                 assert server.handed == 1
                 nursery.cancel_scope.cancel()
         reader.close()

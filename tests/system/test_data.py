@@ -65,7 +65,9 @@ async def one_worker(
         home = folder / "alice"
         async with Node.join(join, home=home, listen=listen, announce=announce) as alice:
             await alice.worker(drivers=("process",), limits=MACHINE)
-            async with OpenNode.join(join, home=folder / "bob", listen=()) as bob:
+            joining = OpenNode.join(join, home=folder / "bob", listen=())
+            # As on a machine of his own.
+            async with OpenNode(replace(joining.config, shares_memory=False)) as bob:
                 await until(lambda: sees(bob, 1))
                 yield World(join, alice, bob, folder)
 

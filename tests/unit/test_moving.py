@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
-from formation_p2p.core.dispatch.fetch import CheckpointKept
+from formation_p2p.core.dispatch.fetch import CheckpointKept, CheckpointSpread
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     RetryReason,
@@ -212,13 +212,15 @@ def test_its_own_tasks_go_on() -> None:
 
 
 def held_back(world: World) -> list[tuple[SimNode, PeerEvent]]:
-    """Checkpoints that are fetched arrive when the test hands them on."""
+    """Checkpoints that are fetched arrive when the test hands them on, and no other holds any."""
     waiting: list[tuple[SimNode, PeerEvent]] = []
     deliver = world.deliver
 
     def slowly(node: SimNode, event: PeerEvent) -> None:
         if isinstance(event, CheckpointKept):
             waiting.append((node, event))
+        elif isinstance(event, CheckpointSpread):
+            deliver(node, replace(event, holders=()))
         else:
             deliver(node, event)
 

@@ -146,7 +146,7 @@ def test_where_no_other_can_hold_them_its_worker_alone_does_and_others_are_asked
 
 def test_the_place_of_a_holder_that_dies_goes_to_another() -> None:
     town = Copying(longs=("job/1",))
-    town.bob.submit(kept({}, 2))
+    town.bob.submit(kept({2: [0, 1]}, 3))
     town.until(lambda: only(town.bob.reported, TaskSucceeded))
     (blob,) = town.outputs()
     maker, other = town.names(blob.sources)
@@ -156,6 +156,10 @@ def test_the_place_of_a_holder_that_dies_goes_to_another() -> None:
     assert maker in sources
     assert other not in sources
     assert len(sources) == 2
+    # So a later stage knows.
+    (run,) = peer_of(town.bob).scheduler.jobs()
+    ((_, needed),) = run.outputs.needed()
+    assert town.names(needed.sources) == sources
 
 
 def test_a_worker_that_leaves_hands_over_what_it_made() -> None:

@@ -200,7 +200,7 @@ class Attempts:
         cause = f"{message.attempt_id} has saved"
         blob = replace(message.checkpoint.blob, sources=(active.lease.lessor,))
         checkpoint = replace(message.checkpoint, blob=blob)
-        if not self._jobs.checkpoints.saved(run, checkpoint, cause):
+        if not self._jobs.checkpoints.saved(run, checkpoint, now, cause):
             self._experienced(active.worker, Experience.ERROR, now)
 
     def lost(self, group: TaskGroup, active: ActiveLease, event: LeaseLost, now: Moment) -> None:

@@ -1,8 +1,9 @@
 """The newest checkpoint of each task that runs: which one counts, and who holds it.
 
 A worker reports what an attempt has saved, under the lease and the fence of that attempt. The owner
-fetches the content; from then on it counts, also where the worker is lost. Then other peers are
-asked to hold it as well, again and again while there are too few, and before they may forget it.
+fetches the content, and has others fetch it from the worker at the same time. It counts once two of
+these hold it, or the owner and as many of them as can: so neither the owner nor one of them is
+missed. They are asked again and again while there are too few, and before they may forget it.
 The numbers of a chain only grow: a report of an attempt whose lease is lost is refused as its
 results are, and one that is behind, such as that of a second attempt from an older checkpoint, has
 no effect.
@@ -46,21 +47,38 @@ _NEVER_S: Final = float("inf")
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """`coming` is on its way here, and `waiting` the newest reported since. `held` is with this
-    node, the last of its sources, and with those before. `asking` is the number of the one that
-    others are being asked to hold, 0 for none; `due_s` when others are asked next, `asked` those
-    that were, and `short` how many times in a row too few of them could. `fetched`: whether any was
-    fetched, and so is held in the cache."""
+    """`new` is on its way, to this node while it `is_coming` and to the `others` that hold it by
+    now, None until they are told of; `waiting` is the newest reported since. `held` is with those
+    of its sources, this node, its `own`, the last of them if it has it; it `counts` once that was
+    told.
+
+    `asking` is the number of the one that others are being asked to hold, 0 for none; `due_s` when
+    others are asked next, `asked` those that were, and `short` how many times in a row too few of
+    them could. `fetched`: whether any was fetched, and so is held in the cache."""
 
     run: TaskRun
-    coming: Checkpoint | None = None
+    new: Checkpoint | None = None
+    is_coming: bool = False
+    others: tuple[Contact, ...] | None = None
     waiting: Checkpoint | None = None
     held: Checkpoint | None = None
+    counts: bool = False
+    own: Contact | None = None
     asking: int = 0
     due_s: float = _NEVER_S
     short: int = 0
     asked: set[PeerId] = field(default_factory=set)
     fetched: bool = False
+
+    def is_held(self, sequence: int) -> bool:
+        return self.held is not None and self.held.sequence == sequence
+
+    def with_own(self, holders: tuple[Contact, ...]) -> tuple[Contact, ...]:
+        """Those that hold what is held: these others, and this node if it does."""
+        assert self.held is not None, "something is held"
+        sources = self.held.blob.sources
+        is_here = self.own is not None and self.own in sources
+        return (*holders, sources[-1]) if is_here else holders or sources
 
 
 class Checkpoints:
@@ -80,7 +98,7 @@ class Checkpoints:
         self._chains: dict[str, _Chain] = {}
         self.due_s = _NEVER_S
 
-    def saved(self, run: TaskRun, checkpoint: Checkpoint, cause: str) -> bool:
+    def saved(self, run: TaskRun, checkpoint: Checkpoint, now: Moment, cause: str) -> bool:
         """An attempt that is in flight has saved. If it fails, its worker has the content. Returns
         False for a number that no honest worker sends."""
         newest = 0 if run.checkpoint is None else run.checkpoint.sequence
@@ -88,71 +106,93 @@ class Checkpoints:
             return False
         if checkpoint.sequence > newest:
             run.keeps(checkpoint)
-            self._keep(run, checkpoint, cause)
+            self._keep(run, checkpoint, now, cause)
         return True
 
-    def revived(self, run: TaskRun, checkpoint: Checkpoint) -> None:
+    def revived(self, run: TaskRun, checkpoint: Checkpoint, now: Moment) -> None:
         """An earlier incarnation held it: so does this one, if it can be had."""
         run.keeps(checkpoint)
-        self._keep(run, checkpoint, "an earlier incarnation held it")
+        self._keep(run, checkpoint, now, "an earlier incarnation held it")
 
-    def inherit(self, run: TaskRun) -> None:
+    def inherit(self, run: TaskRun, now: Moment) -> None:
         """It goes on from what is held of another task, and that is held for it as well."""
         chain = self._chains.get(run.task.goes_on_from)
         if chain is not None and chain.held is not None:
             run.keeps(chain.held)
-            self._keep(run, chain.held, f"it goes on from {run.task.goes_on_from}")
+            self._keep(run, chain.held, now, f"it goes on from {run.task.goes_on_from}")
 
     def numbers(self) -> Mapping[str, int]:
         """Of the newest that is held of each task."""
         chains = self._chains.items()
         return {task_id: x.held.sequence for task_id, x in chains if x.held is not None}
 
-    def _keep(self, run: TaskRun, checkpoint: Checkpoint, cause: str) -> None:
+    def _keep(self, run: TaskRun, checkpoint: Checkpoint, now: Moment, cause: str) -> None:
         chain = self._chains.setdefault(run.task.task_id, _Chain(run))
         if checkpoint.content is not None:
             self._has(chain, checkpoint)
             return
         chain.fetched = True
-        if chain.coming is not None:
+        if chain.new is not None:
             chain.waiting = checkpoint
             return
-        chain.coming = checkpoint
-        self._emit(KeepCheckpoint(run.task.task_id, _job(run), checkpoint, cause=cause))
+        self._begin(chain, checkpoint, cause)
+        if not chain.asking:
+            chain.due_s = now.mono_s
+        self._rearm()
+
+    def _begin(self, chain: _Chain, checkpoint: Checkpoint, cause: str) -> None:
+        chain.new, chain.is_coming, chain.others, chain.waiting = checkpoint, True, None, None
+        task_id, job_id = chain.run.task.task_id, _job(chain.run)
+        self._emit(KeepCheckpoint(task_id, job_id, checkpoint, cause=cause))
 
     def _has(self, chain: _Chain, checkpoint: Checkpoint) -> None:
         """What is small is here at once. It outlives this node where its job does, in its state:
         others need not hold it. What is on its way is older."""
-        chain.held, chain.waiting = (
-            replace(checkpoint, blob=inline(checkpoint.content or b"")),
-            None,
-        )
+        chain.held = replace(checkpoint, blob=inline(checkpoint.content or b""))
+        chain.new, chain.waiting, chain.is_coming = None, None, False
         chain.due_s, chain.asking = _NEVER_S, 0
         self._count(chain)
-        if chain.fetched:
-            self._drop(chain.run, checkpoint.sequence - 1, "a newer one is held")
         self._rearm()
 
     def kept(self, event: CheckpointKept, now: Moment) -> None:
         """The content is here, or does not come."""
         chain = self._chains.get(event.task_id)
-        if chain is None or chain.coming is None or chain.coming.sequence != event.sequence:
-            return  # its task has ended
-        run, checkpoint = chain.run, chain.coming
-        is_behind = chain.held is not None and chain.held.sequence > event.sequence
-        if event.holder is not None and not is_behind:
-            blob = replace(checkpoint.blob, sources=(event.holder,))
-            chain.held = replace(checkpoint, blob=blob)
-            chain.due_s = now.mono_s
-            self._count(chain)
-            self._drop(run, event.sequence - 1, "a newer one is held")
-        elif run.is_awaiting:
+        if chain is None or chain.new is None or chain.new.sequence != event.sequence:
+            return  # its task has ended, or has saved less since
+        run, chain.is_coming = chain.run, False
+        if event.holder is not None:
+            chain.own = event.holder
+            self._hold(chain, chain.new, (*(chain.others or ()), event.holder))
+        elif run.is_awaiting and chain.waiting is None:
             run.keeps(chain.held)
-        waiting, chain.coming, chain.waiting = chain.waiting, None, None
-        if waiting is not None:
-            self._keep(run, waiting, "it was saved meanwhile")
-        else:
-            run.awaits(checkpoint=False)
+        run.awaits(checkpoint=run.is_awaiting and chain.waiting is not None)
+        self._settle(chain, now)
+
+    def _hold(self, chain: _Chain, checkpoint: Checkpoint, sources: tuple[Contact, ...]) -> None:
+        """The task can go on from it, wherever it does."""
+        is_same = chain.held is not None and chain.held.sequence == checkpoint.sequence
+        chain.counts = chain.counts and is_same
+        chain.held = replace(checkpoint, blob=replace(checkpoint.blob, sources=sources))
+        run = chain.run
+        if run.checkpoint is None or run.checkpoint.sequence <= chain.held.sequence:
+            run.keeps(chain.held)
+
+    def _settle(self, chain: _Chain, now: Moment) -> None:
+        """Count what is new once enough hold it, and go on with what was saved since."""
+        new, run = chain.new, chain.run
+        assert new is not None, "something is on its way"
+        if chain.others is not None and (len(chain.others) >= WANTED or not chain.is_coming):
+            if chain.others and not chain.is_held(new.sequence):
+                self._hold(chain, new, chain.others)
+            if chain.is_held(new.sequence) and not chain.counts:
+                self._count(chain)
+        is_over = not chain.is_coming and chain.others is not None
+        if is_over or (not chain.is_coming and run.is_awaiting):
+            waiting, chain.new, chain.waiting = chain.waiting, None, None
+            if chain.held is None or chain.held.content is not None:
+                chain.due_s = _NEVER_S
+            if waiting is not None:
+                self._keep(run, waiting, now, "it was saved meanwhile")
         self._rearm()
 
     def due(self, now: Moment) -> list[TaskRun]:
@@ -165,41 +205,55 @@ class Checkpoints:
         """Have some of these hold it: first those that do, then those that were not asked. Returns
         whether there may be enough of them."""
         chain = self._chains[run.task.task_id]
-        assert chain.held is not None, "what is due is held"
+        target = chain.held if chain.new is None else chain.new
+        assert target is not None, "what is due is on its way, or held"
         chain.due_s = _NEVER_S
         contacts = list(others)
         if not chain.asking:
-            holding = {each.peer_id for each in chain.held.blob.sources}
+            known = target if chain.held is None else chain.held
+            holding = {each.peer_id for each in known.blob.sources}
             if all(each.peer_id in chain.asked for each in contacts):
                 chain.asked.clear()
             contacts.sort(key=lambda c: (c.peer_id not in holding, c.peer_id in chain.asked))
             if first := tuple(contacts[:MAX_ASKED]):
-                chain.asking = chain.held.sequence
+                chain.asking = target.sequence
                 chain.asked.update(each.peer_id for each in first)
                 cause = "others are to hold it too"
-                ask = SpreadCheckpoint(run.task.task_id, chain.held, first, WANTED, cause=cause)
+                ask = SpreadCheckpoint(run.task.task_id, target, first, WANTED, cause=cause)
                 self._emit(ask)
             else:
                 self._wait(chain, 0, now)
+                self._told(chain, (), now)
         self._rearm()
         return not chain.short and len(contacts) >= WANTED
 
     def spread_ended(self, event: CheckpointSpread, now: Moment) -> None:
         """Others hold it, or could not."""
         chain = self._chains.get(event.task_id)
-        if chain is None or chain.held is None or chain.asking != event.sequence:
+        if chain is None or chain.asking != event.sequence:
             return  # its task has ended
         chain.asking = 0
-        if chain.held.sequence != event.sequence:
-            chain.due_s = now.mono_s  # a newer one is here
+        new, held = chain.new, chain.held
+        if new is not None and new.sequence != event.sequence:
+            chain.due_s = now.mono_s  # a newer one is on its way
         else:
             self._wait(chain, len(event.holders), now)
-            sources = (*event.holders, chain.held.blob.sources[-1])
-            if sources != chain.held.blob.sources:
-                blob = replace(chain.held.blob, sources=sources)
-                chain.held = replace(chain.held, blob=blob)
+        if new is not None and new.sequence == event.sequence:
+            self._told(chain, event.holders, now)
+        elif held is not None and held.sequence == event.sequence:
+            sources = chain.with_own(event.holders)
+            if sources != held.blob.sources or not chain.counts:
+                self._hold(chain, held, sources)
                 self._count(chain)
         self._rearm()
+
+    def _told(self, chain: _Chain, holders: tuple[Contact, ...], now: Moment) -> None:
+        """Who holds what is new beside this node, if anything is."""
+        if chain.new is not None:
+            chain.others = holders
+            if chain.held is not None and chain.is_held(chain.new.sequence):
+                self._hold(chain, chain.held, chain.with_own(holders))
+            self._settle(chain, now)
 
     def _wait(self, chain: _Chain, holders: int, now: Moment) -> None:
         """Until others are asked again. So many hold it now."""
@@ -210,7 +264,9 @@ class Checkpoints:
     def moved(self, run: TaskRun) -> None:
         """It goes on elsewhere, once what its worker has of it is here."""
         chain = self._chains.get(run.task.task_id)
-        run.awaits(checkpoint=chain is not None and chain.coming is not None)
+        if chain is not None and chain.waiting is not None and not chain.is_coming:
+            self._begin(chain, chain.waiting, "it goes on elsewhere")
+        run.awaits(checkpoint=chain is not None and chain.is_coming)
 
     def run_of(self, task_id: str) -> TaskRun | None:
         """A task that has saved, and has not ended."""
@@ -237,8 +293,12 @@ class Checkpoints:
         assert held is not None, "something is held"
         if run.checkpoint is None or run.checkpoint.sequence <= held.sequence:
             run.keeps(held)
-        holders = tuple(each.peer_id for each in held.blob.sources[:-1])
+        own = "" if chain.own is None else chain.own.peer_id
+        holders = tuple(x.peer_id for x in held.blob.sources if x.peer_id != own)
         self._notify(_job(run), TaskSaved(run.task.task_id, held, holders))
+        if chain.fetched and not chain.counts:
+            self._drop(run, held.sequence - 1, "a newer one is held")
+        chain.counts = held.content is None
 
     def _drop(self, run: TaskRun, up_to: int, cause: str) -> None:
         self._after(DropCheckpoints(run.task.task_id, _job(run), up_to, cause=cause))

@@ -27,4 +27,4 @@ class OutputCopies:
             allowed = holds_data_of(key.scope, key.hints)
             if allowed is not None:
                 pool = {who: x for who, x in pool.items() if allowed(self._facts(x, key, now))}
-            self._holders.ask(attempt_id, pool)
+            self._holders.ask(attempt_id, pool, bound=allowed is not None)

@@ -111,10 +111,12 @@ class OutputHolders:
             attempt_id = self._due[0][1]
             yield attempt_id, self._made[attempt_id].run
 
-    def ask(self, attempt_id: str, pool: Mapping[PeerId, Profile]) -> None:
-        """Those that hold it, and then others of these workers, which may."""
+    def ask(self, attempt_id: str, pool: Mapping[PeerId, Profile], *, bound: bool) -> None:
+        """Those that hold it, and then others of these workers, which may. Where it is `bound` to a
+        circle or a region, no other worker is asked, not even one that held it."""
         made = self._made[attempt_id]
         made.due_s, made.is_asking = _NEVER_S, True
+        stay = [x for x in made.stay if x.peer_id in pool or not bound]
         known = pool.get(made.maker.peer_id)
         own = frozenset[str]() if known is None else of_kinds(self._marks(known), OPERATOR)
         passed = {each.peer_id for each in made.sources} | made.leave
@@ -131,7 +133,7 @@ class OutputHolders:
                 made.lease_id,
                 attempt_id,
                 tuple((n, replace(x, sources=made.sources)) for n, x in made.blobs.items()),
-                (*made.stay, *new),
+                (*stay, *new),
                 made.wanted,
                 cause="others are to hold what it has made",
             )

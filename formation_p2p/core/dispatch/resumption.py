@@ -44,7 +44,7 @@ class Resumption:
             runs |= {run.task.task_id: run for run in left}
             for each in saved.begun:
                 if each.checkpoint is not None and each.task_id in runs:
-                    self._jobs.checkpoints.revived(runs[each.task_id], each.checkpoint)
+                    self._jobs.checkpoints.revived(runs[each.task_id], each.checkpoint, now)
             for task_id in failed:
                 self._jobs.upstream_failed(job, task_id)
             self._jobs.close(job)

@@ -125,7 +125,7 @@ class Scheduler:
         for task in job.tasks:
             task_run = TaskRun(task, run, task.key)
             if task.goes_on_from:
-                self._jobs.checkpoints.inherit(task_run)
+                self._jobs.checkpoints.inherit(task_run, now)
             if task.after:
                 task_run.block(dict.fromkeys(task.after))
             else:
@@ -320,6 +320,7 @@ class Scheduler:
             case work.TaskCheckpoint():
                 if active.lease.fence == message.fence:
                     self._attempts.saved(active, message, now)
+                    self._checkpoint_holders.look(now)
             case work.Notice():
                 if active.lease.fence == message.fence and not active.leaving:
                     active.leave()

@@ -21,6 +21,8 @@ from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, Cid, d
 
 # Left free on the disk for everything else.
 SPARE_BYTES: Final = 64 * MIB
+# What another node hands over is read into memory up to here, and copied beyond.
+READ_BYTES: Final = 8 * MIB
 
 
 class NoRoom(LocalError):
@@ -216,6 +218,22 @@ def copy_file(source: int, into: int, size: int) -> None:
         if copied == 0:
             raise LocalError("a blob was cut short while it was copied")
         done += copied
+
+
+def copied(source: int, path: Path, size: int) -> Manifest | None:
+    """Of a new file at `path`, which has what a file of another node has; None where that has
+    another size, or is not a plain file. Raises OSError, LocalError."""
+    status = os.fstat(source)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+        return None
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    into = os.open(path, flags, 0o400)
+    try:
+        os.lseek(source, 0, os.SEEK_SET)
+        copy_file(source, into, size)
+        return read_through(into, path)[0]
+    finally:
+        os.close(into)
 
 
 def check_disk(folder: Path, size_bytes: int) -> None:

@@ -17,16 +17,16 @@ from formation_p2p.core.data import messages
 from formation_p2p.core.data.messages import MAX_WHY_CHARS, BlobRefused, Have, Open, Opened
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_to_bytes
-from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
 from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES, received, user_of
 from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, READER, address_of
 
 log = logging.getLogger(__name__)
 
-# Larger ones go over the network, which tells of their progress and can be cancelled. What is
-# handed over is read into memory at once, to be verified there.
-MAX_HANDED_BYTES: Final = 8 * MIB
+# Larger ones go over the network, which tells of their progress and can be cancelled. A large
+# checkpoint is copied in less than a second.
+MAX_HANDED_BYTES: Final = MAX_CHECKPOINT_BYTES
 # Owners that are connected to at once. One that nothing was asked of for so long is connected to
 # again when it is.
 MAX_OWNERS: Final = 16

@@ -198,6 +198,8 @@ class BlobStore:
     def add_copy(self, blob: Blob, file: int) -> bool:
         """Keep a copy of what a file of another node has, of a pinned blob. False where that is
         other content. Raises LocalError, NoRoom."""
+        if blob.size_bytes > files.READ_BYTES:
+            return self._copy(blob, file)
         with local_errors(self._root):
             content = files.read_whole(file, blob.size_bytes)
             if content is None or (manifest := Manifest.of(content)).blob.cid != blob.cid:
@@ -205,26 +207,50 @@ class BlobStore:
             self._add(manifest, content, durable=False)
         return True
 
+    def _copy(self, blob: Blob, file: int) -> bool:
+        """As `add_copy`, by the file system's own means where it has any."""
+        new = self._folder.path(blob.cid, f"new-{threading.get_ident()}")
+        with local_errors(self._root):
+            entry = self._room_for(blob)
+            try:
+                manifest = files.copied(file, new, blob.size_bytes)
+                if manifest is not None and manifest.blob.cid == blob.cid:
+                    self._name(manifest, new, entry)
+                    return True
+            finally:
+                new.unlink(missing_ok=True)
+                entry.size_bytes = blob.size_bytes if entry.whole else 0
+        return False
+
     def _add(self, manifest: Manifest, content: Buffer, *, durable: bool) -> None:
         """Of a pinned blob. Raises OSError, NoRoom."""
-        cid, size_bytes = manifest.blob.cid, manifest.blob.size_bytes
-        with self._lock:
-            entry = self._cached[cid]
-            entry.size_bytes = 0
-            self._make_room(size_bytes, on_disk=False)
-            entry.size_bytes = size_bytes
+        entry = self._room_for(manifest.blob)
         try:
-            new = self._folder.write_new(cid, content, durable=durable)
-            with self._lock:
-                self._folder.write(cid, "manifest", manifest.encode())
-                new.rename(self._folder.path(cid))
-                self._folder.remove(cid, "part")
-                entry.size_bytes, entry.whole = size_bytes, True
-                self._unverified.discard(cid)
-                self._changed((cid,), ())
+            new = self._folder.write_new(manifest.blob.cid, content, durable=durable)
+            self._name(manifest, new, entry)
         except OSError:
-            entry.size_bytes = size_bytes if entry.whole else 0
+            entry.size_bytes = manifest.blob.size_bytes if entry.whole else 0
             raise
+
+    def _room_for(self, blob: Blob) -> _Entry:
+        """Of a pinned blob. Raises NoRoom."""
+        with self._lock:
+            entry = self._cached[blob.cid]
+            entry.size_bytes = 0
+            self._make_room(blob.size_bytes, on_disk=False)
+            entry.size_bytes = blob.size_bytes
+            return entry
+
+    def _name(self, manifest: Manifest, new: Path, entry: _Entry) -> None:
+        """All of it lies at `new`. Raises OSError."""
+        cid = manifest.blob.cid
+        with self._lock:
+            self._folder.write(cid, "manifest", manifest.encode())
+            new.rename(self._folder.path(cid))
+            self._folder.remove(cid, "part")
+            entry.size_bytes, entry.whole = manifest.blob.size_bytes, True
+            self._unverified.discard(cid)
+            self._changed((cid,), ())
 
     def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
         """Content that is here, or comes, is not evicted until `holder` is released: a job's id, a
