@@ -75,10 +75,9 @@ test-pure: $(COMPILED)
 	nice -n 19 $(BIN)/python -m pytest tests/simulations tests/unit -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
-# Three at a time: they wait more than they compute, and some look at a clock. What takes longest
-# comes first.
+# Four at a time, also on two cores: they wait more than they compute. What takes longest comes first.
 test-whole: $(COMPILED)
-	$(BIN)/python -m pytest tests/system tests/host -n 3 --dist worksteal
+	$(BIN)/python -m pytest tests/system tests/host -n 4 --dist worksteal
 
 interop: $(INSTALLED_DEV)
 	$(BIN)/python -m tests.interop.fetch

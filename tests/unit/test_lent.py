@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,11 @@ def test_what_makes_no_label_and_what_is_there_twice_is_refused(tmp_path: Path) 
 
 @pytest.mark.at_length
 def test_there_are_no_more_than_a_worker_has_labels() -> None:
-    folders = [str(path) for path in Path("/usr/lib").rglob("*") if path.is_dir()]
-    plain = [each for each in folders if each.replace("/", "").isalnum() and len(each) < 50]
-    own = [each for each in plain if not Path(each).is_symlink()]
+    folders = (path for path in Path("/usr/lib").rglob("*") if path.is_dir())
+    own = (str(path) for path in folders if not path.is_symlink())
+    plain = (each for each in own if each.replace("/", "").isalnum() and len(each) < 50)
     with pytest.raises(InvalidInput, match=f"more than {MAX_LENT}"):
-        lent_folders(own[: MAX_LENT + 1])
+        lent_folders(list(islice(plain, MAX_LENT + 1)))
 
 
 def test_folders_are_lent_in_a_sandbox_alone_and_never_the_nodes_own(tmp_path: Path) -> None:
