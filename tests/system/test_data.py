@@ -233,7 +233,7 @@ async def slow_link(target_port: int) -> AsyncIterator[int]:
 async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with asyncio.timeout(90), slow_link(port) as link:
+    async with asyncio.timeout(180), slow_link(port) as link:
         listen, announce = (f"/ip4/127.0.0.1/tcp/{port}",), (f"/ip4/127.0.0.1/tcp/{link}",)
         async with one_worker(tmp_path, listen, announce) as world:
             path, _ = world.file("a.bin", SLOW_BYTES)

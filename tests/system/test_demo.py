@@ -14,12 +14,12 @@ from tests.support.programs import running
 
 DEMO = (sys.executable, "-m", "examples.demo")
 # Under a minute on two cores, which the other tests may keep busy as well.
-DEMO_S = 120.0
+DEMO_S = 300.0
 
 
 def assert_nothing_is_left(folder: Path, children: list[psutil.Process]) -> None:
     assert list(folder.iterdir()) == []
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
 
 
@@ -69,5 +69,5 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.kill()
         # They leave in good order, which takes a worker two seconds at most.
-        _, alive = psutil.wait_procs(children, timeout=15)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert alive == []

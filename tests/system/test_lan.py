@@ -34,7 +34,7 @@ async def main():
 asyncio.run(main())
 """
 # An idle machine takes 1.5 s (`make nat`); tests run on busy ones.
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 DEAD_GATE = "/ip4/10.77.0.99/tcp/4001/p2p/12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
 
 

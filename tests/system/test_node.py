@@ -177,9 +177,9 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
 
 async def test_whoever_waits_for_results_alone_cancels_nothing(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("sleep", "1")), needs=SMALL)
+        job = await world.bob.submit(ProcessSpec(("sleep", "3")), needs=SMALL)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(job.results(), 0.2)
+            await asyncio.wait_for(job.results(), 0.1)
         (result,) = await job
     assert result.status == "succeeded"
 

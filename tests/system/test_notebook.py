@@ -13,7 +13,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
 # A cell that joins a network imports for some seconds, on a busy machine for many.
-CELL_S: Final = 90
+CELL_S: Final = 180
 BEGIN: Final = """
     from pathlib import Path
     from formation_p2p import Home, Limits, Node, SyncNode

@@ -23,7 +23,8 @@ from tests.support.waiting import wait_until
 
 ALL = Requirements(driver="process", cpu_milli=1000, memory_bytes=256 * MIB)
 EVERY_S = 0.02
-TARGET_S = 3.0
+# On a machine at rest it takes three (tests/unit/test_negotiation_squatter.py, on a virtual clock).
+TARGET_S = 20.0
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def squatting(invite: str, address: str) -> Iterator[list[str]]:
         thread.join()
 
 
-async def test_an_honest_job_takes_three_seconds_at_most(tmp_path: Path) -> None:
+async def test_an_honest_job_does_not_wait_for_a_squatter(tmp_path: Path) -> None:
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
     async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=limits) as network:
         with squatting(network.invite, network.alice.addresses[0]) as offers:
