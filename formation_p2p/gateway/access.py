@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grant_form import STARTS
-from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.trust.grants import Right, read_grant
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.client import Head
 from formation_p2p.gateway.token import (
@@ -74,6 +74,16 @@ class Access:
             return None
         how = "make one on a member: formation gateway --new-token 30d"
         return Refused(401, f"show a token as `Authorization: Bearer {PREFIX}…`; {how}")
+
+    def holder(self, head: Head) -> str:
+        """Who made the token of a request that was not refused; empty for none, and on loopback.
+        What one has registered no other may end."""
+        token = None if self.is_local else self._known.get(shown_token(head)[0])
+        if token is None or self._network is None:
+            return ""
+        if isinstance(token, Token):
+            return token.peer_id
+        return read_grant(token.grant, self._network.root_public_key).invitation
 
     def _denied(self, text: str, head: Head, now_unix_s: float) -> str | None:
         if self._network is None:

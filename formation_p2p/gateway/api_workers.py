@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from pydantic import BaseModel, Field
 
+from formation_p2p.gateway.asgi import HOLDER
 from formation_p2p.gateway.members import HEARTBEAT_S, MAX_MODELS, Members
 from formation_p2p.gateway.tunnel_url import MAX_URL_CHARS
 
@@ -36,10 +37,12 @@ class Heartbeat(BaseModel):
 
 def worker_routes(app: FastAPI, members: Members) -> None:
     @app.post("/api/worker/register", tags=["workers"])
-    async def register(said: Registration) -> dict[str, Any]:
+    async def register(said: Registration, request: Request) -> dict[str, Any]:
         """Register, and be told which services to launch. A worker that registers again begins
         anew."""
-        member = await members.register(said.worker_id, said.tunnel_url, said.capabilities)
+        member = await members.register(
+            said.worker_id, said.tunnel_url, said.capabilities, request.scope[HOLDER]
+        )
         catalog = {each.name: each for each in (await members.services()).catalog}
         configs = [
             {"name": name, "port": catalog[name].port, "priority": catalog[name].priority}
@@ -58,13 +61,14 @@ def worker_routes(app: FastAPI, members: Members) -> None:
         }
 
     @app.post("/api/worker/heartbeat", tags=["workers"])
-    async def heartbeat(said: Heartbeat) -> dict[str, str]:
+    async def heartbeat(said: Heartbeat, request: Request) -> dict[str, str]:
         """Each 30 s. A worker that is not known here gets a 404, and registers again."""
-        members.heard(said.worker_id, said.model_dump(exclude_none=True))
+        heard = said.model_dump(exclude_none=True)
+        members.heard(said.worker_id, heard, request.scope[HOLDER])
         return {"status": "ok"}
 
     @app.delete("/api/worker/unregister/{worker_id}", tags=["workers"])
-    async def unregister(worker_id: str) -> dict[str, str]:
+    async def unregister(worker_id: str, request: Request) -> dict[str, str]:
         """Leave; requests go to others from now on."""
-        members.unregister(worker_id)
+        members.unregister(worker_id, request.scope[HOLDER])
         return {"status": "ok", "message": "Worker unregistered"}

@@ -18,10 +18,12 @@ Application = Callable[
 
 # A job of a thousand commands has 100 KiB.
 MAX_BODY_BYTES: Final = MIB
+HOLDER: Final = "formation.holder"
 
 
-async def call(app: Application, client: Client, head: Head) -> int:
-    """Returns the response's status. The application is cancelled when the client leaves."""
+async def call(app: Application, client: Client, head: Head, holder: str = "") -> int:
+    """Returns the response's status. The application is cancelled when the client leaves; it finds
+    the `holder` of the token under `HOLDER`."""
     body = await client.body(MAX_BODY_BYTES)
     if body is None:
         message = f"the body has more than {MAX_BODY_BYTES} bytes; split it"
@@ -54,7 +56,7 @@ async def call(app: Application, client: Client, head: Head) -> int:
                 await client.end()
 
     with client.unless_left():
-        await app(_scope(head, client), receive, send)
+        await app({**_scope(head, client), HOLDER: holder}, receive, send)
     return status
 
 

@@ -48,6 +48,8 @@ _HTTP: Final = "http"
 
 @dataclass(slots=True)
 class Member:
+    """`holder` made the token with which it registered."""
+
     worker_id: str
     url: TunnelUrl
     tunnel_url: str
@@ -63,6 +65,7 @@ class Member:
     said: dict[str, str] = field(default_factory=dict)  # of its services
     ejected_until_s: float = 0.0
     outstanding: int = 0
+    holder: str = ""
 
     @property
     def tier(self) -> int:
@@ -114,7 +117,7 @@ class Members:
         return list(self._members.values())
 
     async def register(
-        self, worker_id: str, tunnel_url: str, capabilities: Mapping[str, Any]
+        self, worker_id: str, tunnel_url: str, capabilities: Mapping[str, Any], holder: str = ""
     ) -> Member:
         """Its services are those that are missing now. Raises InvalidInput, and what reading the
         catalog raises."""
@@ -130,6 +133,7 @@ class Members:
         if not self._allows_private:
             await resolved(url, allows_private=False)
         kind = declared_type(capabilities)
+        self._check_holder(worker_id, holder)
         others = [each for each in self.alive() if each.worker_id != worker_id]
         if len(others) >= MAX_MEMBERS:
             raise InvalidInput("worker", f"{MAX_MEMBERS} are registered; use another gateway")
@@ -145,13 +149,16 @@ class Members:
             now_unix_s,
             now_unix_s,
             now_s,
+            holder=holder,
         )
+        self._check_holder(worker_id, holder)  # the catalog was read meanwhile
         self._members[worker_id] = member
         return member
 
-    def heard(self, worker_id: str, said: Mapping[str, Any]) -> Member:
-        """Raises UnknownWorker."""
+    def heard(self, worker_id: str, said: Mapping[str, Any], holder: str = "") -> Member:
+        """Raises UnknownWorker, InvalidInput."""
         member = self._known(worker_id)
+        self._check_holder(worker_id, holder)
         member.heard_s, member.heard_unix_s = time.monotonic(), time.time()
         member.status = str(said.get("status", "healthy"))
         member.current_load = float(said.get("current_load") or 0.0)
@@ -160,9 +167,18 @@ class Members:
         member.said = {name: statuses[name] for name in member.services if name in statuses}
         return member
 
-    def unregister(self, worker_id: str) -> None:
-        """Raises UnknownWorker."""
-        del self._members[self._known(worker_id).worker_id]
+    def unregister(self, worker_id: str, holder: str = "") -> None:
+        """Raises UnknownWorker, InvalidInput."""
+        known = self._known(worker_id)
+        self._check_holder(worker_id, holder)
+        del self._members[known.worker_id]
+
+    def _check_holder(self, worker_id: str, holder: str) -> None:
+        """Raises InvalidInput."""
+        known = self._members.get(worker_id)
+        if known is not None and known.is_alive(time.monotonic()) and known.holder != holder:
+            problem = "it was registered with the token of another member; choose another id"
+            raise InvalidInput("worker_id", problem)
 
     def _known(self, worker_id: str) -> Member:
         self.alive()

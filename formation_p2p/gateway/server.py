@@ -249,7 +249,7 @@ class GatewayServer:
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:
-                status = await asgi.call(self.gateway.app, client, head)
+                status = await asgi.call(self.gateway.app, client, head, self._access.holder(head))
         except ClientLeft:
             raise
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator
@@ -181,3 +182,32 @@ async def test_what_jobs_print_does_not_fill_the_gateway(
     listed = await fetch(gateway.address, "GET", "/api/jobs")
     assert sum(each["tasks"] for each in listed.json["jobs"]) <= MAX_ENDED_TASKS + 1000
     assert reply.json["job_id"] not in {each["job_id"] for each in listed.json["jobs"]}
+
+
+async def test_a_member_cannot_take_or_end_what_another_has_registered(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    alice = make_token(home.identity(), own, frozenset({Right.WORK}), soon)
+    invited = parse_invite(home.invite(Rights(soon)))
+    mallory = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    async with GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def status(method: str, path: str, token: str, body: Any = None) -> int:
+            shown = {"authorization": f"Bearer {token}"}
+            return (await fetch(address, method, f"/api/worker/{path}", body, shown)).status
+
+        def worker(url: str) -> dict[str, Any]:
+            return {"worker_id": "w", "tunnel_url": url, "capabilities": {}}
+
+        assert await status("POST", "register", alice, worker("https://1.1.1.1")) == 200
+        assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 422
+        assert await status("POST", "heartbeat", mallory, {"worker_id": "w"}) == 422
+        assert await status("DELETE", "unregister/w", mallory) == 422
+        again = make_token(home.identity(), own, frozenset({Right.WORK}), soon, "again")
+        assert await status("POST", "heartbeat", again, {"worker_id": "w"}) == 200
+        assert await status("POST", "register", again, worker("https://1.1.1.1")) == 200
+        assert await status("DELETE", "unregister/w", again) == 200
+        assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 200
