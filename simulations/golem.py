@@ -78,16 +78,28 @@ class Golem:
             for spec in self.village.specs
         )
 
+    def losses(self) -> int:
+        """How many replicas that were ready died with their workers."""
+        ends_s = self.began_s + LASTS_S
+        return sum(
+            self.began_s <= until_s < ends_s and until_s == self._until_s(node)
+            for spec in self.village.specs
+            for node, _, until_s in self._spans(spec.name)
+        )
+
     def _ready(self, service: str) -> list[tuple[float, float]]:
-        """When its replicas were ready."""
+        return [(from_s, until_s) for _, from_s, until_s in self._spans(service)]
+
+    def _spans(self, service: str) -> list[tuple[str, float, float]]:
+        """On which node its replicas were ready, from when until when."""
         since: dict[str, float] = {}
         times = []
         for each in self.village.seen.happened:
             if each.service == service and each.what == "ready":
                 since[each.node] = each.at_s
             elif each.service == service and each.what == "stop" and each.node in since:
-                times.append((since.pop(each.node), each.at_s))
-        return times + [(at_s, self._until_s(node)) for node, at_s in since.items()]
+                times.append((each.node, since.pop(each.node), each.at_s))
+        return times + [(node, at_s, self._until_s(node)) for node, at_s in since.items()]
 
     def _until_s(self, node: str) -> float:
         session = self.sessions.get(node)
@@ -108,24 +120,26 @@ class Golem:
                 delays += [min(after) - session.until_s] if after else []
         return delays
 
-    def oracle_s(self, first: dict[str, str]) -> float:
-        """What `critical_s` would be: the mean of many stories. `first` are the holders at the
-        beginning."""
+    def oracle(self, first: dict[str, str]) -> tuple[float, float]:
+        """What `critical_s` and `losses` would be: the mean of many stories. `first` are the
+        holders at the beginning."""
         rng = random.Random("oracle")
-        delays = self.delays_s()
-        return sum(self._oracle_s(first, delays, rng) for _ in range(ORACLES)) / ORACLES
+        delays = self.delays_s() or [0.0]
+        told = [self._oracle(first, delays, rng) for _ in range(ORACLES)]
+        return sum(each[0] for each in told) / ORACLES, sum(each[1] for each in told) / ORACLES
 
-    def _oracle_s(
+    def _oracle(
         self, first: dict[str, str], delays: Sequence[float], rng: random.Random
-    ) -> float:
+    ) -> tuple[float, int]:
         ends_s = self.began_s + LASTS_S
         held = Counter(first.values())
-        lost_s = 0.0
+        lost_s, losses = 0.0, 0
         # (when its replica is lost, the service, its holder), the earliest first
         due = sorted((self._until_s(node), service, node) for service, node in first.items())
         while due and due[0][0] < ends_s:
             died_s, service, node = due.pop(0)
             held[node] -= 1
+            losses += 1
             ready_s = died_s
             while ready_s < ends_s:
                 placed_s = ready_s + rng.choice(delays)
@@ -144,7 +158,7 @@ class Golem:
             held[node] += 1
             due.append((self._until_s(node), service, node))
             due.sort()
-        return lost_s
+        return lost_s, losses
 
 
 def lacking_s(times: Iterable[tuple[float, float]], from_s: float, until_s: float) -> float:
@@ -164,9 +178,11 @@ def golem(seed: int, workers: int, speed: float = SPEED) -> dict[str, float]:
     hour = Golem(village, Churn(random.Random(f"golem/{seed}"), workers, speed))
     hour.tell()
     deaths = sum(each.until_s < hour.began_s + LASTS_S for each in hour.sessions.values())
+    oracle_s, oracle_losses = hour.oracle(first)
     return {
         "critical_s": hour.critical_s(),
-        "oracle_s": hour.oracle_s(first),
+        "losses": hour.losses(),
+        "oracle_s": oracle_s,
+        "oracle_losses": oracle_losses,
         "deaths": deaths,
-        "suspected": len(hour.delays_s()),
     }

@@ -279,7 +279,8 @@ def _golem(arguments: argparse.Namespace) -> dict[str, Any]:
         "critical_s": _rounded(critical_s),
         "oracle_critical_s": _rounded(oracle_s),
         "golem_deaths": sum(run["deaths"] for run in runs),
-        "golem_suspected": sum(run["suspected"] for run in runs),
+        "golem_losses": sum(run["losses"] for run in runs),
+        "oracle_losses": _rounded(sum(run["oracle_losses"] for run in runs)),
     }
 
 
