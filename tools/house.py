@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+# Some attribute that begins with `_`, of another object than itself.
+MAY_BE_PRIVATE: Final = re.compile(r"(?<!\bself)(?<!\bcls)\s*\.\s*_(?!_)")
 LONG_FILE_LINES: Final = 400
 # A long file may stay whole where its first lines say why it is one concept.
 WHOLE: Final = "One concept:"
@@ -95,8 +97,10 @@ def private_accesses() -> Iterator[Place]:
     """`node._shell` in a test: what a view of the library should offer. A test's own classes may
     look into themselves."""
     for path in _own("tests/**/*.py"):
-        lines = _lines(path)
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        lines = text.splitlines()
+        # To parse a file takes much longer than to look into it.
+        for node in ast.walk(ast.parse(text)) if MAY_BE_PRIVATE.search(text) else ():
             if not isinstance(node, ast.Attribute):
                 continue
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -108,7 +112,8 @@ def patches() -> Iterator[Place]:
     """Names of the library that a test or a simulation replaces: `setattr(module, "MAX_JOBS", 1)`.
     What a protocol is parameterised by is passed as an argument in place of that."""
     for path in _own("tests/**/*.py", "simulations/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "setattr" in text else ():
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
