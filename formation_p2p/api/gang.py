@@ -44,6 +44,7 @@ from formation_p2p.core.gang.events import (
     MemberUsed,
     ResizeGang,
 )
+from formation_p2p.core.gang.gang_id import HALF_BYTES, gang_id_of
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.negotiation.tunnel import is_service
 from formation_p2p.core.workload.call_context import CallContext
@@ -77,7 +78,7 @@ class Gang(GangWork):
 
     def __init__(self, means: GangMeans, spec: GangSpec) -> None:
         super().__init__()
-        self.gang_id = secrets.token_hex(16)
+        self.gang_id = gang_id_of(means.services.contact.peer_id, secrets.token_bytes(HALF_BYTES))
         self._means = means
         self._spec = spec
         self.store = GangStore(means.bridge, self.gang_id)

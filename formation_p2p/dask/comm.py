@@ -34,6 +34,7 @@ from tornado.tcpserver import TCPServer
 from formation_p2p.dask.place import (
     CONNECT,
     SERVICES,
+    is_any,
     is_loopback,
     own_place,
     place_for,
@@ -203,7 +204,10 @@ class FormationListener(BaseTCPListener):  # type: ignore[misc]
 
     @property
     def contact_address(self) -> str:
-        return str(self.listen_address)
+        """Under which other members reach it, also where it was told to listen on all addresses."""
+        host, port = self.get_host_port()
+        host = self._place.host if is_any(host) else host
+        return PREFIX + str(unparse_host_port(host, port))
 
 
 class FormationBackend(Backend):  # type: ignore[misc]

@@ -155,6 +155,14 @@ def rank_of(host: str) -> int:
     return int(name[1:])
 
 
+def is_any(host: str) -> bool:
+    """Whether it stands for all addresses of a machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

@@ -54,6 +54,18 @@ async def test_arrays_go_there_and_back(member: Place) -> None:
     assert not list((member.folder / "services").iterdir())
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
+async def test_a_listener_on_all_addresses_is_reached_as_its_member(
+    member: Place, host: str
+) -> None:
+    async with listen(PREFIX + host, echo) as listener:
+        assert listener.contact_address.startswith(f"formation://{member.host}:")
+        comm = await connect(listener.contact_address)
+        await comm.write("hello")
+        assert await comm.read() == {"back": "hello"}
+        await comm.close()
+
+
 async def test_what_a_killed_process_left_is_replaced(member: Place) -> None:
     listener, port = member.listening(40_404, 8)
     with pytest.raises(OSError, match="in use"):

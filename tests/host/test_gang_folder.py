@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from formation_p2p.core.execution.effects import JoinGang
+from formation_p2p.core.gang.gang_id import HALF_BYTES, gang_id_of
 from formation_p2p.core.negotiation.tunnel import TunnelError
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.python_member import Member
@@ -314,6 +315,34 @@ def test_a_gang_of_the_same_id_and_another_owner_is_no_part_of_it(tmp_path: Path
             assert second.tunnels.seat(GANG, 1) is seat
 
     run(story)
+
+
+def test_the_owner_whose_gang_it_is_takes_the_seat_of_one_who_made_up_its_id(
+    tmp_path: Path,
+) -> None:
+    """A member knows the id, and leases a machine that the gang comes to need."""
+
+    async def story() -> None:
+        async with members(tmp_path) as ((first, second), (_, leases), _):
+            joined = leases.get("lease-1")
+            assert joined is not None
+            gang_id = gang_id_of(first.peer_id, bytes(HALF_BYTES))
+            squatted = replace(joined.roster, gang_id=gang_id)
+            leases.join(JoinGang("squatter", 1, squatted, cause="a test"))
+            real = replace(squatted, owner=first.contact)
+            leases.join(JoinGang("lease-2", 1, real, cause="a test"))
+            leases.join(JoinGang("squatter", 1, replace(squatted, sequence=99), cause="a test"))
+            seat = second.tunnels.seat(gang_id, 1)
+            assert seat is not None
+            assert seat.roster == real
+            assert [each.lease_id for each in leases.joined()] == ["lease-1", "lease-2"]
+            leases.leave("squatter")
+            await leases.forget("squatter")
+            assert second.tunnels.seat(gang_id, 1) is seat
+            leases.leave("lease-2")
+            await leases.forget("lease-2")
+
+    run(story, within_s=30)
 
 
 async def told(program: Path, line: str) -> str:

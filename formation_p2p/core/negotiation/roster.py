@@ -20,7 +20,8 @@ from formation_p2p.core.records.schema import custom, flag, integer, items, reco
 # Each member keeps a connection to each other: more would be more than half of those that a node
 # keeps (host/net/limits.py).
 MAX_MEMBERS: Final = 64
-# 16 random bytes in hex: another gang's is not guessed, and never the same.
+# 16 bytes in hex, half of them random (core/gang/gang_id.py): another gang's is not guessed, and
+# never the same.
 GANG_ID_CHARS: Final = 32
 # A peer id of an RSA key is the longest, with 34 bytes; libp2p leaves room for others.
 _MAX_PEER_ID_BYTES: Final = 64

@@ -11,6 +11,8 @@ from pathlib import Path
 import trio
 
 from formation_p2p.core.execution.effects import JoinGang
+from formation_p2p.core.gang.gang_id import is_gang_of
+from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.host.clock import moment
 from formation_p2p.host.gang.folder import GangFolder
 from formation_p2p.host.gang.gangs import NodeGangs
@@ -78,9 +80,11 @@ class LeaseGangs:
 
     def join(self, effect: JoinGang) -> None:
         """Before anything of the gang runs under the lease, and at each new roster. A lease stays
-        the member that it became first."""
+        the member that it became first, and what has left comes back by a new lease alone."""
         place = self._places.get(effect.lease_id)
         if place is None:
+            if is_gang_of(effect.roster.gang_id, effect.roster.owner.peer_id):
+                self._end_others(effect.roster)
             if self._tunnels.is_of_another(effect.roster):
                 log.warning(
                     "lease %s of %s is for a gang that another peer owns: its tasks run alone",
@@ -98,12 +102,22 @@ class LeaseGangs:
             place = self._places[effect.lease_id] = _Place(effect, moment().unix_s, folder, store)
             self._do(self._run, place)
         elif (
-            _seat(effect) != _seat(place.joined)
+            place.scope.cancel_called
+            or _seat(effect) != _seat(place.joined)
             or effect.roster.sequence <= place.joined.roster.sequence
         ):
             return
         place.joined = effect
         self._tunnels.join(effect.rank, effect.roster)
+
+    def _end_others(self, roster: Roster) -> None:
+        """What is in a gang of this name that is not of the owner whose name it is: a member knows
+        the name, and may lease this machine itself."""
+        for lease_id, place in list(self._places.items()):
+            other = place.joined.roster
+            if other.gang_id == roster.gang_id and other.owner.peer_id != roster.owner.peer_id:
+                log.warning("lease %s is in the gang of another owner no more", lease_id)
+                self.leave(lease_id)
 
     def leave(self, lease_id: str) -> None:
         """The lease is being fenced: streams end at once."""

@@ -120,8 +120,8 @@ class Tunnels:
         return seat
 
     def is_of_another(self, roster: Roster) -> bool:
-        """Whether a gang of this id and of another owner has a seat here. Ids are random, and
-        members know them: what comes second is no part of it."""
+        """Whether a gang of this id and of another owner has a seat here. What comes second is no
+        part of it, unless the id is its owner's (host/gang/leases.py)."""
         owner = roster.owner.peer_id
         return any(
             seat.gang_id == roster.gang_id and seat.roster.owner.peer_id != owner
