@@ -249,7 +249,8 @@ class Performer:
     def _copy(self, node: SimNode, asked: CopyOutputs) -> None:
         """To the first that live two round trips later, from one that lives then."""
         world = self._world
-        delay_s = 2 * max(world.delay_s(node, world.peers[c.peer_id]) for c in asked.others)
+        delays_s = (world.delay_s(node, world.peers[c.peer_id]) for c in asked.others)
+        delay_s = 2 * max(delays_s, default=0.0)
         world.after(delay_s + self.copy_s, self._copied, node, node.incarnation, asked)
 
     def _copied(self, node: SimNode, incarnation: int, asked: CopyOutputs) -> None:
