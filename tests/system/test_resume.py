@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded
+from formation_p2p.core.dispatch.job_events import TaskAnswered, TaskSucceeded
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
@@ -179,6 +179,41 @@ def test_a_result_that_came_while_its_scheduler_was_dead_is_fetched(
     done = resumed(carol, state)
     assert done.code == 0, done.err
     assert_ran_once(tmp_path / "runs", dead_since_s)
+
+
+def test_a_quorum_of_a_killed_scheduler_counts_each_answer_once(
+    carol: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "jobs.db"
+    tasks = ("echo same", "echo same", "until [ -e go ]; do sleep 0.1; done; echo same")
+    job = job_file(tmp_path, *tasks)
+    job.write_text('quorum = "2 of 2 apart=none"\n' + job.read_text())
+    with started(carol, "submit", str(job), "--state", str(state), "--json") as scheduler:
+        scheduler.line_with('"answered"')
+        kill(scheduler)
+    (tmp_path / "go").touch()
+    before = answered(state)
+    done = formation(carol, "resume", "--state", str(state), "--json")
+    assert done.code == 0, done.err
+    lines = events(done.out.decode())
+    after = {(x["task"], x["worker"]) for x in lines if x["event"] == "answered"}
+    results = {x["task"]: x["worker"] for x in lines if x["event"] == "succeeded"}
+    # What had counted does still: of each task one answer, and another's that made its result.
+    assert before
+    assert Counter(task for task, _ in before | after) == Counter(("n0", "n1", "n2"))
+    assert results.keys() == {"n0", "n1", "n2"}
+    assert len(stored(state)) == len(tasks)
+
+
+def answered(state: Path) -> set[tuple[str, str]]:
+    """The tasks of a job that runs, and who has given an answer that counts."""
+    opened = State(state)
+    try:
+        history = [event for job in opened.summaries() for event in opened.history(job.job_id)]
+    finally:
+        opened.close()
+    told = (each for each in history if isinstance(each, TaskAnswered))
+    return {(f"n{x.task_id.rpartition('/')[2]}", str(x.answer.worker)) for x in told}
 
 
 def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
