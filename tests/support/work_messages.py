@@ -11,12 +11,16 @@ from formation_p2p.core.keyspace import KEY_BITS
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.messages import (
+    MAX_MILLI_S,
     MAX_MS,
     MAX_OTHERS,
     MAX_REACH,
     MAX_WINDOW,
+    AccountRows,
+    AskAccount,
     AskGrant,
     AskOpinions,
+    AskSlice,
     Assignment,
     Cancel,
     Commit,
@@ -39,6 +43,8 @@ from formation_p2p.core.negotiation.messages import (
     ReportUsage,
     RequestRefused,
     ResultAck,
+    SliceAnswer,
+    SliceRow,
     SpreadWant,
     TaskCheckpoint,
     TaskOutput,
@@ -70,6 +76,7 @@ from formation_p2p.core.resources.bounds import (
     MAX_STORAGE_BYTES,
 )
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
+from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import DAG_CBOR, DIGEST_BYTES, RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint, inline
 from formation_p2p.core.workload.hints import MAX_NEAR
@@ -175,6 +182,8 @@ rosters = st.builds(
     st.booleans(),
 )
 offered = counts, ids, holdings, counts, times_ms, tuples_of(places), tuples_of(trips)
+months = st.sampled_from(("2026-01", "2026-12"))
+used = st.builds(Used, st.integers(0, MAX_MILLI_S), st.integers(0, MAX_MILLI_S))
 messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(
         PlacementRequest,
@@ -188,10 +197,10 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     ),
     st.builds(Offer, *offered, st.none() | blobs),
     st.builds(RequestRefused, counts, refusals),
-    st.builds(Commit, ids),
+    st.builds(Commit, ids, st.none() | blobs),
     st.builds(Leased, ids, counts, times_ms, windows),
     st.builds(CommitRefused, ids, refusals),
-    st.builds(Renew, ids, counts, blobs),
+    st.builds(Renew, ids, counts, blobs, st.none() | blobs),
     st.builds(Renewed, ids, times_ms, windows),
     st.builds(LeaseEnded, ids, refusals),
     st.builds(Release, ids),
@@ -211,6 +220,16 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(LeaveWant, blobs),
     st.builds(HandWant, blobs),
     st.builds(SpreadWant, blobs, st.integers(0, KEY_BITS), st.integers(1, MAX_REACH)),
+    st.builds(AskSlice, ids, months, counts, used, blobs, st.none() | blobs),
+    st.builds(SliceAnswer, ids, months, counts, st.booleans(), used, used),
+    st.builds(AskAccount, ids, months, blobs),
+    st.builds(
+        AccountRows,
+        ids,
+        months,
+        st.booleans(),
+        tuples_of(st.builds(SliceRow, peers, counts, used)),
+    ),
     st.builds(Enlist, ids, counts, st.integers(0, MAX_MEMBERS - 1), rosters),
     st.builds(ReportUsage, tuples_of(lease_usages)),
 )

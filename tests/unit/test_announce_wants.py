@@ -12,7 +12,6 @@ import pytest
 from formation_p2p.core.announce.answering import Answering, chance
 from formation_p2p.core.announce.board import Noticeboard
 from formation_p2p.core.announce.gate import Gate
-from formation_p2p.core.announce.limits import Limits
 from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.want import (
@@ -32,6 +31,7 @@ from formation_p2p.core.errors import (
     OversizedRecord,
 )
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.negotiation.limits import Limits
 from formation_p2p.core.negotiation.messages import MAX_REACH, MAX_WANT_BYTES
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.envelope import open_envelope, seal

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from itertools import islice
 
 from formation_p2p.core.announce.board import has_room
-from formation_p2p.core.announce.limits import Limits
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.want import Want
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.negotiation.limits import Limits
 from formation_p2p.core.records.profile import Profile
 
 _ALL = ""

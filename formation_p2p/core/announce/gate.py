@@ -5,12 +5,12 @@ What costs least comes first: a count, then a table, then the signature and the 
 
 from __future__ import annotations
 
-from formation_p2p.core.announce.limits import Limits
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.want import Want, open_want
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.limits import Limits
 from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.membership import Membership
 

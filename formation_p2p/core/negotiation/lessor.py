@@ -257,6 +257,11 @@ class Lessor:
             return _ended(lease_id)
         return lease
 
+    def grant_of(self, sender: Contact, lease_id: str) -> bytes | None:
+        """What its owner showed for a lease or an offer."""
+        lease = self._owned(sender, lease_id)
+        return None if isinstance(lease, refusals.Gone) else lease.request.grant
+
     def validate(self) -> None:
         """Raises InvariantBroken."""
         kept = {lease_id for lease_id, lease in self._leases.items() if lease.kept}
@@ -410,6 +415,7 @@ class Lessor:
             self.standing.idled(owner, lease.invitation, lease.needs, for_s, now)
         # Past its end its owner had no use of it, however late that is noticed.
         self._admission.charge(lease.lease_id, min(now.mono_s, lease.expires_s), now)
+        self._admission.stopped(lease.lease_id, now)
         if not was_offered:
             self._fair.closed(lease, now)
         if event == "preempt" and lease.yields_s is not None and not self._is_idle(lease.lease_id):

@@ -18,6 +18,7 @@ from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.negotiation.outcome_kind import MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS
 from formation_p2p.core.negotiation.outcome_kind import OUTCOME
+from formation_p2p.core.negotiation.quota_voucher import MAX_VOUCHER_BYTES
 from formation_p2p.core.negotiation.refusal_kind import REFUSAL
 from formation_p2p.core.negotiation.roster import MAX_MEMBERS, PEER_ID, Roster
 from formation_p2p.core.placement.round_trips import MAX_RTT_US
@@ -40,6 +41,7 @@ from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES, check_host_name
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.attestation import MAX_ATTESTATION_BYTES
+from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.checkpoint import Checkpoint
@@ -70,6 +72,12 @@ MAX_OTHERS: Final = 192
 MAX_WANT_BYTES: Final = 6 * KIB
 # Peers that are to hear one want that is spread (docs/placement.md).
 MAX_REACH: Final = 300
+# Workers that one quota is counted for, at 60 bytes each.
+MAX_ROWS: Final = 1024
+# A peer id, or 32 digits of a grant's block (core/trust/quota.py).
+_MAX_ACCOUNT_CHARS: Final = 64
+# Thousandths of a core-second in a month: more than all machines of a network have.
+MAX_MILLI_S: Final = 10**17
 # A day: no hold, lease or task limit is longer in one step.
 MAX_MS: Final = 24 * 3600 * 1000
 
@@ -117,12 +125,18 @@ _ENDED: Final = record(
         "used.cpu_ms": optional(integer(0, MAX_CPU_MS)),
     },
 )
+_USED: Final = record(
+    Used,
+    {"cpu_milli_s": integer(0, MAX_MILLI_S), "gpu_milli_s": integer(0, MAX_MILLI_S)},
+)
 _CHECKPOINT: Final = custom(_read_checkpoint, _pack_checkpoint)
 Id = Annotated[str, _ID]
 Count = Annotated[int, integer(0, MAX_INT)]
 Milliseconds = Annotated[int, integer(0, MAX_MS)]
 Window = Annotated[int, integer(1, MAX_WINDOW)]
 Flag = Annotated[bool, flag()]
+Account = Annotated[str, text(_MAX_ACCOUNT_CHARS)]
+Month = Annotated[str, text(7)]  # such as 2026-11
 
 _WORK: Final[Schema[WorkMessage]] = Schema("work protocol", MAX_FRAME_BYTES)
 
@@ -176,7 +190,10 @@ class RequestRefused:
 @_WORK.message(4, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Commit:
+    """With a `voucher` (quota_voucher.py) where the grant's hours are those of all workers."""
+
     lease_id: Id
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
 
 
 @_WORK.message(5, urgent=True)
@@ -203,11 +220,13 @@ class CommitRefused:
 @_WORK.message(7, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """With a `grant` where the owner has another one than the lease was asked for on."""
+    """With a `grant` where the owner has another one than the lease was asked for on, and a
+    `voucher` as in Commit."""
 
     lease_id: Id
     fence: Count
     grant: Annotated[bytes, octets(MAX_GRANT_BYTES)] = b""
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
 
 
 @_WORK.message(8, urgent=True)
@@ -430,6 +449,64 @@ class SpreadWant:
     reach: Annotated[int, integer(1, MAX_REACH)]
 
 
+@_WORK.message(50, urgent=True)
+@dataclass(frozen=True, slots=True)
+class AskSlice:
+    """Let me have used so much of this account in this month, in all: the newest `sequence` of mine
+    counts. To have more than before takes a voucher of the grant's bearer."""
+
+    account: Account
+    month: Month
+    sequence: Count
+    wanted: Annotated[Used, _USED]
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+    voucher: Annotated[bytes | None, octets(MAX_VOUCHER_BYTES, trailing=True)] = None
+
+
+@_WORK.message(51, urgent=True)
+@dataclass(frozen=True, slots=True)
+class SliceAnswer:
+    """Whether I have noted that; how much of it you could have, and how much of the account is
+    handed out to all."""
+
+    account: Account
+    month: Month
+    sequence: Count
+    is_kept: Flag
+    could: Annotated[Used, _USED]
+    total: Annotated[Used, _USED]
+
+
+@_WORK.message(52, urgent=True)
+@dataclass(frozen=True, slots=True)
+class AskAccount:
+    """What have you noted of this account? Asked by one that is to keep it too, on this grant."""
+
+    account: Account
+    month: Month
+    grant: Annotated[bytes, octets(MAX_GRANT_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """What a worker may use of an account, in all, as of its newest request."""
+
+    worker: Annotated[PeerId, PEER_ID]
+    sequence: Count
+    used: Annotated[Used, _USED]
+
+
+@_WORK.message(53, urgent=True)
+@dataclass(frozen=True, slots=True)
+class AccountRows:
+    """What I have noted of an account; `is_known` is false where I was never asked for any."""
+
+    account: Account
+    month: Month
+    is_known: Flag
+    rows: Annotated[tuple[SliceRow, ...], items(record(SliceRow), MAX_ROWS)]
+
+
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
 ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | Enlist
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
@@ -438,7 +515,18 @@ ToOwner = ReportUsage
 ToPeer = AskOpinions | Opinions
 ToMember = AskGrant | GrantIssued | GrantRefused
 ToListener = LeaveWant | HandWant | SpreadWant
-WorkMessage = ToWorker | ToLessee | ToScheduler | ToOwner | ToPeer | ToMember | ToListener
+ToHolder = AskSlice | AskAccount | AccountRows
+WorkMessage = (
+    ToWorker
+    | ToLessee
+    | ToScheduler
+    | ToOwner
+    | ToPeer
+    | ToMember
+    | ToListener
+    | ToHolder
+    | SliceAnswer
+)
 
 pack = _WORK.pack
 parse = _WORK.parse

@@ -104,6 +104,8 @@ class Completions:
             if again is None:
                 self._charters.begin(now)
             return self._lifecycle.joined(again, now)
+        elif worker is not None and worker.escrow.searched(completed, now):
+            return worker.escrowed(now)
         elif worker is None or not worker.announcer.searched(completed, now):
             self._finder.searched(completed, now)
         return []

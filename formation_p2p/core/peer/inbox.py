@@ -15,6 +15,7 @@ from formation_p2p.core.gang.gangs import Gangs
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages
 from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect
 from formation_p2p.core.peer.renewal import Issuer, Renewal
@@ -44,7 +45,9 @@ class Inbox:
         submit_milli: int,
         store: RecordStore,
         wants: Wants,
+        quotas: QuotaHolder,
     ) -> None:
+        self._quotas = quotas
         self._store = store
         self._wants = wants
         self.issuer: Issuer | None = None
@@ -74,6 +77,10 @@ class Inbox:
             return self._gangs.reported(sender.peer_id, message.reports)
         if isinstance(message, messages.ToPeer):
             return self._gossip.received(sender, message, now)
+        if isinstance(message, messages.ToHolder):
+            return self._quotas.received(sender, message, now)
+        if isinstance(message, messages.SliceAnswer):
+            return [] if worker is None else worker.sliced(sender, message, now)
         if isinstance(message, messages.ToListener):
             return self._wants.received(sender, message, worker, now)
         if isinstance(message, messages.AskGrant):

@@ -11,6 +11,7 @@ from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.parameters import DispatchParameters
 from formation_p2p.core.gang.parameters import GangParameters
 from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.peer.story import StoryParameters
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.trust.parameters import TrustParameters
@@ -25,6 +26,7 @@ class PeerParameters:
     lease: LeaseParameters = field(default_factory=LeaseParameters)
     dispatch: DispatchParameters = field(default_factory=DispatchParameters)
     announce: AnnounceParameters = field(default_factory=AnnounceParameters)
+    escrow: EscrowParameters = field(default_factory=EscrowParameters)
     gang: GangParameters = field(default_factory=GangParameters)
     services: ServiceParameters = field(default_factory=ServiceParameters)
     trust: TrustParameters = field(default_factory=TrustParameters)

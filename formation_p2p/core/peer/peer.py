@@ -36,7 +36,9 @@ from formation_p2p.core.gang.events import EndGang, FormGang, ResizeGang
 from formation_p2p.core.gang.gangs import Gangs
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
+from formation_p2p.core.negotiation.vouching import Vouching
 from formation_p2p.core.peer import events
 from formation_p2p.core.peer.charter_news import CharterNews
 from formation_p2p.core.peer.completions import Completions
@@ -180,6 +182,16 @@ class Peer:
         facts = self._context.authorised, self._context.candidate
         means = Means(self._finder, self.lessee, *facts, rng, parameters.gang)
         self.gangs = Gangs(means, lambda: self._lifecycle.own or Contact(identity.peer_id))
+        self.lessee.vouch = Vouching(
+            identity, self.membership, lambda: self.lessee.grant, self.lessee.held.values
+        ).voucher
+        self.quotas = QuotaHolder(
+            identity.peer_id,
+            self.dht,
+            self.membership,
+            lambda: self.network.grant,
+            parameters.escrow,
+        )
         self._inbox = Inbox(
             identity.peer_id,
             self.lessee,
@@ -192,6 +204,7 @@ class Peer:
             parameters.trust.submit_milli,
             store,
             self._wants,
+            self.quotas,
         )
         if parameters.renews:
             self._inbox.issuer = Inviter(
@@ -246,6 +259,7 @@ class Peer:
             self.renewal.next_timeout(),
             self.services.next_timeout(),
             self.charters.next_timeout(),
+            self.quotas.next_timeout(),
             float("inf") if self.worker is None else self.worker.next_timeout(),
         )
         self._story.emitted(effects, now)
@@ -411,7 +425,7 @@ class Peer:
         self.gangs.tick(now)
         self.services.tick(now)
         self.charters.tick(now)
-        effects: list[PeerEffect] = [*self.scheduler.tick(now)]
+        effects: list[PeerEffect] = [*self.scheduler.tick(now), *self.quotas.tick(now)]
         effects += self.renewal.tick(now)
         if now.mono_s >= self.grant.next_timeout():
             effects += self._lifecycle.licensed(self.grant.look(now), now)

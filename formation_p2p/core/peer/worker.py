@@ -11,6 +11,7 @@ from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.want import Want
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
+from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded, JoinGang
@@ -22,6 +23,7 @@ from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
+from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
 from formation_p2p.core.peer.effects import WorkerEffect
 from formation_p2p.core.peer.events import BlobsChanged, Serve, UsageMeasured, WorkerReport
@@ -95,6 +97,8 @@ class Worker:
         self._admission = AdmissionController(
             membership, dict(serve.labels), serve.used, serve.permissive, parameters.trust
         )
+        self.escrow = QuotaEscrow(identity.peer_id, dht, self._admission.used, parameters.escrow)
+        self._admission.network = self.escrow
         self.lessor = Lessor(
             serve.capability,
             dict(serve.labels),
@@ -168,6 +172,19 @@ class Worker:
         self.lessor.ledger.release(f"service {name}")
         self.announcer.changed(self.lessor.ledger.free, now)
 
+    def sliced(
+        self, sender: Contact, answer: messages.SliceAnswer, now: Moment
+    ) -> list[WorkerEffect]:
+        """One that keeps a quota has answered."""
+        self.escrow.answered(sender, answer, now)
+        return self._after((), now)
+
+    def searched(
+        self, completed: Searched[SignedProfile], now: Moment
+    ) -> list[WorkerEffect] | None:
+        """What came of a search, if it was one for those who keep a quota."""
+        return self._after((), now) if self.escrow.searched(completed, now) else None
+
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""
         self._issue(now, (), False)
@@ -181,12 +198,14 @@ class Worker:
             case messages.PlacementRequest():
                 effects += self.lessor.requested(sender, message, now)
             case messages.Commit():
+                self._vouched(sender, message, now)
                 effects += self.lessor.committed(sender, message, now)
                 if any(map(_grants, effects)):
                     self.volunteered.committed(message.lease_id)
             case messages.Release():
                 effects += self.lessor.released(sender, message, now)
             case messages.Renew():
+                self._vouched(sender, message, now)
                 effects += self.lessor.renewed(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
@@ -209,6 +228,16 @@ class Worker:
             case _:
                 assert_never(message)
         return self._after(effects, now)
+
+    def _vouched(
+        self, sender: Contact, message: messages.Commit | messages.Renew, now: Moment
+    ) -> None:
+        """The owner of a lease says that it is used here, for those who keep its quota."""
+        if message.voucher is None:
+            return
+        grant = self.lessor.grant_of(sender, message.lease_id)
+        if grant is not None:
+            self.escrow.vouched(self._admission.shared(grant), grant, message.voucher, now)
 
     def _is_meant(self, message: messages.Enlist, sender: Contact) -> bool:
         """Whether the roster is one of the sender's own gang, and has this lease under that rank.
@@ -277,7 +306,9 @@ class Worker:
 
     def leave(self, now: Moment) -> list[WorkerEffect]:
         self._is_left = True
-        effects = self._after(self.lessor.leave(now), now)
+        ended = self.lessor.leave(now)
+        self.escrow.leave(now)
+        effects = self._after(ended, now)
         self.announcer.withdraw(now, "leave")
         return effects
 
@@ -301,12 +332,15 @@ class Worker:
         return effects
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
+        self.escrow.tick(now)
         effects = self._after(self.lessor.tick(now), now)
         self.announcer.tick(now)
         return effects
 
     def next_timeout(self) -> float:
-        return min(self.lessor.next_timeout(), self.announcer.next_timeout())
+        return min(
+            self.lessor.next_timeout(), self.announcer.next_timeout(), self.escrow.next_timeout()
+        )
 
     @property
     def has_leases(self) -> bool:
@@ -329,6 +363,7 @@ class Worker:
         return [
             *effects,
             *self._admission.take(),
+            *self.escrow.take(),
             *self.lessor.shares.take(now),
             *self._reciprocity.take(now),
         ]

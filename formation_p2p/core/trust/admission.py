@@ -23,8 +23,14 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import GrantTerms, Right, Rights, read_grant
 from formation_p2p.core.trust.hours import opening_in_words
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network_quota import (
+    NetworkCount,
+    OwnCountOnly,
+    network_accounts,
+    quota_of,
+)
 from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.quota import NOTHING, UNLIMITED, Quota, QuotaAccount, Used, month_of
+from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
 # The longest wait that a refusal can carry (negotiation/messages.py).
@@ -54,16 +60,19 @@ AdmissionEffect = Charged | Tolerated
 
 @dataclass(slots=True)
 class _Lease:
-    """`charged` is what of it has been, since it was committed at `began_s`."""
+    """`charged` is what of it has been, since it was committed at `began_s`. The hours of accounts
+    that are `shared` are counted over the network, too."""
 
     accounts: tuple[QuotaAccount, ...]
+    shared: tuple[QuotaAccount, ...]
     reserved: Used  # a second of it
     began_s: float | None = None
     charged: Used = NOTHING
 
 
 class AdmissionController:
-    """`labels` are the worker's; `used` is what was counted before, by month and account.
+    """`labels` are the worker's; `used` is what was counted before, by month and account. `network`
+    counts the hours of all workers together.
 
     A `permissive` one reports what quotas, hours and labels forbid, and allows it. Peers without a
     grant to submit are refused all the same, and so are drivers and priorities past it.
@@ -78,6 +87,7 @@ class AdmissionController:
         parameters: TrustParameters = TrustParameters(),
     ) -> None:
         self._parameters = parameters
+        self.network: NetworkCount = OwnCountOnly()
         self._membership = membership
         self._labels = labels
         self._permissive = permissive
@@ -155,14 +165,16 @@ class AdmissionController:
 
     def opened(self, lease_id: str, grant: bytes, cpu_milli: int, gpu_milli: int) -> None:
         """A lease is offered on a grant that was not denied. It counts as open from now on."""
-        accounts = read_grant(grant, self._membership.root_public_key).accounts
-        self._leases[lease_id] = _Lease(accounts, Used(cpu_milli, gpu_milli))
-        self._open.update(account.name for account in accounts)
+        terms = read_grant(grant, self._membership.root_public_key)
+        shared = network_accounts(terms, self._membership.charter)
+        self._leases[lease_id] = _Lease(terms.accounts, shared, Used(cpu_milli, gpu_milli))
+        self._open.update(account.name for account in terms.accounts)
 
     def began(self, lease_id: str, now: Moment) -> None:
         """The lease is committed, and costs from now on."""
         if (lease := self._leases.get(lease_id)) is not None:
             lease.began_s = now.mono_s
+            self.network.began(lease_id, lease.shared, lease.reserved, now)
 
     def charge(self, lease_id: str, until_s: float, now: Moment) -> None:
         """Charge what the lease has reserved until then, and was not charged for yet, to the
@@ -185,6 +197,20 @@ class AdmissionController:
             self._add(month, account.name, more)
         cause = f"lease {lease_id} is charged for"
         self._effects.append(Charged(month, lease.accounts, more, cause=cause))
+        self.network.charged(lease_id, now)
+
+    def stopped(self, lease_id: str, now: Moment) -> None:
+        """The lease, which is charged for until now, costs nothing any more."""
+        self.network.ended(lease_id, now)
+
+    def shared(self, grant: bytes) -> tuple[QuotaAccount, ...]:
+        """The accounts of a grant whose hours are counted over the network."""
+        terms = self._terms(grant)
+        return () if terms is None else network_accounts(terms, self._membership.charter)
+
+    def used(self, month: str, account: str) -> Used:
+        """What an account has used here."""
+        return self._months.get(month, {}).get(account, NOTHING)
 
     def moved(
         self,
@@ -201,13 +227,17 @@ class AdmissionController:
         if lease is None or self.denied(grant, peer_id, needs, priority, now, another=False):
             return False
         self._close(lease)
-        lease.accounts = read_grant(grant, self._membership.root_public_key).accounts
+        self.network.ended(lease_id, now)
+        terms = read_grant(grant, self._membership.root_public_key)
+        lease.accounts = terms.accounts
+        lease.shared = network_accounts(terms, self._membership.charter)
         self._open.update(account.name for account in lease.accounts)
         lease.began_s, lease.charged = now.mono_s, NOTHING
+        self.network.began(lease_id, lease.shared, lease.reserved, now)
         return True
 
     def closed(self, lease_id: str) -> None:
-        """The lease has ended."""
+        """The lease has ended, and what ran under it."""
         lease = self._leases.pop(lease_id, None)
         if lease is not None:
             self._close(lease)
@@ -224,22 +254,21 @@ class AdmissionController:
         if denied is not None:
             return denied
         used = self._months.get(month_of(now.unix_s), {})
+        charter = self._membership.charter
+        shared = {each.name for each in network_accounts(terms, charter)}
         for account in terms.accounts:
-            quota = self._quota(terms, account)
-            why = quota.exceeded(used.get(account.name, NOTHING), takes_gpu)
+            quota = quota_of(terms, account, charter)
+            spent = used.get(account.name, NOTHING)
+            why = quota.exceeded(spent, takes_gpu)
+            if why is None and account.name in shared:
+                counted = QuotaAccount(account.name, quota)
+                why = self.network.used_up(counted, spent, takes_gpu, now)
             if why is not None:
                 return Denied(_SUBMIT, why)
             full = quota.is_full(self._open[account.name]) if another else None
             if full is not None:
                 return Denied(_SUBMIT, full, self._parameters.room_ms)
         return None
-
-    def _quota(self, terms: GrantTerms, account: QuotaAccount) -> Quota:
-        """Of a grant without a quota the charter's is its peer's."""
-        charter = self._membership.charter
-        if charter is None or terms.rights.quota != UNLIMITED or not account.is_peer:
-            return account.quota
-        return charter.quotas
 
     def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
         recent_s = now.mono_s - self._parameters.tolerated_every_s
