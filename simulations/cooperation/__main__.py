@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulations.cooperation import charter, fair, find, leaks, moving, quorum
+from simulations.cooperation import charter, fair, find, leaks, moving, quorum, quota
 
 CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "starvation": fair.starvation,
@@ -25,6 +25,7 @@ CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "kill": moving.kill,
     "chains": moving.chains,
     "quorum": quorum.run,
+    "quota": quota.run,
 }
 
 
@@ -34,7 +35,9 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    arguments.add_argument("--only", nargs="+", choices=sorted(CASES), default=sorted(CASES))
+    arguments.add_argument(
+        "--only", "--case", dest="only", nargs="+", choices=sorted(CASES), default=sorted(CASES)
+    )
     arguments.add_argument("--seeds", default="7..7", metavar="FIRST..LAST")
     arguments.add_argument("--json", action="store_true", help="one JSON object on a line")
     given = arguments.parse_args()

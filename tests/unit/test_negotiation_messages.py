@@ -22,6 +22,7 @@ from formation_p2p.core.negotiation.messages import (
     MAX_OUTPUT_BYTES,
     MAX_WINDOW,
     AskOpinions,
+    AskSlice,
     Assignment,
     Cancel,
     Commit,
@@ -38,9 +39,11 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
     RequestRefused,
+    SliceAnswer,
     SpreadWant,
     TaskOutput,
     TasksEnded,
+    ToHolder,
     ToLessee,
     ToListener,
     ToMember,
@@ -339,12 +342,14 @@ def test_what_keeps_a_lease_goes_ahead_of_large_frames() -> None:
         LeaveWant,
         HandWant,
         SpreadWant,
+        AskSlice,
+        SliceAnswer,
     }
 
 
 def test_each_message_has_one_receiver() -> None:
-    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember, ToListener)
-    kinds = [ToOwner, *(kind for receiver in receivers for kind in receiver.__args__)]
+    receivers = (ToWorker, ToLessee, ToScheduler, ToPeer, ToMember, ToListener, ToHolder)
+    kinds = [ToOwner, SliceAnswer, *(kind for receiver in receivers for kind in receiver.__args__)]
     assert sorted(map(id, kinds)) == sorted(map(id, WorkMessage.__args__))
 
 

@@ -477,7 +477,7 @@ class SliceAnswer:
     total: Annotated[Used, _USED]
 
 
-@_WORK.message(52, urgent=True)
+@_WORK.message(52)
 @dataclass(frozen=True, slots=True)
 class AskAccount:
     """What have you noted of this account? Asked by one that is to keep it too, on this grant."""
@@ -496,7 +496,7 @@ class SliceRow:
     used: Annotated[Used, _USED]
 
 
-@_WORK.message(53, urgent=True)
+@_WORK.message(53)
 @dataclass(frozen=True, slots=True)
 class AccountRows:
     """What I have noted of an account; `is_known` is false where I was never asked for any."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+from dataclasses import dataclass
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import OperationId, Searched
+from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId
@@ -27,92 +25,34 @@ from formation_p2p.core.negotiation.quota_account import (
     lowest,
     scaled,
 )
+from formation_p2p.core.negotiation.quota_asked import (
+    NEVER,
+    AccountStatus,
+    AskedFor,
+    Request,
+    Verdict,
+    short_of,
+)
 from formation_p2p.core.negotiation.quota_holder import name_of
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.negotiation.quota_voucher import Voucher, open_voucher
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.trust.network_quota import limits_hours, month_after
 from formation_p2p.core.trust.quota import (
     NOTHING,
-    Quota,
     QuotaAccount,
     Used,
-    format_hours,
-    in_hours,
     month_of,
 )
 
-CPU: Final = "CPU"
-GPU: Final = "GPU"
-_ONE: Final = Used(1, 1)
-_NEVER: Final = float("inf")
-
-
-class Verdict(StrEnum):
-    """What the holders said last of an account."""
-
-    ALONE = "alone"  # too few of them answer, or they were not asked yet
-    HELD = "held"  # they noted what was asked for
-    SPENT = "spent"  # nothing is left
-
-
-@dataclass(slots=True)
-class _Request:
-    """To all holders, until a majority has said the same. Where it is noted, the kinds that are
-    `short` last no longer."""
-
-    sequence: int
-    wanted: Used
-    voucher: bytes | None
-    again_s: float
-    until_s: float
-    tries: int
-    short: frozenset[str]
-    answers: dict[PeerId, SliceAnswer] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Asked:
-    """An account that leases here are charged to. `allowed` is what a majority noted that this
-    worker may use, `total` what all may; nothing is left of the kinds that are `short`. `rate` is
-    what leases reserve in a second."""
-
-    quota: Quota
-    month: str
-    verdict: Verdict = Verdict.ALONE
-    short: frozenset[str] = frozenset()
-    allowed: Used = NOTHING
-    total: Used = NOTHING
-    rate: Used = NOTHING
-    leases: int = 0
-    grant: bytes = b""
-    voucher: Voucher | None = None
-    holders: tuple[Contact, ...] = ()
-    looked_up_s: float = float("-inf")
-    searching: OperationId | None = None
-    request: _Request | None = None
-    ask_s: float = float("-inf")  # not again before
-    give_back_s: float = _NEVER
-
-    @property
-    def due_s(self) -> float:
-        waits_s = (
-            _NEVER if self.request is None else min(self.request.again_s, self.request.until_s)
-        )
-        return min(waits_s, self.give_back_s)
-
 
 @dataclass(frozen=True, slots=True)
-class AccountStatus:
-    """Of an account that leases here are charged to: in all of the network, and here."""
+class _Lease:
+    """It is charged to accounts, and reserves so much each second."""
 
-    account: str
-    month: str
-    verdict: Verdict
-    quota: Quota
-    total: Used
-    allowed: Used
+    bearer: PeerId
+    accounts: tuple[str, ...]
+    reserved: Used
 
 
 class QuotaEscrow:
@@ -129,8 +69,8 @@ class QuotaEscrow:
         self._dht = dht
         self._used = used
         self._parameters = parameters
-        self._accounts: dict[str, _Asked] = {}
-        self._leases: dict[str, tuple[tuple[str, ...], Used]] = {}
+        self._accounts: dict[str, AskedFor] = {}
+        self._leases: dict[str, _Lease] = {}
         self._sequence = 0
         self._sent: list[Send] = []
         self._counts: Counter[str] = Counter(dict.fromkeys(("held", "refused", "unanswered"), 0))
@@ -153,30 +93,38 @@ class QuotaEscrow:
     # -- what admission tells --------------------------------------------------------------
 
     def began(
-        self, lease_id: str, accounts: tuple[QuotaAccount, ...], reserved: Used, now: Moment
+        self,
+        lease_id: str,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        reserved: Used,
+        now: Moment,
     ) -> None:
         if not accounts:
             return
-        self._leases[lease_id] = tuple(each.name for each in accounts), reserved
+        self._leases[lease_id] = _Lease(bearer, tuple(each.name for each in accounts), reserved)
         for each in accounts:
             asked = self._asked(each, now)
             asked.leases += 1
             asked.rate = asked.rate + reserved
-            asked.give_back_s = _NEVER
+            asked.give_back_s = NEVER
             self._look(each.name, asked, now)
 
     def charged(self, lease_id: str, now: Moment) -> None:
-        for name in self._leases.get(lease_id, ((), NOTHING))[0]:
+        lease = self._leases.get(lease_id)
+        for name in () if lease is None else lease.accounts:
             asked = self._accounts[name]
-            self._turn(asked, now)
+            asked.turn(now)
             self._look(name, asked, now)
 
     def ended(self, lease_id: str, now: Moment) -> None:
-        names, reserved = self._leases.pop(lease_id, ((), NOTHING))
-        for name in names:
+        lease = self._leases.pop(lease_id, None)
+        if lease is None:
+            return
+        for name in lease.accounts:
             asked = self._accounts[name]
             asked.leases -= 1
-            asked.rate = asked.rate - reserved
+            asked.rate = asked.rate - lease.reserved
             if asked.leases == 0:
                 asked.give_back_s = now.mono_s + self._parameters.give_back_s
 
@@ -184,43 +132,41 @@ class QuotaEscrow:
         self, account: QuotaAccount, used: Used, takes_gpu: bool, now: Moment
     ) -> str | None:
         asked = self._accounts.get(account.name)
-        if asked is None or not limits_hours(account.quota):
+        if asked is None:
             return None
-        self._turn(asked, now)
+        asked.turn(now)
+        used = at_least_nothing(used - asked.own)
+        if asked.leases and not asked.has_word(now) and not asked.lasts(used):
+            return "the grant's bearer has not signed for the hours of its quota at this worker"
         if asked.verdict is not Verdict.SPENT:
             return None
         if not asked.leases and asked.request is None and now.mono_s >= asked.ask_s:
             self._ask(account.name, asked, asked.allowed, None, now)  # is there room again?
-        kinds = [(CPU, account.quota.cpu_milli_hours, used.cpu_milli_s, asked.allowed.cpu_milli_s)]
-        if takes_gpu:
-            most, allowed = account.quota.gpu_milli_hours, asked.allowed.gpu_milli_s
-            kinds.append((GPU, most, used.gpu_milli_s, allowed))
-        for kind, most, here, allowed in kinds:
-            if most is not None and kind in asked.short and here >= allowed:
-                return self._why(kind, most, asked, now)
-        return None
-
-    @staticmethod
-    def _why(kind: str, most: int, asked: _Asked, now: Moment) -> str:
-        voucher = asked.voucher
-        if asked.leases and (voucher is None or not voucher.is_fresh(now.unix_s)):
-            return f"{kind} quota: the grant's bearer has not signed for hours at this worker"
-        total = asked.total.cpu_milli_s if kind == CPU else asked.total.gpu_milli_s
-        spent = f"{in_hours(total)} of {format_hours(most)} h"
-        return f"{kind} quota used in the network: {spent}, until {month_after(now.unix_s)}"
+        return asked.why_used_up(used, takes_gpu, now)
 
     # -- what comes ----------------------------------------------------------------------------
 
     def vouched(
-        self, accounts: tuple[QuotaAccount, ...], grant: bytes, raw: bytes, now: Moment
+        self,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        grant: bytes,
+        raw: bytes,
+        now: Moment,
     ) -> None:
-        """A bearer of these accounts, which showed `grant`, has sent a voucher."""
+        """The bearer of a grant, which has these accounts, has sent a voucher."""
         try:
             voucher = open_voucher(raw, now.unix_s)
         except BadRecord:
             return
-        if voucher.worker != self._own:
+        if (voucher.bearer, voucher.worker) != (bearer, self._own):
             return
+        reserved = NOTHING
+        for lease in self._leases.values():
+            if lease.bearer == bearer:
+                reserved = reserved + lease.reserved
+        if voucher.reserved != highest(voucher.reserved, reserved):
+            return  # the holders would note less than is used
         for each in accounts:
             asked = self._asked(each, now)
             asked.grant, asked.voucher = grant, voucher
@@ -238,28 +184,38 @@ class QuotaEscrow:
 
     def answered(self, sender: Contact, answer: SliceAnswer, now: Moment) -> None:
         asked = self._accounts.get(answer.account)
-        if asked is None or asked.request is None or asked.request.sequence != answer.sequence:
+        if asked is None or all(each.peer_id != sender.peer_id for each in asked.holders):
             return
-        if any(each.peer_id == sender.peer_id for each in asked.holders):
-            asked.request.answers.setdefault(sender.peer_id, answer)
-            self._judge(answer.account, asked, now, is_over=False)
+        request, noted = asked.request, asked.noted
+        if request is not None and request.sequence == answer.sequence:
+            request.answers.setdefault(sender.peer_id, answer)
+            self._judge(answer.account, asked, request, now, is_over=False)
+        elif noted is not None and noted.sequence == answer.sequence:
+            noted.answers.setdefault(sender.peer_id, answer)
+            if len(noted.answers) == len(asked.holders):
+                asked.noted = None
 
     def tick(self, now: Moment) -> None:
         for name, asked in list(self._accounts.items()):
             if asked.due_s > now.mono_s:
                 continue
-            request = asked.request
+            request, noted = asked.request, asked.noted
             if request is not None and request.until_s <= now.mono_s:
-                self._judge(name, asked, now, is_over=True)
-            elif request is not None and request.again_s <= now.mono_s:
-                request.again_s = now.mono_s + self._parameters.again_s
-                self._send(name, asked, request)
-            elif asked.give_back_s <= now.mono_s:
-                asked.give_back_s = _NEVER
+                self._judge(name, asked, request, now, is_over=True)
+            elif noted is not None and noted.until_s <= now.mono_s:
+                asked.noted = None
+                self._look_up_soon(asked, now)
+            else:
+                for each in (request, noted):
+                    if each is not None and each.again_s <= now.mono_s:
+                        each.again_s = now.mono_s + self._parameters.again_s
+                        self._send(name, asked, each)
+            if asked.give_back_s <= now.mono_s:
+                asked.give_back_s = NEVER
                 self._give_back(name, asked, now)
 
     def next_timeout(self) -> float:
-        return min((each.due_s for each in self._accounts.values()), default=_NEVER)
+        return min((each.due_s for each in self._accounts.values()), default=NEVER)
 
     def leave(self, now: Moment) -> None:
         """Give back what is unused; it is not waited for."""
@@ -270,35 +226,36 @@ class QuotaEscrow:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _asked(self, account: QuotaAccount, now: Moment) -> _Asked:
+    def _asked(self, account: QuotaAccount, now: Moment) -> AskedFor:
         asked = self._accounts.get(account.name)
         if asked is None:
             if len(self._accounts) >= self._parameters.max_asked_for:
                 idle = next((x for x, each in self._accounts.items() if not each.leases), None)
                 self._accounts.pop(idle or "", None)
             month = month_of(now.unix_s)
-            asked = self._accounts[account.name] = _Asked(account.quota, month)
+            asked = self._accounts[account.name] = AskedFor(account.quota, month)
         asked.quota = account.quota
-        self._turn(asked, now)
+        asked.turn(now)
         return asked
 
-    def _turn(self, asked: _Asked, now: Moment) -> None:
-        """In a new month nothing is used yet."""
-        month = month_of(now.unix_s)
-        if asked.month != month:
-            asked.month, asked.verdict, asked.request = month, Verdict.ALONE, None
-            asked.allowed = asked.total = NOTHING
-            asked.short = frozenset()
-            asked.ask_s = float("-inf")
+    def _look_up_soon(self, asked: AskedFor, now: Moment) -> None:
+        """One of the holders does not answer: there may be others by now."""
+        ours = self._parameters
+        soon_s = now.mono_s + ours.look_again_s - ours.looked_up_s
+        asked.looked_up_s = min(asked.looked_up_s, soon_s)
 
-    def _look(self, name: str, asked: _Asked, now: Moment) -> None:
+    def _counted(self, name: str, asked: AskedFor) -> Used:
+        """What was used here, but for what was used while this worker counted alone."""
+        return at_least_nothing(self._used(asked.month, name) - asked.own)
+
+    def _look(self, name: str, asked: AskedFor, now: Moment) -> None:
         """Ask for the next slice, if what is left will be used up soon."""
         now_s, ours = now.mono_s, self._parameters
         if asked.request is not None or asked.searching is not None or now_s < asked.ask_s:
             return
-        used = self._used(asked.month, name)
+        used = self._counted(name, asked)
         soon = used + scaled(asked.rate, round(ours.ahead_s * 1000))
-        if not asked.leases or soon == lowest(soon, highest(asked.allowed, self._unlimited(asked))):
+        if not asked.leases or asked.lasts(soon):
             return
         if now_s >= asked.looked_up_s + ours.looked_up_s:
             asked.looked_up_s = now_s
@@ -307,16 +264,14 @@ class QuotaEscrow:
             asked.searching = self._dht.search(find, now, cause, width=ours.holders)
             return
         voucher = asked.voucher
-        if voucher is None or not voucher.is_fresh(now.unix_s):
-            # Without its bearer's word the holders would refuse.
-            asked.verdict, asked.short = Verdict.SPENT, frozenset({CPU, GPU})
-            return
+        if voucher is None or not asked.has_word(now):
+            return  # the holders would refuse
         _, wanted = self._plan(name, asked, voucher)
         self._ask(name, asked, wanted, voucher.raw, now)
 
-    def _plan(self, name: str, asked: _Asked, voucher: Voucher) -> tuple[Used, Used]:
+    def _plan(self, name: str, asked: AskedFor, voucher: Voucher) -> tuple[Used, Used]:
         """The least that is of use in all, and what to ask for."""
-        ours, used = self._parameters, self._used(asked.month, name)
+        ours, used = self._parameters, self._counted(name, asked)
         left = at_least_nothing(limit_of(asked.quota) - highest(asked.total, used))
         part = Used(left.cpu_milli_s // ours.parts, left.gpu_milli_s // ours.parts)
         least = scaled(voucher.reserved, round(ours.least_s * 1000))
@@ -324,19 +279,10 @@ class QuotaEscrow:
         wanted = highest(asked.allowed, used + highest(least, lowest(whole, part)))
         return used + least, wanted
 
-    @staticmethod
-    def _unlimited(asked: _Asked) -> Used:
-        """As much as there can be, of what the quota has no limit for."""
-        limit = limit_of(asked.quota)
-        cpu, gpu = asked.quota.cpu_milli_hours, asked.quota.gpu_milli_hours
-        return Used(
-            limit.cpu_milli_s if cpu is None else 0, limit.gpu_milli_s if gpu is None else 0
-        )
-
     def _ask(
         self,
         name: str,
-        asked: _Asked,
+        asked: AskedFor,
         wanted: Used,
         voucher: bytes | None,
         now: Moment,
@@ -346,13 +292,14 @@ class QuotaEscrow:
         # Each is newer than the last, also across restarts.
         self._sequence = max(self._sequence + 1, int(now.unix_s * 1000))
         ours, now_s = self._parameters, now.mono_s
+        asked.noted = None
         again_s, until_s = now_s + ours.again_s, now_s + ours.answer_s
-        asked.request = _Request(self._sequence, wanted, voucher, again_s, until_s, tries, short)
+        asked.request = Request(self._sequence, wanted, voucher, again_s, until_s, tries, short)
         self._send(name, asked, asked.request)
         if not asked.holders:
-            self._judge(name, asked, now, is_over=True)
+            self._judge(name, asked, asked.request, now, is_over=True)
 
-    def _send(self, name: str, asked: _Asked, request: _Request) -> None:
+    def _send(self, name: str, asked: AskedFor, request: Request) -> None:
         message = AskSlice(
             name, asked.month, request.sequence, request.wanted, asked.grant, request.voucher
         )
@@ -362,53 +309,60 @@ class QuotaEscrow:
             if holder.peer_id not in request.answers
         )
 
-    def _give_back(self, name: str, asked: _Asked, now: Moment) -> None:
-        used = lowest(asked.allowed, self._used(asked.month, name))
+    def _give_back(self, name: str, asked: AskedFor, now: Moment) -> None:
+        used = lowest(asked.allowed, self._counted(name, asked))
         if asked.request is None and used != asked.allowed:
             self._ask(name, asked, used, None, now)
 
-    def _judge(self, name: str, asked: _Asked, now: Moment, *, is_over: bool) -> None:
+    def _judge(
+        self, name: str, asked: AskedFor, request: Request, now: Moment, *, is_over: bool
+    ) -> None:
         """What the answers so far come to; `is_over` where no more are waited for."""
-        request, ours = asked.request, self._parameters
-        if request is None:
-            return
+        ours = self._parameters
         majority = len(asked.holders) // 2 + 1
         answers = list(request.answers.values())
         kept = sum(each.is_kept for each in answers)
-        if kept < majority and len(answers) < len(asked.holders) and not is_over:
+        most_kept = kept + len(asked.holders) - len(answers)
+        is_decided = kept >= majority or (most_kept < majority <= len(answers))
+        # One that asks for no more asks how much there is: each answer counts.
+        is_decided = is_decided and request.voucher is not None
+        if not is_decided and most_kept > kept and not is_over:
             return
         asked.request = None
-        if len(answers) < len(asked.holders):
-            asked.looked_up_s = min(
-                asked.looked_up_s, now.mono_s + ours.look_again_s - ours.looked_up_s
-            )
+        if is_over and len(answers) < len(asked.holders):
+            self._look_up_soon(asked, now)
         if len(answers) < majority:
             asked.verdict, asked.ask_s = Verdict.ALONE, now.mono_s + ours.alone_s
             self._counts["unanswered"] += 1
             return
         asked.total = _common([each.total for each in answers], len(answers) // 2 + 1)
         if kept >= majority:
+            asked.noted = request if len(answers) < len(asked.holders) else None
             self._held(asked, request, now)
             return
         could = _common([each.could for each in answers], majority)
         self._refused(name, asked, request, could, kept, now)
 
-    def _held(self, asked: _Asked, request: _Request, now: Moment) -> None:
+    def _held(self, asked: AskedFor, request: Request, now: Moment) -> None:
         asked.allowed = request.wanted
-        short = request.short if request.voucher is not None else _without_room(asked)
+        short = request.short if request.voucher is not None else asked.without_room()
         self._settled(asked, short, now)
 
     def _refused(
-        self, name: str, asked: _Asked, request: _Request, could: Used, kept: int, now: Moment
+        self, name: str, asked: AskedFor, request: Request, could: Used, kept: int, now: Moment
     ) -> None:
         """Ask for less, or see that nothing is left."""
         voucher = asked.voucher
         if request.voucher is None or voucher is None:
-            self._settled(asked, _without_room(asked), now)
+            self._settled(asked, asked.without_room(), now)
             return
+        counted = self._counted(name, asked)
+        if counted != lowest(counted, could) and not asked.without_room():
+            # More than its bearer signs for at once: it was used while the holders were gone.
+            asked.own = asked.own + at_least_nothing(counted - asked.allowed)
         least, wanted = self._plan(name, asked, voucher)
         smaller = lowest(could, wanted)
-        short = _short(could, least, voucher.reserved)
+        short = short_of(could, least, voucher.reserved)
         grows = smaller != lowest(smaller, asked.allowed)
         if grows and request.tries < self._parameters.tries:
             self._ask(name, asked, smaller, voucher.raw, now, request.tries + 1, short)
@@ -417,26 +371,12 @@ class QuotaEscrow:
         if kept:  # some noted what counts for nothing
             self._ask(name, asked, asked.allowed, None, now)
 
-    def _settled(self, asked: _Asked, short: frozenset[str], now: Moment) -> None:
+    def _settled(self, asked: AskedFor, short: frozenset[str], now: Moment) -> None:
         asked.short = short
         asked.verdict = Verdict.SPENT if short else Verdict.HELD
         if short:
             asked.ask_s = now.mono_s + self._parameters.spent_s
         self._counts["refused" if short else "held"] += 1
-
-
-def _without_room(asked: _Asked) -> frozenset[str]:
-    return _short(at_least_nothing(limit_of(asked.quota) - asked.total), _ONE, _ONE)
-
-
-def _short(has: Used, least: Used, reserved: Used) -> frozenset[str]:
-    """Of what is reserved, the kinds of which there is less than the least."""
-    short = set()
-    if reserved.cpu_milli_s and has.cpu_milli_s < least.cpu_milli_s:
-        short.add(CPU)
-    if reserved.gpu_milli_s and has.gpu_milli_s < least.gpu_milli_s:
-        short.add(GPU)
-    return frozenset(short)
 
 
 def _common(amounts: list[Used], enough: int) -> Used:

@@ -36,8 +36,9 @@ class EscrowParameters:
     # Where the account is used up, or its holders do not answer, they are asked again.
     spent_s: float = 60.0
     alone_s: float = 30.0
-    # Accounts that one worker asks for. Of more, those without leases are forgotten.
-    max_asked_for: int = 4096
+    # Accounts that one worker asks for. Of more, those without leases are forgotten; leases have a
+    # bound of their own.
+    max_asked_for: int = 512
 
     # A holder's tables: accounts, those of one invitation, and rows of all accounts, at 300 bytes
     # each. What is forgotten is learnt from the other holders.

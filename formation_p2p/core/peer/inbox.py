@@ -80,7 +80,10 @@ class Inbox:
         if isinstance(message, messages.ToHolder):
             return self._quotas.received(sender, message, now)
         if isinstance(message, messages.SliceAnswer):
-            return [] if worker is None else worker.sliced(sender, message, now)
+            if worker is None:
+                return []
+            worker.escrow.answered(sender, message, now)
+            return worker.escrowed(now)
         if isinstance(message, messages.ToListener):
             return self._wants.received(sender, message, worker, now)
         if isinstance(message, messages.AskGrant):

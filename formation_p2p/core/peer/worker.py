@@ -11,7 +11,6 @@ from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.want import Want
 from formation_p2p.core.capability.buckets import buckets_of
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.discovery.announcer import Announcer
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.execution.effects import ExecutionsEnded, JoinGang
@@ -172,18 +171,9 @@ class Worker:
         self.lessor.ledger.release(f"service {name}")
         self.announcer.changed(self.lessor.ledger.free, now)
 
-    def sliced(
-        self, sender: Contact, answer: messages.SliceAnswer, now: Moment
-    ) -> list[WorkerEffect]:
-        """One that keeps a quota has answered."""
-        self.escrow.answered(sender, answer, now)
+    def escrowed(self, now: Moment) -> list[WorkerEffect]:
+        """What is to be sent, now that those who keep a quota were found, or have answered."""
         return self._after((), now)
-
-    def searched(
-        self, completed: Searched[SignedProfile], now: Moment
-    ) -> list[WorkerEffect] | None:
-        """What came of a search, if it was one for those who keep a quota."""
-        return self._after((), now) if self.escrow.searched(completed, now) else None
 
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""
@@ -197,15 +187,16 @@ class Worker:
         match message:
             case messages.PlacementRequest():
                 effects += self.lessor.requested(sender, message, now)
-            case messages.Commit():
-                self._vouched(sender, message, now)
+            case messages.Commit(lease_id, voucher):
+                self._vouched(sender, voucher, self.lessor.grant_of(sender, lease_id), now)
                 effects += self.lessor.committed(sender, message, now)
                 if any(map(_grants, effects)):
                     self.volunteered.committed(message.lease_id)
             case messages.Release():
                 effects += self.lessor.released(sender, message, now)
-            case messages.Renew():
-                self._vouched(sender, message, now)
+            case messages.Renew(lease_id, _, grant, voucher):
+                shown = grant or self.lessor.grant_of(sender, lease_id)
+                self._vouched(sender, voucher, shown, now)
                 effects += self.lessor.renewed(sender, message, now)
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
@@ -230,14 +221,12 @@ class Worker:
         return self._after(effects, now)
 
     def _vouched(
-        self, sender: Contact, message: messages.Commit | messages.Renew, now: Moment
+        self, sender: Contact, voucher: bytes | None, grant: bytes | None, now: Moment
     ) -> None:
         """The owner of a lease says that it is used here, for those who keep its quota."""
-        if message.voucher is None:
-            return
-        grant = self.lessor.grant_of(sender, message.lease_id)
-        if grant is not None:
-            self.escrow.vouched(self._admission.shared(grant), grant, message.voucher, now)
+        if voucher is not None and grant:
+            accounts = self._admission.shared(grant, sender.peer_id)
+            self.escrow.vouched(sender.peer_id, accounts, grant, voucher, now)
 
     def _is_meant(self, message: messages.Enlist, sender: Contact) -> bool:
         """Whether the roster is one of the sender's own gang, and has this lease under that rank.

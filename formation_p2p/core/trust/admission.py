@@ -63,6 +63,7 @@ class _Lease:
     """`charged` is what of it has been, since it was committed at `began_s`. The hours of accounts
     that are `shared` are counted over the network, too."""
 
+    bearer: PeerId
     accounts: tuple[QuotaAccount, ...]
     shared: tuple[QuotaAccount, ...]
     reserved: Used  # a second of it
@@ -167,14 +168,16 @@ class AdmissionController:
         """A lease is offered on a grant that was not denied. It counts as open from now on."""
         terms = read_grant(grant, self._membership.root_public_key)
         shared = network_accounts(terms, self._membership.charter)
-        self._leases[lease_id] = _Lease(terms.accounts, shared, Used(cpu_milli, gpu_milli))
+        bearer = PeerId(terms.bound_to or "")
+        reserved = Used(cpu_milli, gpu_milli)
+        self._leases[lease_id] = _Lease(bearer, terms.accounts, shared, reserved)
         self._open.update(account.name for account in terms.accounts)
 
     def began(self, lease_id: str, now: Moment) -> None:
         """The lease is committed, and costs from now on."""
         if (lease := self._leases.get(lease_id)) is not None:
             lease.began_s = now.mono_s
-            self.network.began(lease_id, lease.shared, lease.reserved, now)
+            self.network.began(lease_id, lease.bearer, lease.shared, lease.reserved, now)
 
     def charge(self, lease_id: str, until_s: float, now: Moment) -> None:
         """Charge what the lease has reserved until then, and was not charged for yet, to the
@@ -203,10 +206,12 @@ class AdmissionController:
         """The lease, which is charged for until now, costs nothing any more."""
         self.network.ended(lease_id, now)
 
-    def shared(self, grant: bytes) -> tuple[QuotaAccount, ...]:
-        """The accounts of a grant whose hours are counted over the network."""
+    def shared(self, grant: bytes, bearer: PeerId) -> tuple[QuotaAccount, ...]:
+        """The accounts of its bearer's grant whose hours are counted over the network."""
         terms = self._terms(grant)
-        return () if terms is None else network_accounts(terms, self._membership.charter)
+        if terms is None or terms.bound_to != bearer:
+            return ()
+        return network_accounts(terms, self._membership.charter)
 
     def used(self, month: str, account: str) -> Used:
         """What an account has used here."""
@@ -233,7 +238,7 @@ class AdmissionController:
         lease.shared = network_accounts(terms, self._membership.charter)
         self._open.update(account.name for account in lease.accounts)
         lease.began_s, lease.charged = now.mono_s, NOTHING
-        self.network.began(lease_id, lease.shared, lease.reserved, now)
+        self.network.began(lease_id, lease.bearer, lease.shared, lease.reserved, now)
         return True
 
     def closed(self, lease_id: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from formation_p2p.core.effects import Moment
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import GrantTerms
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used, month_of
@@ -19,9 +20,14 @@ class NetworkCount(Protocol):
     """What counts the hours of all workers together (core/negotiation/quota_escrow.py)."""
 
     def began(
-        self, lease_id: str, accounts: tuple[QuotaAccount, ...], reserved: Used, now: Moment
+        self,
+        lease_id: str,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        reserved: Used,
+        now: Moment,
     ) -> None:
-        """A lease is committed, which reserves so much each second."""
+        """A bearer's lease is committed, which reserves so much each second."""
 
     def charged(self, lease_id: str, now: Moment) -> None:
         """What it has reserved is counted up to now."""
@@ -39,7 +45,12 @@ class OwnCountOnly:
     """A worker that asks no other."""
 
     def began(
-        self, lease_id: str, accounts: tuple[QuotaAccount, ...], reserved: Used, now: Moment
+        self,
+        lease_id: str,
+        bearer: PeerId,
+        accounts: tuple[QuotaAccount, ...],
+        reserved: Used,
+        now: Moment,
     ) -> None:
         pass
 

@@ -1,7 +1,8 @@
 """How much of a worker a grant's holders may use, and the accounts that it is charged to.
 
-A quota counts at each worker by itself: workers do not tell each other. What counts is what leases
-reserve, from their commit to their end, whether or not it is used.
+Hours count over the whole network (core/negotiation/quota_escrow.py), how many leases there may be
+at once at each worker. What counts is what leases reserve, from their commit to their end, whether
+or not it is used.
 
 A lease is charged to several accounts, and each has to have room for it:
 

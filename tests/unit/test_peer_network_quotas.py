@@ -1,0 +1,162 @@
+"""A grant's hours over all workers, between whole peers: alice and carol work, bob's grant has a
+quota, and the others keep its account."""
+
+from __future__ import annotations
+
+from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
+from formation_p2p.core.negotiation.quota_asked import Verdict
+from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
+from formation_p2p.core.peer.events import OfferCharter
+from formation_p2p.core.refusals import Denied
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.signed_charter import draft, sign
+from formation_p2p.core.workload.outcome import Succeeded
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from tests.support.stories import ends, job, only, passed, worker_of
+
+PARAMETERS = EscrowParameters()
+WORKERS = ("alice", "carol")
+# Two minutes of one core.
+QUOTA = Quota(cpu_milli_hours=33)
+LIMIT_S = 118.8
+# Of two workers, until their renewals.
+OVERRUN_S = 2 * 10.0
+
+
+def village(quota: Quota = QUOTA, task_s: float = 3600.0) -> World:
+    world = World(7, lambda running: (task_s, Succeeded(b"")))
+    world.add("gate")
+    for name in WORKERS:
+        world.add(name, serve=world.machine(cpu=1))
+    for name in ("hanna", "hugo", "heidi"):
+        world.add(name)
+    world.add("bob", rights=Rights(int(EPOCH_UNIX_S) + 10**7, quota=quota))
+    world.elapse(3)
+    return world
+
+
+def used_s(world: World) -> float:
+    """Of bob's hours, at all workers."""
+    bob = world.nodes["bob"].identity.peer_id
+    return sum(
+        used.cpu_milli_s / 1000
+        for name in WORKERS
+        for (_, account), used in world.nodes[name].used.items()
+        if account == bob
+    )
+
+
+def test_the_hours_of_a_grant_are_those_of_all_workers() -> None:
+    world = village()
+    bob = world.nodes["bob"]
+    bob.submit(job(2))
+    world.elapse(30)
+    assert sum(len(world.nodes[name].running) for name in WORKERS) == 2
+    world.elapse(120)
+    assert LIMIT_S <= used_s(world) <= LIMIT_S + OVERRUN_S
+    end = ends(bob)["job/0"]
+    assert isinstance(end, TaskUnplaceable)
+    told = {str(why) for _, why in end.reasons}
+    assert told == {
+        "not allowed to submit: CPU quota used in the network: 0.033 of 0.033 h, until 2026-02-01"
+    }
+    assert all(isinstance(why, Denied) for _, why in end.reasons)
+    world.elapse(PARAMETERS.spent_s)
+    bob.submit(job(1, job_id="again"))
+    world.elapse(10)
+    assert used_s(world) <= LIMIT_S + OVERRUN_S
+
+
+def test_what_one_worker_gives_back_another_uses() -> None:
+    world = village(task_s=20)
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    bob.submit(job(1))
+    world.elapse(60)
+    (done,) = only(ends(bob).values(), TaskSucceeded)
+    assert done.task_id == "job/0"
+    for name in WORKERS:
+        for each in worker_of(world.nodes[name]).escrow.status():
+            assert each.allowed.cpu_milli_s <= 21_000
+    assert alice.alive
+
+
+def test_a_worker_that_leaves_gives_its_slice_back() -> None:
+    world = village(Quota(cpu_milli_hours=1000))
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    world.kill(world.nodes["carol"])
+    bob.submit(job(1))
+    world.elapse(10)
+    [before] = worker_of(alice).escrow.status()
+    alice.leave()
+    world.elapse(1)
+    last = only(passed(world, "alice", "hugo"), AskSlice)[-1]
+    assert before.verdict is Verdict.HELD
+    assert last.wanted.cpu_milli_s < before.allowed.cpu_milli_s
+
+
+def test_where_all_holders_are_gone_the_workers_count_as_they_did() -> None:
+    world = village()
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    world.kill(world.nodes["carol"])
+    for name, node in world.nodes.items():
+        if name not in ("alice", "bob"):
+            world.cut(alice, node)
+    world.elapse(60)
+    bob.submit(job(1))
+    world.elapse(180)
+    assert alice.used[("2026-01", bob.identity.peer_id)].cpu_milli_s / 1000 >= LIMIT_S
+    assert all("CPU quota" in str(why) for _, why in _reasons(world))
+
+
+def _reasons(world: World) -> list[tuple[object, object]]:
+    ended = only(ends(world.nodes["bob"]).values(), TaskUnplaceable)
+    return [each for end in ended for each in end.reasons if isinstance(each[1], Denied)]
+
+
+def test_grants_without_hours_ask_for_nothing() -> None:
+    world = village(Quota(leases=2), task_s=1)
+    world.nodes["bob"].submit(job(3))
+    world.elapse(30)
+    assert len(only(ends(world.nodes["bob"]).values(), TaskSucceeded)) == 3
+    messages = [each.message for each in world.sent]
+    assert not only(messages, AskSlice)
+    assert all(each.voucher is None for each in only(messages, Commit) + only(messages, Renew))
+
+
+def test_hours_that_the_charter_gives_are_those_of_all_workers_too() -> None:
+    world = village(Quota())
+    root = KeySet(1, (world.root.public_key,))
+    issued = int(EPOCH_UNIX_S + world.now_s)
+    rules = Charter(
+        version=1,
+        network=Membership(world.root.public_key).network_id,
+        keys=root,
+        issued_unix_s=issued,
+        expires_unix_s=issued + 10**6,
+        quotas=QUOTA,
+    )
+    signed = sign(draft(rules, root, None), world.root)
+    for node in world.nodes.values():
+        world.deliver(node, OfferCharter(signed.raw))
+    world.elapse(5)
+    world.nodes["bob"].submit(job(2))
+    world.elapse(150)
+    assert LIMIT_S <= used_s(world) <= LIMIT_S + OVERRUN_S
+
+
+def test_a_slice_answer_to_one_that_does_not_work_is_nothing() -> None:
+    world = village()
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job(1))
+    world.elapse(5)
+    [answer, *_] = only(
+        passed(world, "hugo", "alice") + passed(world, "hugo", "carol"), SliceAnswer
+    )
+    before = len(world.sent)
+    world.delivered(alice, bob, answer)
+    assert len(world.sent) == before + 1
