@@ -25,10 +25,10 @@ from formation_p2p.core.negotiation.messages import (
     pack,
     parse,
 )
-from formation_p2p.core.negotiation.quota_asked import AccountStatus
 from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
 from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
+from formation_p2p.core.negotiation.quota_status import AccountStatus
 from formation_p2p.core.negotiation.quota_voucher import seal_voucher
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.records.profile import SignedProfile

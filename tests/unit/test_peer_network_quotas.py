@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
-from formation_p2p.core.negotiation.quota_asked import Verdict
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
+from formation_p2p.core.negotiation.quota_status import Verdict
 from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.charter import Charter

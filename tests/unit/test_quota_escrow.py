@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.negotiation.messages import AccountRows, AskAccount, AskSlice, SliceAnswer
-from formation_p2p.core.negotiation.quota_asked import Verdict
+from formation_p2p.core.negotiation.quota_status import Verdict
 from formation_p2p.core.negotiation.quota_voucher import VOUCHER_S
 from formation_p2p.core.trust.quota import NOTHING, Quota, Used
 from tests.support.dht_world import contact

@@ -2,18 +2,20 @@
 
 Those who keep an account (quota_holder.py) note what each worker may use in all. A slice counts
 with a majority of them. Where fewer answer, this worker's own count stands alone, as if there were
-no others. What is left of a slice is given back once no lease needs it.
+no others. What is left of a slice is given back once no lease needs it. One concept: an account as
+a worker has it, from its first slice to the last that is given back.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.kademlia import Kademlia
-from formation_p2p.core.dht.operations import Searched
+from formation_p2p.core.dht.operations import OperationId, Searched
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import BadRecord
 from formation_p2p.core.identity import PeerId
@@ -25,25 +27,117 @@ from formation_p2p.core.negotiation.quota_account import (
     lowest,
     scaled,
 )
-from formation_p2p.core.negotiation.quota_asked import (
-    NEVER,
-    AccountStatus,
-    AskedFor,
-    Request,
-    Verdict,
-    short_of,
-)
 from formation_p2p.core.negotiation.quota_holder import name_of
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
+from formation_p2p.core.negotiation.quota_status import AccountStatus, Verdict
 from formation_p2p.core.negotiation.quota_voucher import Voucher, open_voucher
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.records.profile import SignedProfile
+from formation_p2p.core.trust.network_quota import month_after
 from formation_p2p.core.trust.quota import (
     NOTHING,
+    Quota,
     QuotaAccount,
     Used,
+    format_hours,
+    in_hours,
     month_of,
 )
+
+_CPU: Final = "CPU"
+_GPU: Final = "GPU"
+_ONE: Final = Used(1, 1)
+_NEVER: Final = float("inf")
+
+
+@dataclass(slots=True)
+class _Request:
+    """To all holders, until a majority has said the same. Where it is noted, the kinds that are
+    `short` last no longer."""
+
+    sequence: int
+    wanted: Used
+    voucher: bytes | None
+    again_s: float
+    until_s: float
+    tries: int
+    short: frozenset[str]
+    answers: dict[PeerId, SliceAnswer] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _AskedFor:
+    """An account that leases here are charged to. `allowed` is what a majority noted that this
+    worker may use, `total` what all may; nothing is left of the kinds that are `short`. `rate` is
+    what leases reserve in a second; the holders are not told of what is this worker's `own` count.
+    """
+
+    quota: Quota
+    month: str
+    verdict: Verdict = Verdict.ALONE
+    short: frozenset[str] = frozenset()
+    allowed: Used = NOTHING
+    total: Used = NOTHING
+    rate: Used = NOTHING
+    own: Used = NOTHING
+    leases: int = 0
+    grant: bytes = b""
+    voucher: Voucher | None = None
+    holders: tuple[Contact, ...] = ()
+    looked_up_s: float = float("-inf")
+    searching: OperationId | None = None
+    request: _Request | None = None
+    # What a majority has noted, for those holders that have not answered: each that does not know
+    # of it would hand out as much again.
+    noted: _Request | None = None
+    ask_s: float = float("-inf")  # not again before
+    give_back_s: float = _NEVER
+
+    @property
+    def due_s(self) -> float:
+        waiting = [each for each in (self.request, self.noted) if each is not None]
+        return min([self.give_back_s, *(min(x.again_s, x.until_s) for x in waiting)])
+
+    def turn(self, now: Moment) -> None:
+        """In a new month nothing is used yet."""
+        month = month_of(now.unix_s)
+        if self.month != month:
+            self.month, self.verdict = month, Verdict.ALONE
+            self.request = self.noted = None
+            self.allowed = self.total = self.own = NOTHING
+            self.short = frozenset()
+            self.ask_s = float("-inf")
+
+    def lasts(self, soon: Used) -> bool:
+        """Whether so much may be used, as far as the quota has a limit for it."""
+        cpu, gpu = self.quota.cpu_milli_hours, self.quota.gpu_milli_hours
+        return (cpu is None or soon.cpu_milli_s <= self.allowed.cpu_milli_s) and (
+            gpu is None or soon.gpu_milli_s <= self.allowed.gpu_milli_s
+        )
+
+    def without_room(self) -> frozenset[str]:
+        """The kinds of which all is handed out."""
+        return _short_of(at_least_nothing(limit_of(self.quota) - self.total), _ONE, _ONE)
+
+    def has_word(self, now: Moment) -> bool:
+        """Whether its bearer has signed for hours lately."""
+        return self.voucher is not None and self.voucher.is_fresh(now.unix_s)
+
+    def why_used_up(self, used: Used, takes_gpu: bool, now: Moment) -> str | None:
+        """Why who has used so much here may use nothing more."""
+        kinds = [(_CPU, self.quota.cpu_milli_hours, used.cpu_milli_s, self.allowed.cpu_milli_s)]
+        if takes_gpu:
+            most, allowed = self.quota.gpu_milli_hours, self.allowed.gpu_milli_s
+            kinds.append((_GPU, most, used.gpu_milli_s, allowed))
+        for kind, limit, here, most_here in kinds:
+            if limit is not None and kind in self.short and here >= most_here:
+                return self._why(kind, limit, now)
+        return None
+
+    def _why(self, kind: str, limit: int, now: Moment) -> str:
+        total = self.total.cpu_milli_s if kind == _CPU else self.total.gpu_milli_s
+        spent = f"{in_hours(total)} of {format_hours(limit)} h"
+        return f"{kind} quota used in the network: {spent}, until {month_after(now.unix_s)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +163,7 @@ class QuotaEscrow:
         self._dht = dht
         self._used = used
         self._parameters = parameters
-        self._accounts: dict[str, AskedFor] = {}
+        self._accounts: dict[str, _AskedFor] = {}
         self._leases: dict[str, _Lease] = {}
         self._sequence = 0
         self._sent: list[Send] = []
@@ -107,7 +201,7 @@ class QuotaEscrow:
             asked = self._asked(each, now)
             asked.leases += 1
             asked.rate = asked.rate + reserved
-            asked.give_back_s = NEVER
+            asked.give_back_s = _NEVER
             self._look(each.name, asked, now)
 
     def charged(self, lease_id: str, now: Moment) -> None:
@@ -211,11 +305,11 @@ class QuotaEscrow:
                         each.again_s = now.mono_s + self._parameters.again_s
                         self._send(name, asked, each)
             if asked.give_back_s <= now.mono_s:
-                asked.give_back_s = NEVER
+                asked.give_back_s = _NEVER
                 self._give_back(name, asked, now)
 
     def next_timeout(self) -> float:
-        return min((each.due_s for each in self._accounts.values()), default=NEVER)
+        return min((each.due_s for each in self._accounts.values()), default=_NEVER)
 
     def leave(self, now: Moment) -> None:
         """Give back what is unused; it is not waited for."""
@@ -226,29 +320,29 @@ class QuotaEscrow:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _asked(self, account: QuotaAccount, now: Moment) -> AskedFor:
+    def _asked(self, account: QuotaAccount, now: Moment) -> _AskedFor:
         asked = self._accounts.get(account.name)
         if asked is None:
             if len(self._accounts) >= self._parameters.max_asked_for:
                 idle = next((x for x, each in self._accounts.items() if not each.leases), None)
                 self._accounts.pop(idle or "", None)
             month = month_of(now.unix_s)
-            asked = self._accounts[account.name] = AskedFor(account.quota, month)
+            asked = self._accounts[account.name] = _AskedFor(account.quota, month)
         asked.quota = account.quota
         asked.turn(now)
         return asked
 
-    def _look_up_soon(self, asked: AskedFor, now: Moment) -> None:
+    def _look_up_soon(self, asked: _AskedFor, now: Moment) -> None:
         """One of the holders does not answer: there may be others by now."""
         ours = self._parameters
         soon_s = now.mono_s + ours.look_again_s - ours.looked_up_s
         asked.looked_up_s = min(asked.looked_up_s, soon_s)
 
-    def _counted(self, name: str, asked: AskedFor) -> Used:
+    def _counted(self, name: str, asked: _AskedFor) -> Used:
         """What was used here, but for what was used while this worker counted alone."""
         return at_least_nothing(self._used(asked.month, name) - asked.own)
 
-    def _look(self, name: str, asked: AskedFor, now: Moment) -> None:
+    def _look(self, name: str, asked: _AskedFor, now: Moment) -> None:
         """Ask for the next slice, if what is left will be used up soon."""
         now_s, ours = now.mono_s, self._parameters
         if asked.request is not None or asked.searching is not None or now_s < asked.ask_s:
@@ -269,7 +363,7 @@ class QuotaEscrow:
         _, wanted = self._plan(name, asked, voucher)
         self._ask(name, asked, wanted, voucher.raw, now)
 
-    def _plan(self, name: str, asked: AskedFor, voucher: Voucher) -> tuple[Used, Used]:
+    def _plan(self, name: str, asked: _AskedFor, voucher: Voucher) -> tuple[Used, Used]:
         """The least that is of use in all, and what to ask for."""
         ours, used = self._parameters, self._counted(name, asked)
         left = at_least_nothing(limit_of(asked.quota) - highest(asked.total, used))
@@ -282,7 +376,7 @@ class QuotaEscrow:
     def _ask(
         self,
         name: str,
-        asked: AskedFor,
+        asked: _AskedFor,
         wanted: Used,
         voucher: bytes | None,
         now: Moment,
@@ -294,12 +388,12 @@ class QuotaEscrow:
         ours, now_s = self._parameters, now.mono_s
         asked.noted = None
         again_s, until_s = now_s + ours.again_s, now_s + ours.answer_s
-        asked.request = Request(self._sequence, wanted, voucher, again_s, until_s, tries, short)
+        asked.request = _Request(self._sequence, wanted, voucher, again_s, until_s, tries, short)
         self._send(name, asked, asked.request)
         if not asked.holders:
             self._judge(name, asked, asked.request, now, is_over=True)
 
-    def _send(self, name: str, asked: AskedFor, request: Request) -> None:
+    def _send(self, name: str, asked: _AskedFor, request: _Request) -> None:
         message = AskSlice(
             name, asked.month, request.sequence, request.wanted, asked.grant, request.voucher
         )
@@ -309,13 +403,13 @@ class QuotaEscrow:
             if holder.peer_id not in request.answers
         )
 
-    def _give_back(self, name: str, asked: AskedFor, now: Moment) -> None:
+    def _give_back(self, name: str, asked: _AskedFor, now: Moment) -> None:
         used = lowest(asked.allowed, self._counted(name, asked))
         if asked.request is None and used != asked.allowed:
             self._ask(name, asked, used, None, now)
 
     def _judge(
-        self, name: str, asked: AskedFor, request: Request, now: Moment, *, is_over: bool
+        self, name: str, asked: _AskedFor, request: _Request, now: Moment, *, is_over: bool
     ) -> None:
         """What the answers so far come to; `is_over` where no more are waited for."""
         ours = self._parameters
@@ -343,13 +437,13 @@ class QuotaEscrow:
         could = _common([each.could for each in answers], majority)
         self._refused(name, asked, request, could, kept, now)
 
-    def _held(self, asked: AskedFor, request: Request, now: Moment) -> None:
+    def _held(self, asked: _AskedFor, request: _Request, now: Moment) -> None:
         asked.allowed = request.wanted
         short = request.short if request.voucher is not None else asked.without_room()
         self._settled(asked, short, now)
 
     def _refused(
-        self, name: str, asked: AskedFor, request: Request, could: Used, kept: int, now: Moment
+        self, name: str, asked: _AskedFor, request: _Request, could: Used, kept: int, now: Moment
     ) -> None:
         """Ask for less, or see that nothing is left."""
         voucher = asked.voucher
@@ -362,7 +456,7 @@ class QuotaEscrow:
             asked.own = asked.own + at_least_nothing(counted - asked.allowed)
         least, wanted = self._plan(name, asked, voucher)
         smaller = lowest(could, wanted)
-        short = short_of(could, least, voucher.reserved)
+        short = _short_of(could, least, voucher.reserved)
         grows = smaller != lowest(smaller, asked.allowed)
         if grows and request.tries < self._parameters.tries:
             self._ask(name, asked, smaller, voucher.raw, now, request.tries + 1, short)
@@ -371,7 +465,7 @@ class QuotaEscrow:
         if kept:  # some noted what counts for nothing
             self._ask(name, asked, asked.allowed, None, now)
 
-    def _settled(self, asked: AskedFor, short: frozenset[str], now: Moment) -> None:
+    def _settled(self, asked: _AskedFor, short: frozenset[str], now: Moment) -> None:
         asked.short = short
         asked.verdict = Verdict.SPENT if short else Verdict.HELD
         if short:
@@ -384,3 +478,13 @@ def _common(amounts: list[Used], enough: int) -> Used:
     cpu = sorted((each.cpu_milli_s for each in amounts), reverse=True)
     gpu = sorted((each.gpu_milli_s for each in amounts), reverse=True)
     return Used(cpu[enough - 1], gpu[enough - 1])
+
+
+def _short_of(has: Used, least: Used, reserved: Used) -> frozenset[str]:
+    """Of what is reserved, the kinds of which there is less than the least."""
+    short = set()
+    if reserved.cpu_milli_s and has.cpu_milli_s < least.cpu_milli_s:
+        short.add(_CPU)
+    if reserved.gpu_milli_s and has.gpu_milli_s < least.gpu_milli_s:
+        short.add(_GPU)
+    return frozenset(short)
