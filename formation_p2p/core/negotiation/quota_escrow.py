@@ -450,10 +450,11 @@ class QuotaEscrow:
         if request.voucher is None or voucher is None:
             self._settled(asked, asked.without_room(), now)
             return
-        counted = self._counted(name, asked)
-        if counted != lowest(counted, could) and not asked.without_room():
-            # More than its bearer signs for at once: it was used while the holders were gone.
-            asked.own = asked.own + at_least_nothing(counted - asked.allowed)
+        behind = at_least_nothing(self._counted(name, asked) - asked.allowed)
+        most = scaled(voucher.reserved, round(self._parameters.slice_s * 1000))
+        if behind != lowest(behind, most):
+            # More than leases use before they are denied: it was while the holders were gone.
+            asked.own = asked.own + behind
         least, wanted = self._plan(name, asked, voucher)
         smaller = lowest(could, wanted)
         short = _short_of(could, least, voucher.reserved)
