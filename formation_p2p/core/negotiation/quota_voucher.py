@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from formation_p2p.core.errors import ExpiredRecord, MalformedRecord
+from formation_p2p.core.errors import ExpiredRecord
 from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.records import codec
-from formation_p2p.core.records.envelope import open_envelope, seal
+from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.resources import take_peer_id, take_row
+from formation_p2p.core.records.signed_fields import open_fields
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_GPUS
 from formation_p2p.core.resources.gpu import WHOLE_GPU_MILLI
 from formation_p2p.core.trust.quota import Used
@@ -53,24 +54,30 @@ def seal_voucher(identity: Identity, worker: PeerId, reserved: Used, issued_unix
 def open_voucher(raw: bytes, now_unix_s: float) -> Voucher:
     """Raises BadRecord: OversizedRecord, MalformedRecord, ForgedRecord, or ExpiredRecord (also for
     one from the future)."""
-    bearer, payload = open_envelope(raw, _DOMAIN, _PAYLOAD_TYPE, MAX_VOUCHER_BYTES)
-    try:
-        fields = codec.decode(payload, MAX_VOUCHER_BYTES)
-        worker, issued, cpu, gpu = take_row(fields, 4, "voucher", "is not a list of four fields")
-        voucher = Voucher(
-            bearer,
-            take_peer_id(worker, "worker"),
-            codec.take_int(issued, "issued", 0, codec.MAX_INT),
-            Used(
-                codec.take_int(cpu, "cpu", 0, _MAX_MILLI),
-                codec.take_int(gpu, "gpu", 0, _MAX_MILLI),
-            ),
-            raw,
-        )
-    except codec.Malformed as error:
-        raise MalformedRecord(f"a voucher of {bearer}: {error}") from error
+    voucher = open_fields(
+        "a voucher",
+        raw,
+        _DOMAIN,
+        _PAYLOAD_TYPE,
+        MAX_VOUCHER_BYTES,
+        lambda fields, bearer: _read(fields, bearer, raw),
+    )
     if voucher.issued_unix_ms / 1000 > now_unix_s + MAX_CLOCK_SKEW_S:
         raise ExpiredRecord("the voucher is from the future; see that the clocks agree")
     if not voucher.is_fresh(now_unix_s):
         raise ExpiredRecord("the voucher has expired")
     return voucher
+
+
+def _read(fields: object, bearer: PeerId, raw: bytes) -> Voucher:
+    worker, issued, cpu, gpu = take_row(fields, 4, "voucher", "is not a list of four fields")
+    return Voucher(
+        bearer,
+        take_peer_id(worker, "worker"),
+        codec.take_int(issued, "issued", 0, codec.MAX_INT),
+        Used(
+            codec.take_int(cpu, "cpu", 0, _MAX_MILLI),
+            codec.take_int(gpu, "gpu", 0, _MAX_MILLI),
+        ),
+        raw,
+    )
