@@ -359,7 +359,9 @@ def test_each_holder_is_told_in_the_end_or_given_up() -> None:
 
 def test_what_some_noted_and_a_majority_refused_is_taken_back() -> None:
     """Three holders know less than the others, who have handed out the whole quota."""
-    circle = one()
+    circle = Circle(HOLDERS, replace(PARAMETERS, learn_again_s=1e9))
+    circle.work("alice")
+    circle.lease("alice", "bob", BOBS)
     few = {contact(name).peer_id for name in HOLDERS[:3]}
     circle.lost = lambda passed: bool({passed.to.peer_id, passed.sender.peer_id} & few)
     for _ in range(600):

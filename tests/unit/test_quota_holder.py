@@ -167,11 +167,11 @@ def test_the_quota_is_never_handed_out_twice() -> None:
 def test_an_account_has_so_many_rows() -> None:
     account = KeptAccount("", 4)
     learnt = [SliceRow(contact(f"w{n}").peer_id, 1, NOTHING) for n in range(MAX_ROWS)]
-    account.learn([learnt], 1)
+    account.learn([learnt], 1, 0.0)
     assert len(account) == MAX_ROWS
     word = open_voucher(voucher("bob", "alice"), EPOCH_UNIX_S)
     assert not account.note(ALICE.peer_id, 1, CORE, HOUR, word, EPOCH_UNIX_S).is_kept
-    account.learn([[SliceRow(contact("another").peer_id, 1, NOTHING)]], 1)
+    account.learn([[SliceRow(contact("another").peer_id, 1, NOTHING)]], 1, 0.0)
     assert len(account) == MAX_ROWS
 
 
@@ -334,5 +334,28 @@ def row(cpu_milli_s: int, sequence: int = 1) -> SliceRow:
 )
 def test_a_row_counts_where_enough_say_it(answers: list[list[SliceRow]], learnt: int) -> None:
     account = KeptAccount("", 4)
-    account.learn(answers, 8)
+    account.learn(answers, 8, 0.0)
     assert account.total.cpu_milli_s == learnt
+
+
+def test_who_cannot_be_reached_is_not_waited_for() -> None:
+    anew = Circle().hold("hanna", *HOLDERS)
+    asks = anew.received(ALICE, vouched(1), later(0))
+    assert len(asks) == len(HOLDERS) - 1
+    answers = [anew.undelivered(each.to.peer_id, later(0)) for each in asks]
+    assert [len(each) for each in answers] == [0] * 6 + [1]
+    assert answered(answers[-1]).is_kept
+
+
+def test_a_holder_looks_at_what_the_others_have_noted_now_and_then() -> None:
+    circle = one()
+    asks = AskAccount(NAME, MONTH, grant_of("hugo"))
+    circle.lost = lambda passed: passed.to == contact("hanna")
+    circle.work("carol")
+    circle.lease("carol", "bob", BOBS)
+    circle.elapse(PARAMETERS.learn_again_s)
+    circle.lost = lambda passed: False
+    circle.use("alice", "bob", BOBS, Used(300_000, 0))
+    [told] = circle.holders["hanna"].received(contact("hugo"), asks, circle.now)
+    assert isinstance(told.message, AccountRows)
+    assert contact("carol").peer_id in {row.worker for row in told.message.rows}

@@ -69,6 +69,7 @@ class KeptAccount:
         self._max_bearers = max_bearers
         self._rows: dict[PeerId, _Row] = {}
         self.total = NOTHING
+        self.learnt_s = float("-inf")  # from the other holders
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -104,10 +105,11 @@ class KeptAccount:
     def rows(self) -> tuple[SliceRow, ...]:
         return tuple(SliceRow(each, row.sequence, row.used) for each, row in self._rows.items())
 
-    def learn(self, answers: Sequence[Sequence[SliceRow]], holders: int) -> None:
+    def learn(self, answers: Sequence[Sequence[SliceRow]], holders: int, now_s: float) -> None:
         """What others know, of so many `holders`, this one among them. A row counts where enough
         say it: what a majority noted is with more of those that answered than leave it out, and
         fewer cannot make one up."""
+        self.learnt_s = now_s
         both = len(answers) - (holders - (holders // 2 + 1))
         enough = (max(both, 1) + 1) // 2
         found: dict[PeerId, list[tuple[int, Used]]] = {}
@@ -115,9 +117,12 @@ class KeptAccount:
             for worker, told in {row.worker: row for row in rows}.items():
                 found.setdefault(worker, []).append((told.sequence, told.used))
         for worker, versions in found.items():
-            if len(versions) >= enough and len(self._rows) < MAX_ROWS:
-                versions.sort(key=_newest_first)
-                self._set(worker, _Row(), *versions[enough - 1])
+            if len(versions) < enough:
+                continue
+            sequence, used = sorted(versions, key=_newest_first)[enough - 1]
+            row = self._rows.get(worker) or _Row()
+            if sequence > row.sequence and (worker in self._rows or len(self._rows) < MAX_ROWS):
+                self._set(worker, row, sequence, used)
 
     def _set(self, worker: PeerId, row: _Row, sequence: int, used: Used) -> None:
         self.total = self.total + used - row.used

@@ -84,6 +84,7 @@ class _AskedFor:
     grant: bytes = b""
     voucher: Voucher | None = None
     holders: tuple[Contact, ...] = ()
+    silent: frozenset[PeerId] = frozenset()
     looked_up_s: float = float("-inf")
     searching: OperationId | None = None
     request: _Request | None = None
@@ -271,7 +272,10 @@ class QuotaEscrow:
             if asked.searching == completed.operation:
                 asked.searching = None
                 holders = self._parameters.holders
-                asked.holders = self._dht.nearest(name_of(name), completed.closest, holders)
+                # A search may miss one whose answer is lost.
+                known = [each for each in asked.holders if each.peer_id not in asked.silent]
+                found = {each.peer_id: each for each in (*known, *completed.closest)}
+                asked.holders = self._dht.nearest(name_of(name), found.values(), holders)
                 self._look(name, asked, now)
                 return True
         return False
@@ -298,7 +302,7 @@ class QuotaEscrow:
                 self._judge(name, asked, request, now, is_over=True)
             elif noted is not None and noted.until_s <= now.mono_s:
                 asked.noted = None
-                self._look_up_soon(asked, now)
+                self._look_up_soon(asked, noted, now)
             else:
                 for each in (request, noted):
                     if each is not None and each.again_s <= now.mono_s:
@@ -332,11 +336,13 @@ class QuotaEscrow:
         asked.turn(now)
         return asked
 
-    def _look_up_soon(self, asked: _AskedFor, now: Moment) -> None:
+    def _look_up_soon(self, asked: _AskedFor, request: _Request, now: Moment) -> None:
         """One of the holders does not answer: there may be others by now."""
         ours = self._parameters
         soon_s = now.mono_s + ours.look_again_s - ours.looked_up_s
         asked.looked_up_s = min(asked.looked_up_s, soon_s)
+        holders = {each.peer_id for each in asked.holders}
+        asked.silent = frozenset(holders - request.answers.keys())
 
     def _counted(self, name: str, asked: _AskedFor) -> Used:
         """What was used here, but for what was used while this worker counted alone."""
@@ -424,7 +430,7 @@ class QuotaEscrow:
             return
         asked.request = None
         if is_over and len(answers) < len(asked.holders):
-            self._look_up_soon(asked, now)
+            self._look_up_soon(asked, request, now)
         if len(answers) < majority:
             asked.verdict, asked.ask_s = Verdict.ALONE, now.mono_s + ours.alone_s
             self._counts["unanswered"] += 1

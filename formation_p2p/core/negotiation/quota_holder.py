@@ -114,6 +114,15 @@ class QuotaHolder:
     def next_timeout(self) -> float:
         return min((each.until_s for each in self._learning.values()), default=float("inf"))
 
+    def undelivered(self, to: PeerId, now: Moment) -> list[Send]:
+        """What a holder was asked did not reach it: it is not waited for."""
+        sent: list[Send] = []
+        for name in [name for name, each in self._learning.items() if to in each.asked]:
+            self._learning[name].asked.remove(to)
+            if not self._learning[name].asked:
+                sent += self._known(name, now)
+        return sent
+
     def _admits(self, sender: Contact, now: Moment) -> bool:
         now_s = now.mono_s
         return self._from_peer.admits(sender.peer_id, now_s) and self._from_all.admits(_ALL, now_s)
@@ -136,6 +145,8 @@ class QuotaHolder:
                 answer = _answer(message, False, limit_of(quota), NOTHING)
                 return [Send(sender, answer, cause="an account that is not known here")]
             sent = self._begin(name, terms.invitation, now)
+        elif self._accounts[name].learnt_s + self._parameters.learn_again_s <= now.mono_s:
+            sent = self._ask_others(name, now)
         learning = self._learning.get(name)
         if learning is None:
             return [*sent, self._noted(asked, now)]
@@ -168,11 +179,20 @@ class QuotaHolder:
         elif len(self._accounts) >= ours.max_accounts:
             self._forget(next(iter(self._accounts)))
         self._accounts[name] = KeptAccount(invitation, ours.max_bearers)
+        return self._ask_others(name, now)
+
+    def _ask_others(self, name: _Name, now: Moment) -> list[Send]:
+        """Workers do not all find the same holders, and what one is told may be lost: so each looks
+        now and then at what the others have noted, before it answers."""
+        if name in self._learning:
+            return []
+        ours = self._parameters
         key = name_of(name.account)
         known = self._dht.table.closest(key_of(key), self._dht.parameters.k)
         holders = self._dht.nearest(key, known, ours.holders)
         others = [each for each in holders if each.peer_id != self._own]
         if not others:
+            self._accounts[name].learn((), 1, now.mono_s)
             return []
         self._learning[name] = _Learning(
             now.mono_s + ours.learn_s, len(others) + 1, {each.peer_id for each in others}
@@ -196,7 +216,7 @@ class QuotaHolder:
             return []
         name = _Name(message.account, message.month)
         account = self._accounts.get(name)
-        is_known = account is not None and name not in self._learning
+        is_known = account is not None and account.learnt_s > float("-inf")
         rows = account.rows() if account is not None and is_known else ()
         answer = AccountRows(message.account, message.month, is_known, rows)
         return [Send(sender, answer, cause=f"{sender.peer_id} keeps the account too")]
@@ -215,8 +235,9 @@ class QuotaHolder:
         """The others have said what they know, or do not."""
         learning = self._learning.pop(name)
         account = self._accounts[name] = self._accounts.pop(name)
-        account.learn(learning.answers, learning.holders)
-        self._bound(len(account))
+        before = len(account)
+        account.learn(learning.answers, learning.holders, now.mono_s)
+        self._bound(len(account) - before)
         return [self._noted(asked, now) for asked in learning.waiting.values()]
 
     def _terms(self, grant: bytes) -> GrantTerms | None:

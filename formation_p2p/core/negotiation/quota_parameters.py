@@ -13,7 +13,7 @@ class EscrowParameters:
     # so that of two slices one holder at least knows both.
     holders: int = 8
     # They are looked up anew so often, and sooner once one does not answer.
-    looked_up_s: float = 600.0
+    looked_up_s: float = 120.0
     look_again_s: float = 10.0
 
     # A slice: as much as the leases of its bearer reserve in this time...
@@ -50,6 +50,8 @@ class EscrowParameters:
     # A new holder waits so long for what the others know, and workers with it: so many at most.
     learn_s: float = 2.0
     max_waiting: int = 256
+    # An account in use is looked at with the others so often.
+    learn_again_s: float = 20.0
     # Requests of one peer and of all, at 0.2 ms each, in a window; and how many peers are counted.
     window_s: float = 10.0
     max_from_peer: int = 128

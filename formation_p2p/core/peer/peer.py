@@ -316,7 +316,7 @@ class Peer:
                 self.lessee.undelivered(event, now)
                 if self.worker is not None:
                     self.worker.executions.interrupted(to)  # it may not have got the last
-                again = self._wants.undelivered(to, now)
+                again = [*self._wants.undelivered(to, now), *self.quotas.undelivered(to, now)]
                 return [*self.renewal.undelivered(to, event.reason, now), *again]
             case Disconnected(sender):
                 self.dht.disconnected(sender, now)
