@@ -19,7 +19,7 @@ from formation_p2p.core.nat.reservations import ReservationEffect
 from formation_p2p.core.peer import peer
 from formation_p2p.core.peer.effects import PeerEffect, UserEffect
 from formation_p2p.core.peer.events import PeerEvent, WorkerReport
-from formation_p2p.host import shell
+from formation_p2p.host import performer as host_performer
 from formation_p2p.sim import performer
 
 
@@ -75,7 +75,7 @@ def test_the_union_has_every_effect_of_the_core() -> None:
 @pytest.mark.parametrize(
     ("module", "function", "union"),
     [
-        (shell, "_perform", PeerEffect),
+        (host_performer, "perform", PeerEffect),
         (performer, "perform", PeerEffect),
         (bridge, "_answered", UserEffect),
     ],
