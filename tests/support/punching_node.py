@@ -70,7 +70,7 @@ async def bob(gate: Contact, worker_id: PeerId, listen: tuple[str, ...], watched
     async with trio.open_nursery() as nursery:
         await serve(node, nursery)
         began_s = time.monotonic()
-        await node.ask(worker, b"hello")
+        await node.ask(worker, b"hello", timeout_s=30)
         first_s, direct_s = time.monotonic() - began_s, None
         sent: list[bytes] = []
         while time.monotonic() - began_s < watched_s:
