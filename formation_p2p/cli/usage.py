@@ -27,7 +27,8 @@ Examples:
   formation usage --month 2026-11 --json
 
 Hours are those of one core or GPU, reserved by leases, used or not. A quota that the holders of
-one grant share has a line of its own. The count is a second old and does not include what a lease
+one grant share has a line of its own; IN THE NETWORK is what of it is handed out to all workers, as
+far as a worker that runs here knows. The count is a second old and does not include what a lease
 reserved since its last renewal. Needs no network.
 
 While a worker runs here, a second table has what each organisation, invitation and peer has used of
@@ -56,19 +57,21 @@ def usage(
     nodes = _running(place)
     shares = [each for node in nodes for each in node["shares"]]
     waiting = [each for node in nodes for each in node["waiting"]]
+    quotas = [each for node in nodes for each in node["quotas"] if each["month"] == when]
     if as_json:
         rows = [_document(each) for each in found]
-        put({"month": when, "usage": rows, "shares": shares, "waiting": waiting})
+        seen = {"shares": shares, "waiting": waiting, "quotas": quotas}
+        put({"month": when, "usage": rows, **seen})
         return
     if found:
-        _show(found)
+        _show(found, {each["account"]: each for each in quotas})
     if shares or waiting:
         _show_shares(shares, waiting)
     elif not found:
         say(f"formation: no use of this machine in {when} is recorded in {path}")
 
 
-def _show(found: tuple[AccountUsage, ...]) -> None:
+def _show(found: tuple[AccountUsage, ...], quotas: dict[str, Json]) -> None:
     from formation_p2p.cli.tables import Columns, console, table_of
 
     columns: Columns[AccountUsage] = {
@@ -77,7 +80,22 @@ def _show(found: tuple[AccountUsage, ...]) -> None:
         "gpu hours": lambda u: _of(u.used.gpu_milli_s, u.account.quota.gpu_milli_hours),
         "at once": lambda u: f"up to {q}" if (q := u.account.quota.leases) is not None else "-",
     }
+    if quotas:
+        columns["in the network"] = lambda u: _in_network(quotas.get(u.account.name))
     console().print(table_of(columns, found))
+
+
+def _in_network(quota: Json | None) -> str:
+    """What is handed out of it to all workers."""
+    if quota is None:
+        return "-"
+    if quota["verdict"] == "alone":
+        return "not known"
+    kinds = [
+        (quota["total_cpu_milli_s"], quota["cpu_milli_hours"], "h"),
+        (quota["total_gpu_milli_s"], quota["gpu_milli_hours"], "GPU h"),
+    ]
+    return ", ".join(f"{_of(used, most)} {unit}" for used, most, unit in kinds if most is not None)
 
 
 def _running(home: Path) -> list[Json]:

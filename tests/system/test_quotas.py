@@ -125,3 +125,31 @@ async def test_a_quota_outlives_the_worker_that_counts_it(
     table = (await asyncio.to_thread(formation, tmp_path / "alice", "usage")).out.decode()
     assert table.count(" of 0.001") == 2
     assert f"…{whose[-8:]}" in table
+
+
+async def test_usage_shows_what_is_handed_out_in_the_network(tmp_path: Path) -> None:
+    rights = Rights(int(time.time()) + 3600, quota=Quota(cpu_milli_hours=100_000))
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invite:
+        bobs = Home(tmp_path / "gate").invite(rights)
+        async with (
+            Node.join(invite(), home=tmp_path / "alice", listen=LISTEN) as alice,
+            Node.join(bobs, home=tmp_path / "bob", listen=()) as bob,
+        ):
+            await alice.worker(limits=LIMITS)
+            await sees(bob, alice)
+            job = await bob.submit(ProcessSpec(("sleep", "50")), needs=NEEDS)
+            usage = tmp_path / "alice", "usage"
+
+            async def handed_out() -> bool:
+                shown = await asyncio.to_thread(formation, *usage, "--json")
+                quotas = json.loads(shown.out)["quotas"]
+                return [each["verdict"] for each in quotas] == ["held"]
+
+            await until(handed_out)
+
+            async def shown() -> bool:  # once something is charged for
+                table = (await asyncio.to_thread(formation, *usage)).out.decode()
+                return "IN THE NETWORK" in table and " of 100.0 h" in table
+
+            await until(shown)
+            job.cancel()

@@ -14,6 +14,7 @@ from formation_p2p.core.gang.gangs import Gangs
 from formation_p2p.core.gang.status import GangStatus, status_of_gang
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.lease import LeaseState
+from formation_p2p.core.negotiation.quota_status import AccountStatus
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.resources.capability import Capacity
 from formation_p2p.core.resources.requirements import Requirements
@@ -78,7 +79,9 @@ class WaitStatus:
 class Status:
     """`free` is what a worker has left to lease; None for a peer that is none. The peer's own grant
     ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
-    made for wants, `shares` what has been used of it, and `waiting` what waits for room there."""
+    made for wants, `shares` what has been used of it, and `waiting` what waits for room there.
+    `quotas` are what its leases are charged to over the network, and `slices` counts what it asked
+    for of them, by how that ended."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -89,6 +92,8 @@ class Status:
     offers: OfferCounts = OfferCounts()  # noqa: RUF009 - it is frozen
     shares: tuple[ShareStatus, ...] = ()
     waiting: tuple[WaitStatus, ...] = ()
+    quotas: tuple[AccountStatus, ...] = ()
+    slices: tuple[tuple[str, int], ...] = ()
 
 
 def status_of(
@@ -112,6 +117,8 @@ def status_of(
         OfferCounts() if worker is None else worker.offers,
         () if worker is None else tuple(worker.lessor.shares.standings(now)),
         () if worker is None else _waiting(worker, now),
+        () if worker is None else worker.escrow.status(),
+        () if worker is None else tuple(worker.escrow.counts.items()),
     )
 
 

@@ -212,6 +212,7 @@ def _seen(shell: Shell) -> Iterator[Metric]:
             "lost": status.offers.lost,
         }
         yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
+        yield _counters("quota_slices", "Slices of quotas asked for.", dict(status.slices))
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
     yield from gang_metrics(status.gangs, sum(1 for _ in shell.leases.hosted()))

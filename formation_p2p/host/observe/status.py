@@ -224,7 +224,7 @@ class StatusSocket:
     def _status(self, shell: Shell) -> dict[str, Any]:
         seen = shell.peer.status(moment())
         rows = {"jobs": seen.jobs, "held": seen.held, "granted": seen.granted}
-        rows |= {"shares": seen.shares, "waiting": seen.waiting}
+        rows |= {"shares": seen.shares, "waiting": seen.waiting, "quotas": seen.quotas}
         shown: dict[str, Any] = {name: each[:MAX_ROWS] for name, each in rows.items()}
         return {
             "peer_id": self._peer_id,
