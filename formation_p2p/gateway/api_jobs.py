@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from fastapi import FastAPI, Header, HTTPException, Query
+from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, model_validator
 
+from formation_p2p.gateway.asgi import HOLDER
 from formation_p2p.gateway.jobs import HttpJob, HttpJobs
 from formation_p2p.gateway.sources import Command
 from formation_p2p.gateway.sse import Event, EventStream
@@ -42,13 +43,13 @@ class JobIn(BaseModel):
 
 
 def job_routes(app: FastAPI, jobs: HttpJobs) -> None:
-    def known(job_id: str) -> HttpJob:
-        if (job := jobs.get(job_id)) is None:
+    def known(job_id: str, request: Request) -> HttpJob:
+        if (job := jobs.get(job_id, request.scope[HOLDER])) is None:
             raise HTTPException(404, "this gateway knows no such job; ask the one it was sent to")
         return job
 
     @app.post("/api/jobs", status_code=202, tags=["jobs"])
-    async def submit(job: JobIn) -> dict[str, Any]:
+    async def submit(job: JobIn, request: Request) -> dict[str, Any]:
         """Have commands run wherever the needs are met."""
         tasks = job.tasks or [TaskIn(argv=job.argv or [], label="", env={})]
         commands = [Command(tuple(t.argv), t.label, tuple(t.env.items())) for t in tasks]
@@ -57,37 +58,38 @@ def job_routes(app: FastAPI, jobs: HttpJobs) -> None:
             options["attempts"] = job.attempts
         if job.timeout_s is not None:
             options["timeout_s"] = job.timeout_s
-        begun = await jobs.submit(commands, job.name or commands[0].argv[0], options)
+        name, holder = job.name or commands[0].argv[0], request.scope[HOLDER]
+        begun = await jobs.submit(commands, name, options, holder)
         links = {"self": f"/api/jobs/{begun.job_id}", "events": f"/api/jobs/{begun.job_id}/events"}
         return {**begun.summary(), "links": links}
 
     @app.get("/api/jobs", tags=["jobs"])
     async def listed(
-        offset: int = Query(0, ge=0), limit: int = Query(50, ge=1, le=500)
+        request: Request, offset: int = Query(0, ge=0), limit: int = Query(50, ge=1, le=500)
     ) -> dict[str, Any]:
-        """Those of this gateway, the newest first."""
-        found = jobs.all()
+        """Those that the token's owner has submitted to this gateway, the newest first."""
+        found = jobs.of(request.scope[HOLDER])
         page = [each.summary() for each in found[offset : offset + limit]]
         return {"jobs": page, "total": len(found), "offset": offset}
 
     @app.get("/api/jobs/{job_id}", tags=["jobs"])
-    async def shown(job_id: str) -> dict[str, Any]:
+    async def shown(job_id: str, request: Request) -> dict[str, Any]:
         """How far it is, and what its tasks have returned."""
-        return known(job_id).whole()
+        return known(job_id, request).whole()
 
     @app.delete("/api/jobs/{job_id}", tags=["jobs"])
-    async def cancel(job_id: str) -> dict[str, Any]:
+    async def cancel(job_id: str, request: Request) -> dict[str, Any]:
         """Take back what waits, and stop what runs."""
-        job = known(job_id)
+        job = known(job_id, request)
         job.cancel()
         return job.summary()
 
     @app.get("/api/jobs/{job_id}/events", tags=["jobs"], response_class=StreamingResponse)
     async def events(
-        job_id: str, last_event_id: str | None = Header(None, max_length=20)
+        job_id: str, request: Request, last_event_id: str | None = Header(None, max_length=20)
     ) -> EventStream:
         """From the first on, or after `Last-Event-ID`; ends with the job."""
-        job = known(job_id)
+        job = known(job_id, request)
         after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
 
         async def told() -> AsyncIterator[Event]:

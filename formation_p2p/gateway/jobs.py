@@ -25,8 +25,11 @@ MAX_PRINTED_CHARS: Final = 1 << 20
 
 
 class HttpJob:
-    def __init__(self, job: RunningJob, commands: Sequence[Command]) -> None:
+    """`holder` made the token with which it was submitted; others are not told that it exists."""
+
+    def __init__(self, job: RunningJob, commands: Sequence[Command], holder: str) -> None:
         self._job = job
+        self.holder = holder
         self.job_id = job.job_id
         self.name = job.name
         self.labels = [each.label or " ".join(each.argv)[:80] for each in commands]
@@ -138,16 +141,26 @@ class HttpJobs:
         """The newest first."""
         return list(reversed(self._jobs.values()))
 
-    def get(self, job_id: str) -> HttpJob | None:
-        return self._jobs.get(job_id)
+    def of(self, holder: str) -> list[HttpJob]:
+        """Those that a holder has submitted, the newest first."""
+        return [each for each in self.all() if each.holder == holder]
+
+    def get(self, job_id: str, holder: str = "") -> HttpJob | None:
+        """None also for a job that another holder has submitted."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.holder == holder else None
 
     async def submit(
-        self, commands: Sequence[Command], name: str, options: Mapping[str, Any]
+        self,
+        commands: Sequence[Command],
+        name: str,
+        options: Mapping[str, Any],
+        holder: str = "",
     ) -> HttpJob:
         """Raises InvalidInput."""
         if sum(not each.is_over for each in self._jobs.values()) >= MAX_RUNNING:
             raise InvalidInput("jobs", f"{MAX_RUNNING} run already; wait until one has ended")
-        job = HttpJob(await self._source.submit(commands, name, options), commands)
+        job = HttpJob(await self._source.submit(commands, name, options), commands, holder)
         self._jobs[job.job_id] = job
         ended = deque(each for each in self._jobs.values() if each.is_over)
         tasks = sum(len(each.labels) for each in ended)

@@ -211,3 +211,35 @@ async def test_a_member_cannot_take_or_end_what_another_has_registered(
         assert await status("POST", "register", again, worker("https://1.1.1.1")) == 200
         assert await status("DELETE", "unregister/w", again) == 200
         assert await status("POST", "register", mallory, worker("https://8.8.8.8")) == 200
+
+
+async def test_a_member_neither_sees_nor_ends_the_jobs_of_another(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
+    again = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon, "again")
+    invited = parse_invite(home.invite(Rights(soon)))
+    mallory = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def said(method: str, path: str, token: str, body: Any = None) -> tuple[int, Any]:
+            shown = {"authorization": f"Bearer {token}"}
+            reply = await fetch(address, method, f"/api/jobs{path}", body, shown)
+            return reply.status, reply.json
+
+        status, begun = await said("POST", "", alice, JOB)
+        assert status == 202
+        job_id = begun["job_id"]
+        for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+            of_none = await said(method, f"/none{path}", mallory)
+            assert of_none[0] == 404
+            assert await said(method, f"/{job_id}{path}", mallory) == of_none
+        assert (await said("GET", "", mallory))[1] == {"jobs": [], "total": 0, "offset": 0}
+        assert not source.jobs[0].cancelled
+        assert (await said("GET", "", again))[1]["total"] == 1
+        assert (await said("GET", f"/{job_id}", again))[0] == 200
+        assert (await said("DELETE", f"/{job_id}", again))[0] == 200
+        assert source.jobs[0].cancelled
