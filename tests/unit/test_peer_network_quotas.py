@@ -7,12 +7,13 @@ from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceabl
 from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.negotiation.quota_status import Verdict
+from formation_p2p.core.negotiation.quota_voucher import seal_voucher
 from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import Quota
+from formation_p2p.core.trust.quota import Quota, Used
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.outcome import Succeeded
@@ -160,3 +161,13 @@ def test_a_slice_answer_to_one_that_does_not_work_is_nothing() -> None:
     before = len(world.sent)
     world.delivered(alice, bob, answer)
     assert len(world.sent) == before + 1
+
+
+def test_a_voucher_with_no_lease_or_with_the_grant_of_another_counts_for_nothing() -> None:
+    world = village()
+    alice, bob = world.nodes["alice"], world.nodes["bob"]
+    word = seal_voucher(bob.identity, alice.identity.peer_id, Used(1000, 0), 1)
+    for grant in (b"", b"rubbish", alice.network().grant):
+        world.delivered(bob, alice, Renew("no lease", 1, grant, word))
+    world.delivered(bob, alice, Commit("no lease", word))
+    assert worker_of(alice).escrow.status() == ()
