@@ -1,6 +1,7 @@
 """What all tests have in common."""
 
 import gc
+import logging
 import sys
 from collections.abc import Generator
 
@@ -29,11 +30,17 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Without coverage where a test is `at_length`, or drawn by hypothesis: which branches that
     reaches changes from run to run. The mark `no_cover` of pytest-cov stops one collector, and
-    lets xdist's workers go on with another."""
+    lets xdist's workers go on with another. The log is as it was after each."""
     tracer = sys.gettrace()
+    root, own = logging.getLogger(), logging.getLogger("formation_p2p")
+    handlers, levels = list(root.handlers), (root.level, own.level)
     if any(item.get_closest_marker(mark) for mark in ("at_length", "hypothesis")):
         sys.settrace(None)
     try:
         return (yield)
     finally:
         sys.settrace(tracer)
+        # Commands that a test runs in its own process set up the process's log.
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
