@@ -217,10 +217,13 @@ class FormationCluster(Cluster):  # type: ignore[misc]
         return closed
 
     async def _watch_worker_status(self, comm: Any) -> None:
-        """Through all lives of the scheduler."""
+        """Through all lives of the scheduler. That one has ended is seen here: where its whole
+        member has died, the gang begins the next one, and the call for it goes on."""
         while True:
             await super()._watch_worker_status(comm)
             comm = None
+            if self.status == Status.running:
+                self._again = asyncio.create_task(self._revived())
             while comm is None:
                 if self.status != Status.running:
                     return
@@ -317,8 +320,6 @@ class FormationCluster(Cluster):  # type: ignore[misc]
                 self._problems[rank] = problem
                 return
             await asyncio.sleep(_BACK_OFF_S * early)
-            if rank == 0 and self.status == Status.running:
-                self._again = asyncio.create_task(self._revived())
 
     def _is_hopeless(self, problem: str) -> bool:
         return self.status == Status.starting and " instead of " in problem
