@@ -3,6 +3,7 @@ and get requests at their tunnel. Nothing of them outlives their heartbeats."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import random
@@ -39,8 +40,16 @@ MAX_MEMBERS: Final = 1024
 MAX_CAPABILITIES: Final = 32
 MAX_CAPABILITIES_BYTES: Final = 4096
 MAX_MODELS: Final = 64
-# One whose tunnel does not answer is asked last for a while.
-EJECTED_S: Final = 10.0
+# One whose tunnel does not answer is asked last for a while: twice as long each time, so that with
+# many of them requests soon begin with those that answer.
+EJECTED_S: Final = 30.0
+MAX_EJECTED_S: Final = 120.0
+# One that answered with an error of its own is there, and may do better soon.
+FAILED_S: Final = 10.0
+# A tunnel's far end answers within a second. A request goes on to others for as long as it waits
+# for a replica of the network's own.
+TRY_S: Final = 3.0
+WITHIN_S: Final = 10.0
 RETRY_AFTER_S: Final = 5
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _HTTP: Final = "http"
@@ -64,6 +73,7 @@ class Member:
     active_requests: int = 0
     said: dict[str, str] = field(default_factory=dict)  # of its services
     ejected_until_s: float = 0.0
+    failures: int = 0  # in a row
     outstanding: int = 0
     holder: str = ""
 
@@ -84,6 +94,12 @@ class Member:
         said = self.said.get(service, "healthy")
         return service in self.services and said in ("healthy", "ok", "running", "ready")
 
+    def eject(self, now_s: float) -> None:
+        """It has not answered: others are asked before it."""
+        doubled_s = EJECTED_S * 2.0 ** min(self.failures, 8)
+        self.ejected_until_s = now_s + min(doubled_s, MAX_EJECTED_S)
+        self.failures += 1
+
 
 class UnknownWorker(FormationError):
     """No worker of this id is registered here, or its heartbeats have stopped: it registers."""
@@ -92,8 +108,17 @@ class UnknownWorker(FormationError):
 class Members:
     """A source with the members added. All that a gateway knows of workers goes through here."""
 
-    def __init__(self, source: Source, *, allows_private: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        allows_private: bool,
+        try_s: float = TRY_S,
+        within_s: float = WITHIN_S,
+    ) -> None:
         self._source = source
+        self._try_s = try_s
+        self._within_s = within_s
         self._allows_private = allows_private
         self._members: dict[str, Member] = {}
         self._specs: dict[str, ServiceSpec] = {}  # of the last read
@@ -246,7 +271,7 @@ class Members:
             return
         for each in self._members.values():
             if each.replica == replica:
-                each.ejected_until_s = time.monotonic() + EJECTED_S
+                each.ejected_until_s = time.monotonic() + FAILED_S
 
     async def metrics(self) -> bytes:
         return await self._source.metrics()
@@ -266,28 +291,34 @@ class Members:
         return await self.connect_here(service, sticky)
 
     async def connect_here(self, service: str, sticky: str | None) -> Upstream:
-        """To one of the members. Raises ServiceUnavailable."""
-        members = self._candidates(service, sticky)
-        for member in members:
+        """To one of the members. Raises ServiceUnavailable, also where too many do not answer for
+        all to be tried in the time that a request has."""
+        last_s = time.monotonic() + self._within_s - self._try_s  # what begins by then ends in time
+        for member in self._candidates(service, sticky):
+            if time.monotonic() > last_s:
+                break
             try:
-                reader, writer = await connected(member.url, allows_private=self._allows_private)
-            except FormationError:
-                member.ejected_until_s = time.monotonic() + EJECTED_S
+                async with asyncio.timeout(self._try_s):
+                    there = await connected(member.url, allows_private=self._allows_private)
+            except (FormationError, TimeoutError):
+                member.eject(time.monotonic())
                 continue
-            url = member.url
+            member.failures = 0
+            (reader, writer), url = there, member.url
             return Upstream(reader, writer, member.replica, url.authority, url.path)
         problem = f"no worker of {service} answers now; try again"
         raise ServiceUnavailable(problem, RETRY_AFTER_S)
 
     def _candidates(self, service: str, sticky: str | None) -> list[Member]:
-        """The one that the client had before, then by load; who has failed lately comes last."""
+        """The one that the client had before, then by load; who has failed lately comes last, and
+        of these first whose time is over the soonest."""
         now_s = time.monotonic()
         found = [each for each in self.alive() if each.serves(service)]
         random.shuffle(found)
 
-        def rank(each: Member) -> tuple[bool, bool, float]:
+        def rank(each: Member) -> tuple[float, bool, float]:
             is_other = sticky != each.replica
-            return each.ejected_until_s > now_s, is_other, each.current_load
+            return max(each.ejected_until_s, now_s), is_other, each.current_load
 
         return sorted(found, key=rank)
 

@@ -16,9 +16,11 @@ from formation_p2p import Home, Right, Rights
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.client import Patience
 from formation_p2p.gateway.jobs import MAX_ENDED_TASKS, MAX_EVENTS, MAX_PRINTED_CHARS
+from formation_p2p.gateway.members import Members
 from formation_p2p.gateway.server import GatewayServer
+from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
 from formation_p2p.gateway.token import make_token
-from tests.support.gateways import MemorySource, caller, fetch, program
+from tests.support.gateways import MemorySource, caller, echo, fetch, program, spec
 
 JOB = {"argv": ["true"]}
 
@@ -243,3 +245,32 @@ async def test_a_member_neither_sees_nor_ends_the_jobs_of_another(
         assert (await said("GET", f"/{job_id}", again))[0] == 200
         assert (await said("DELETE", f"/{job_id}", again))[0] == 200
         assert source.jobs[0].cancelled
+
+
+async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: MemorySource) -> None:
+    tried = 0
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tried
+        tried += 1
+        await asyncio.Event().wait()  # its TLS never begins
+
+    source.view = ServicesView((spec("vision-ocr"),))
+    members = Members(source, allows_private=True, try_s=0.3, within_s=0.8)
+    async with asyncio.timeout(120), program(silent) as port, program(echo) as good:
+        for number in range(5):
+            await members.register(f"w{number}", f"https://127.0.0.1:{port}", {"has_gpu": True})
+        await members.register("good", f"http://127.0.0.1:{good}", {"has_gpu": True})
+        members.heard("good", {"current_load": 9.0})  # the last to be asked
+        refused = 0
+        while True:
+            before = tried
+            try:
+                upstream = await members.connect_here("vision-ocr", None)
+                break
+            except ServiceUnavailable:
+                refused += 1
+            assert tried - before <= 2, "more do not end within 0.8 s"
+        assert refused >= 2
+        upstream.writer.close()
+        assert upstream.authority == f"127.0.0.1:{good}"
