@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from formation_p2p.core.data.messages import (
+    MAX_KEPT_FROM,
+    MAX_KEPT_FROM_ADDRESSES,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     BlobRefused,
@@ -32,8 +35,17 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.records.codec import encode
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, RAW, Cid, digest_of
+from formation_p2p.core.workload.blob import (
+    CHUNK_BYTES,
+    MAX_SOURCE_ADDRESS_CHARS,
+    MAX_SOURCES,
+    RAW,
+    Cid,
+    digest_of,
+)
 from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
+from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.scope import Place, Scope
 
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
@@ -50,6 +62,15 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
         Have(),
         Have(("/ip4/127.0.0.1/tcp/1",) * 8),
         Keep(bytes(MAX_GRANT_BYTES), CID, MAX_CHECKPOINT_BYTES, b"n" * 16),
+        Keep(
+            bytes(MAX_GRANT_BYTES),
+            CID,
+            MAX_CHECKPOINT_BYTES,
+            b"n" * 16,
+            (Contact(BOB.peer_id, ("a" * MAX_SOURCE_ADDRESS_CHARS,) * MAX_KEPT_FROM_ADDRESSES),)
+            * MAX_KEPT_FROM,
+            DataRule(Scope.ORG, Place(cell="c" * 63, org="o" * 63, federation="f" * 63), "r" * 63),
+        ),
     ],
 )
 def test_a_request_survives_the_wire(message: Request) -> None:
@@ -70,6 +91,13 @@ def test_a_request_survives_the_wire(message: Request) -> None:
 def test_a_reply_survives_the_wire(message: Reply) -> None:
     assert parse_reply(pack_reply(message)) == message
     assert len(pack_reply(message)) <= MAX_REPLY_BYTES
+
+
+def test_sources_are_named_with_their_first_addresses() -> None:
+    known = BOB.addresses * (MAX_KEPT_FROM_ADDRESSES + 1)
+    keep = Keep(b"", CID, 1, b"n" * 16, (Contact(BOB.peer_id, known),))
+    cut = (Contact(BOB.peer_id, known[:MAX_KEPT_FROM_ADDRESSES]),)
+    assert parse_request(pack_request(keep)) == replace(keep, sources=cut)
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -33,6 +33,7 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.refusals import Leaving
+from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.outcome import Ended, Succeeded
@@ -179,6 +180,16 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "checkpoint": Checkpoint(1, Blob(Cid(RAW, digest_of(b"mine")), 4)),
         "rank": 0,
         "want": b"mine",
+        "voucher": None,
+        "account": "mine",
+        "month": "2026-11",
+        "sequence": fence,
+        "wanted": Used(1000),
+        "could": Used(1000),
+        "total": Used(1000),
+        "is_kept": True,
+        "is_known": True,
+        "rows": (),
         "depth": 0,
         "reach": 1,
         "ticket": 0,
