@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from heapq import nsmallest
+
+from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.core.services.claim import ClaimState, SignedClaim
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.sight import Sight
+from formation_p2p.sim.node import SimNode
 from tests.support.services_world import Hamlet, asked, claim_of, lone, person, wanting
 
 
@@ -16,6 +21,18 @@ def why_yielded(hamlet: Hamlet) -> set[str]:
         for _, event in node.service_events
         if event.step is ServiceStep.YIELDED
     }
+
+
+def keeping(hamlet: Hamlet, service: str) -> list[SimNode]:
+    """The nodes that are nearest to a service's name: claims of it are written to them."""
+    means = hamlet.workers[0].peer.services._means  # type: ignore[attr-defined]
+    key = key_of(means.name(service))
+    by_far = partial(_far, key)
+    return nsmallest(means.parameters.holders, hamlet.world.nodes.values(), by_far)
+
+
+def _far(key: Key, node: SimNode) -> int:
+    return distance(node.identity.key, key)
 
 
 def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:
@@ -105,3 +122,24 @@ def test_workers_that_wait_for_their_turn_leave_a_slot_that_is_taken() -> None:
     hamlet.world.elapse(200)
     [worker] = hamlet.having("echo")
     assert hamlet.steps(ServiceStep.GAP) == [worker.name]
+
+
+def test_a_gap_is_filled_where_the_one_that_knows_of_its_claims_is_slow() -> None:
+    hamlet = Hamlet(3)
+    others = [hamlet.world.add(f"other{number}") for number in range(32)]
+    hamlet.world.elapse(5)
+    echo = next(
+        name
+        for name in map("echo-{}".format, range(100))
+        if all(node in others for node in keeping(hamlet, name))
+    )
+    hamlet.publish(wanting(1, name=echo))
+    hamlet.world.elapse(120)
+    [died] = hamlet.having(echo)
+    *dying, slow = keeping(hamlet, echo)
+    hamlet.world.latency = lambda a, b: 0.1 if slow in (a, b) else 0.01
+    for node in (died, *dying):
+        hamlet.world.kill(node)
+    hamlet.world.elapse(60)
+    assert len(hamlet.having(echo)) == 1
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 2

@@ -79,10 +79,13 @@ class Holders:
     def knowing(self, name: bytes, answers: Iterable[Answer]) -> int:
         """How many of these answers are of the nearest of all, lost ones included. A node that was
         cut off has lost them all, and asks peers that were never told anything."""
-        everyone = [*self._known.get(name, {}).values(), Contact(self._own)]
-        nearest = _ranked(name, everyone)[: self._parameters.holders]
-        among = {contact.peer_id for contact in nearest}
+        among = self._of_all(name)
         return sum(answer.to.peer_id in among for answer in answers)
+
+    def unheard(self, name: bytes, answers: Iterable[Answer], now: Moment) -> tuple[Contact, ...]:
+        """Those of the nearest of all that are not lost, and are not among these answers."""
+        among = self._of_all(name) - {answer.to.peer_id for answer in answers}
+        return tuple(each for each in self.nearest(name, now) if each.peer_id in among)
 
     def lost(self, name: bytes, now: Moment) -> tuple[Contact, ...]:
         """Those that did not answer: after a partition they have what its other side said."""
@@ -106,6 +109,11 @@ class Holders:
         holders = self._parameters.holders
         most = min(max(self._peaks), holders)
         return holders // 2 + 1 if most == holders else (most + 1) // 2
+
+    def _of_all(self, name: bytes) -> set[PeerId]:
+        everyone = [*self._known.get(name, {}).values(), Contact(self._own)]
+        nearest = _ranked(name, everyone)[: self._parameters.holders]
+        return {contact.peer_id for contact in nearest}
 
     def _of_table(self, name: bytes) -> dict[PeerId, Contact]:
         table = self._dht.table.closest(key_of(name), self._parameters.holders)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from formation_p2p.core.dht import messages as kad
@@ -208,17 +209,30 @@ class Means:
         cause: str,
         then: ThenRead,
     ) -> None:
-        quorum = self.holders.quorum(now)
-        request = asking(self.name(service), self.parameters.max_claims)
-        asked = [(contact, request) for contact in holders]
+        name, quorum = self.name(service), self.holders.quorum(now)
+        request = asking(name, self.parameters.max_claims)
 
         def answered(ended: Asked, now: Moment) -> None:
             self.take(service, ended.answers, now)
-            old = sum(_is_old(answer) for answer in ended.good)
-            knowing = self.holders.knowing(self.name(service), ended.good)
-            sound = len(ended.good) >= quorum and knowing >= KNOWING
-            then(Reading(sound, old >= quorum), now)
+            unheard = self.holders.unheard(name, ended.good, now)
+            enough = len(ended.good) >= quorum
+            if enough and unheard and self.holders.knowing(name, ended.good) < KNOWING:
+                # Where few of those that know are left, others may always be faster than they are.
+                again = [(contact, request) for contact in unheard]
+                self.inquiries.ask(again, now, cause, partial(known, ended.good), KNOWING)
+            else:
+                judge(ended.good, now)
 
+        def known(before: tuple[Answer, ...], ended: Asked, now: Moment) -> None:
+            self.take(service, ended.answers, now)
+            judge((*before, *ended.good), now)
+
+        def judge(good: tuple[Answer, ...], now: Moment) -> None:
+            old = sum(_is_old(answer) for answer in good)
+            knowing = self.holders.knowing(name, good)
+            then(Reading(len(good) >= quorum and knowing >= KNOWING, old >= quorum), now)
+
+        asked = [(contact, request) for contact in holders]
         self.inquiries.ask(asked, now, cause, answered, quorum)
 
     def look_up_and_read(self, service: str, now: Moment, cause: str, then: ThenRead) -> None:
