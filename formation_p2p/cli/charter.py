@@ -168,7 +168,7 @@ def ban(
     at their next renewal. As `propose --ban`.
     """
     place = Place(home)
-    edits = Edits(bans=place.meant((name,)), expires=place.time_left())
+    edits = Edits(bans=place.meant((name,)), expires_unix_s=place.end_of_a_ban_unix_s())
     go_on(place, place.next_version(edits), as_json=as_json)
 
 

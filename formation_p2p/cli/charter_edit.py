@@ -24,7 +24,7 @@ LIFE: Final = "365d"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What a person asked for, as text."""
+    """What a person asked for, as text; `expires_unix_s` counts in place of `expires`."""
 
     members: tuple[str, ...] = ()
     no_members: tuple[str, ...] = ()
@@ -38,6 +38,7 @@ class Edits:
     no_bans: tuple[str, ...] = ()
     threshold: int | None = None
     expires: str | None = None
+    expires_unix_s: int | None = None
     cpu_hours: str | None = None
     gpu_hours: str | None = None
     concurrent: int | None = None
@@ -56,8 +57,9 @@ class Edits:
 
     def apply(self, charter: Charter) -> Charter:
         """The charter with these changes. Raises InvalidInput."""
-        life_s = int(parse_duration_s(self.expires or LIFE, "expires"))
         issued = int(time.time())
+        life_s = int(parse_duration_s(self.expires or LIFE, "expires"))
+        until = issued + life_s if self.expires_unix_s is None else self.expires_unix_s
         peers, invitations = set[PeerId](), set[str]()
         for each in self.bans:
             peer = _peer_or_none(each)
@@ -72,7 +74,7 @@ class Edits:
         return replace(
             charter,
             issued_unix_s=issued,
-            expires_unix_s=issued + life_s,
+            expires_unix_s=until,
             keys=self._keys(charter.keys),
             members=self._members(charter),
             regions=self._regions(charter),

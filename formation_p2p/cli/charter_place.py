@@ -75,11 +75,11 @@ class Place:
             found.append(peer_id or name)
         return tuple(found)
 
-    def time_left(self) -> str:
-        """What is left of the charter that counts: a ban is no vote for a longer one."""
+    def end_of_a_ban_unix_s(self) -> int:
+        """As of the charter that counts: a ban is no vote for a longer one. A day at least."""
         if self.known is None:
             raise InvalidInput("charter", NO_CHARTER)
-        return f"{max(int(self.known.charter.expires_unix_s - time.time()), 86_400)}s"
+        return max(self.known.charter.expires_unix_s, int(time.time()) + 86_400)
 
     def next_version(self, edits: Edits) -> SignedCharter:
         if self.known is None:

@@ -55,9 +55,12 @@ async def test_two_signers_make_a_charter_and_ban_a_member(tmp_path: Path) -> No
             assert done.stdout.startswith("version 1 of the charter counts; "), done.output
             # The gate, which runs, goes by it at once, and has it on its disk.
             await until(lambda: CharterFile(gate_home.path, network).load() is not None)
+            first = CharterFile(gate_home.path, network).load()
+            assert first is not None
             # One signature of two is none.
             text = await run(formation, gate_home.path, "charter", "ban", bob.peer_id)
             proposal = parse_charter_text(text.stdout)
+            assert proposal.charter.expires_unix_s == first.charter.expires_unix_s
             with pytest.raises(InvalidInput, match="1 of 2 signatures"):
                 await alice.offer_charter(proposal.raw)
             assert (await bob.run(["true"])).exit_code == 0
