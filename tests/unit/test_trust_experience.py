@@ -245,7 +245,8 @@ def test_with_long_pauses_everything_counts_as_if_there_were_one_part_alone(
     history: list[tuple[Experience, int]],
 ) -> None:
     """Or nearly: what is before a pause is displaced later, when little is left of it."""
-    weights = {Experience.SUCCESS: (1, 0), Experience.WRONG: (0, WRONG_WEIGHT)}
+    weights = dict.fromkeys((Experience.SUCCESS, Experience.AGREED), (1, 0))
+    weights[Experience.WRONG] = 0, WRONG_WEIGHT
     good = bad = last = 0
     account, at_s = PeerHistory(), MONDAY
     for experience, pause_s in history:
