@@ -80,7 +80,7 @@ class GatewayServer:
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
         self._access = Access(network, is_local=is_local, charter=charter)
         self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
-        self.sticky = Sticky(network, identity)
+        self.sticky = Sticky(network, identity, charter)
         self._proxy = Proxy(self.gateway.members, self.sticky)
         self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
         self._members = members

@@ -14,14 +14,16 @@ from __future__ import annotations
 import base64
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.trust.grants import check
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grants import check, read_grant
 from formation_p2p.core.trust.network import Network
 
 COOKIE: Final = "formation_replica"
@@ -46,18 +48,27 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a cookie says, its signature verified; it is believed `until_unix_s`."""
+    """What a cookie says, its signature verified; it is believed `until_unix_s`, while the charter
+    bans neither its author nor the invitation that he came by."""
 
     service: str
     replica: str
     until_unix_s: float
+    author: PeerId
+    invitation: str = ""
 
 
 class Sticky:
-    """Of one gateway: `identity` is its node's."""
+    """Of one gateway: `identity` is its node's. `charter` is what counts at each request."""
 
-    def __init__(self, network: Network | None = None, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        network: Network | None = None,
+        identity: Identity | None = None,
+        charter: Callable[[], Charter | None] = lambda: None,
+    ) -> None:
         self._network = network
+        self._charter = charter
         self._identity = identity or Identity.from_seed(os.urandom(32))
         self._made: dict[tuple[str, str], tuple[str, float]] = {}
         self._read: dict[str, _Said] = {}
@@ -84,7 +95,9 @@ class Sticky:
             if said is None:
                 return None
             _keep(self._read, cookie, said)
-        return said.replica if said.service == service else None
+        charter = self._charter()
+        is_banned = charter is not None and charter.bans(said.author, said.invitation) is not None
+        return None if is_banned or said.service != service else said.replica
 
     def _opened(self, cookie: str, now_unix_s: float) -> _Said | None:
         encoded = cookie.removeprefix(_PREFIX)
@@ -102,6 +115,7 @@ class Sticky:
                         codec.take_text(service, "service", _MAX_NAME_CHARS),
                         codec.take_text(replica, "replica", _MAX_NAME_CHARS),
                         min(expires_unix_s, now_unix_s + FRESH_S),
+                        author,
                     )
                     shown = codec.take_bytes(grant, "grant", MAX_GRANT_BYTES)
                 case _:
@@ -111,17 +125,20 @@ class Sticky:
         is_fresh = now_unix_s < expires_unix_s <= now_unix_s + 2 * LIFE_S
         if not is_fresh or _REPLICA.fullmatch(said.replica) is None:
             return None
-        return said if self._is_believed(author, network, shown, now_unix_s) else None
+        return self._believed(said, network, shown, now_unix_s)
 
-    def _is_believed(
-        self, author: PeerId, network_id: bytes, grant: bytes, now_unix_s: float
-    ) -> bool:
-        if author == self._identity.peer_id:
-            return True
-        known = self._network
+    def _believed(
+        self, said: _Said, network_id: bytes, grant: bytes, now_unix_s: float
+    ) -> _Said | None:
+        if said.author == self._identity.peer_id:
+            return said
+        known, charter = self._network, self._charter()
         if known is None or network_id != known.network_id:
-            return False
-        return check(grant, known.root_public_key, author, None, now_unix_s) is None
+            return None
+        root = known.root_public_key
+        if check(grant, root, said.author, None, now_unix_s, charter=charter) is not None:
+            return None
+        return replace(said, invitation=read_grant(grant, root).invitation)
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grants import Rights, issue, read_grant
+from formation_p2p.core.trust.network import Network, network_id_of
+from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.gateway.sticky import FRESH_S, LIFE_S, MAX_KEPT, Sticky
 
 NOW = 1_800_000_000.0
@@ -64,6 +66,30 @@ def test_it_ends_with_the_day_and_with_the_grant(later_s: float) -> None:
     assert reader.replica("llm", cookie, NOW + later_s) is None
     short = gateway(ALICE, ends_unix_s=NOW + 60).cookie("llm", "B", NOW)
     assert reader.replica("llm", short, NOW + 61) is None
+
+
+@pytest.mark.parametrize("by_invitation", [False, True])
+def test_whom_the_charter_bans_sends_no_client_anywhere(by_invitation: bool) -> None:
+    grant = issue(ROOT, Rights(int(NOW) + 10**7), BOB.peer_id)
+    rules: list[Charter | None] = [None]
+    reader = Sticky(Network(ROOT.public_key, (), grant), BOB, lambda: rules[0])
+    granted = issue(ROOT, Rights(int(NOW) + 10**7), ALICE.peer_id)
+    banned = Sticky(Network(ROOT.public_key, (), granted), ALICE)
+    early, late = (banned.cookie("llm", name, NOW) for name in "BC")
+    assert reader.replica("llm", early, NOW) == "B"
+    invitation = read_grant(granted, ROOT.public_key).invitation
+    rules[0] = Charter(
+        version=1,
+        network=network_id_of(ROOT.public_key),
+        keys=KeySet(1, (ROOT.public_key,)),
+        issued_unix_s=int(NOW),
+        expires_unix_s=int(NOW) + 10**7,
+        banned_keys=frozenset() if by_invitation else frozenset({ALICE.peer_id}),
+        banned_invitations=frozenset({invitation}) if by_invitation else frozenset(),
+    )
+    assert reader.replica("llm", early, NOW) is None, "read before the ban"
+    assert reader.replica("llm", late, NOW) is None
+    assert reader.replica("llm", reader.cookie("llm", "B", NOW), NOW) == "B"
 
 
 def test_clients_of_one_replica_share_a_cookie_for_an_hour_and_few_are_kept() -> None:
