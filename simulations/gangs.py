@@ -265,6 +265,12 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if partial or stuck or not figures["volcano_ok"] else 0
 
 
+def _cases(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError("one at least")
+    return int(text)
+
+
 def _seeds(text: str) -> range:
     first, _, last = text.partition("..")
     return range(int(first), int(last or first) + 1)
@@ -276,6 +282,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--seeds", type=_seeds, default=range(200), help="FIRST..LAST")
     parser.add_argument("--loss", type=float, default=LOSS, help="share of messages that are lost")
-    parser.add_argument("--rtt-cases", type=int, default=RTT_CASES)
+    parser.add_argument("--rtt-cases", type=_cases, default=RTT_CASES, help="1 or more")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     sys.exit(main(parser.parse_args()))
