@@ -163,6 +163,14 @@ def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
 
 
+def test_who_comes_second_has_its_turn() -> None:
+    with running(sys.executable, "-m", "examples.fair_share") as shared:
+        assert shared.ended(within_s=300) == 0, shared.output
+    why, who = (each.rstrip() for each in shared.lines)
+    assert why.startswith("dave waits: cpu: taken; after bob")
+    assert who == "dave is done while bob has more to do: True"
+
+
 def test_two_of_three_owners_ban_the_third() -> None:
     with running(sys.executable, "-m", "examples.charter") as banned:
         assert banned.ended(within_s=120) == 0, banned.output
