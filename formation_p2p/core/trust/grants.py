@@ -13,7 +13,8 @@ A token is read, never run. Biscuit's Datalog lets every holder append rules of 
 engine's limits do not hold inside one rule: a token of 785 bytes kept biscuit-python 0.4.0 busy
 for 26 s under a limit of 20 ms. So a grant may hold only the statements of `statements.py`,
 each of which has one printed form, and any other token is refused. For these, Biscuit's own
-evaluation gives the same answer (the tests compare them).
+evaluation gives the same answer (the tests compare them); but it holds the right to publish
+services to the limits of what may be submitted, too.
 
 Source: Biscuit specification, "Semantics"; Birgisson et al., "Macaroons", 2014, for attenuation.
 """
