@@ -10,7 +10,6 @@ for ever. Both ends see that the other is a process of their own user.
 
 from __future__ import annotations
 
-import array
 import logging
 import os
 import socket as sockets
@@ -22,6 +21,7 @@ import trio
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.blobs.same_user import SameUserListener, received, send_with_file
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ ANSWER: Final = struct.Struct("!IQ")
 NOT_HERE: Final = 0
 BUSY: Final = (1 << 64) - 1
 DOMAIN: Final = b"formation private blobs\0"
-# unix(7), struct ucred: the process, the user, the group.
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class LocalBlobs:
@@ -55,47 +53,32 @@ class LocalBlobs:
         self._blobs = blobs
         self._answer_s = answer_s
         self._identity = identity
-        self.readers = 0
+        self._listener = SameUserListener(address_of(identity.peer_id), MAX_READERS)
         self.lent = 0
+
+    @property
+    def readers(self) -> int:
+        return self._listener.connected
 
     async def serve(self) -> None:
         """Until cancelled. Where the socket cannot be had, nothing is served this way."""
-        bound = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        try:
-            bound.bind(address_of(self._identity.peer_id))
-            bound.listen(MAX_READERS)
-        except OSError as error:
-            bound.close()
-            log.warning("calls on this machine get their data over the network: %s", error)
-            return
-        with trio.socket.from_stdlib_socket(bound) as listener:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    accepted, _ = await listener.accept()
-                    connection = sockets.socket(fileno=accepted.detach())
-                    connection.setblocking(False)
-                    if self.readers >= MAX_READERS or user_of(connection) != os.geteuid():
-                        connection.close()
-                        continue
-                    self.readers += 1
-                    nursery.start_soon(self._serve, connection)
+        otherwise = "calls on this machine get their data over the network"
+        await self._listener.serve(self._serve, otherwise)
 
     async def _serve(self, connection: sockets.socket) -> None:
         lent: dict[int, Lent] = {}
         try:
-            with connection:
-                with trio.fail_after(self._answer_s):
-                    nonce = await received(connection, NONCE_BYTES + 1)
-                if len(nonce) != NONCE_BYTES:
+            with trio.fail_after(self._answer_s):
+                nonce = await received(connection, NONCE_BYTES + 1)
+            if len(nonce) != NONCE_BYTES:
+                return
+            connection.send(self._identity.sign(DOMAIN + nonce))
+            while said := await received(connection, SAID.size + 1):
+                if not self._answer(connection, said, lent):
                     return
-                connection.send(self._identity.sign(DOMAIN + nonce))
-                while said := await received(connection, SAID.size + 1):
-                    if not self._answer(connection, said, lent):
-                        return
         except (OSError, trio.TooSlowError) as error:
             log.debug("a reader on this machine is gone: %s", error)
         finally:
-            self.readers -= 1
             self.lent -= len(lent)
             for each in lent.values():
                 each.done(clean=False)
@@ -127,25 +110,8 @@ class LocalBlobs:
             return
         lent[number] = blob
         self.lent += 1
-        files = array.array("i", [blob.file]).tobytes()
-        descriptors = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, files)]
-        connection.sendmsg([ANSWER.pack(number, blob.size_bytes)], descriptors)
-
-
-async def received(connection: sockets.socket, most: int) -> bytes:
-    """The next message; empty at the end."""
-    while True:
-        try:
-            return connection.recv(most)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(connection.fileno())
+        send_with_file(connection, ANSWER.pack(number, blob.size_bytes), blob.file)
 
 
 def address_of(peer: PeerId) -> str:
     return f"\0formation/blobs/{os.geteuid()}/{peer}"
-
-
-def user_of(connection: sockets.socket) -> int:
-    raw = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(raw)[1]
-    return user

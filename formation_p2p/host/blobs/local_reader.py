@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import os
 import secrets
 import socket as sockets
@@ -27,10 +26,9 @@ from formation_p2p.host.blobs.local import (
     SAID,
     SIGNATURE_BYTES,
     address_of,
-    received,
-    user_of,
 )
 from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.same_user import connected_to, received, received_with_file
 
 # Owners that are connected to at once. One that nothing was asked of for so long, and of which
 # nothing is read, is connected to again when it is asked.
@@ -124,12 +122,10 @@ class _Owner:
             connection.close()
 
     async def _connected(self) -> sockets.socket:
-        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        connection.setblocking(False)
+        connection = connected_to(address_of(self._peer))
+        if connection is None:
+            raise NotLocal("the socket is another user's")
         try:
-            connection.connect(address_of(self._peer))
-            if user_of(connection) != os.geteuid():
-                raise NotLocal("the socket is another user's")
             nonce = secrets.token_bytes(NONCE_BYTES)
             connection.send(nonce)
             signature = await received(connection, SIGNATURE_BYTES + 1)
@@ -180,22 +176,10 @@ class _Owner:
 
 async def _answer(connection: sockets.socket) -> tuple[int, int, int | None]:
     """The number, the size and the descriptor. Raises OSError."""
-    space = sockets.CMSG_SPACE(array.array("i").itemsize)
-    while True:
-        try:
-            answer, ancillary, _, _ = connection.recvmsg(
-                ANSWER.size + 1, space, sockets.MSG_CMSG_CLOEXEC
-            )
-            break
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(connection.fileno())
-    files = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (sockets.SOL_SOCKET, sockets.SCM_RIGHTS):
-            files.frombytes(data[: len(data) - len(data) % files.itemsize])
-    if len(answer) != ANSWER.size or len(files) > 1:
-        for file in files:
+    answer, file = await received_with_file(connection, ANSWER.size + 1)
+    if len(answer) != ANSWER.size:
+        if file is not None:
             os.close(file)
         raise OSError("the answer is malformed")
     number, size = ANSWER.unpack(answer)
-    return number, size, files[0] if files else None
+    return number, size, file

@@ -11,7 +11,6 @@ is not handed over this way.
 
 from __future__ import annotations
 
-import array
 import logging
 import os
 import secrets
@@ -28,7 +27,8 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_from_bytes
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.host.blobs.files import Content
-from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES, received, user_of
+from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES
+from formation_p2p.host.blobs.same_user import SameUserListener, received, send_with_file
 
 log = logging.getLogger(__name__)
 
@@ -61,42 +61,22 @@ class NearbyBlobs:
         self._content = content
         self._has = has
         self._answer_s = answer_s
-        self.readers = 0
+        self._listener = SameUserListener(address_of(identity.peer_id), MAX_READERS)
         self.handed = 0
 
     async def serve(self) -> None:
         """Until cancelled. Where the socket cannot be had, nothing is served this way."""
-        bound = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        try:
-            bound.bind(address_of(self._identity.peer_id))
-            bound.listen(MAX_READERS)
-        except OSError as error:
-            bound.close()
-            log.warning("nodes on this machine get files over the network: %s", error)
-            return
-        with trio.socket.from_stdlib_socket(bound) as listener:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    accepted, _ = await listener.accept()
-                    connection = sockets.socket(fileno=accepted.detach())
-                    connection.setblocking(False)
-                    if self.readers >= MAX_READERS or user_of(connection) != os.geteuid():
-                        connection.close()
-                        continue
-                    self.readers += 1
-                    nursery.start_soon(self._serve, connection)
+        otherwise = "nodes on this machine get files over the network"
+        await self._listener.serve(self._serve, otherwise)
 
     async def _serve(self, connection: sockets.socket) -> None:
         try:
-            with connection:
-                with trio.fail_after(self._answer_s):
-                    reader = await self._greet(connection)
-                if reader is not None:
-                    await self._talk(connection, reader)
+            with trio.fail_after(self._answer_s):
+                reader = await self._greet(connection)
+            if reader is not None:
+                await self._talk(connection, reader)
         except (OSError, ProtocolViolation, ValueError, trio.TooSlowError) as error:
             log.debug("a reader on this machine is gone: %s", error)
-        finally:
-            self.readers -= 1
 
     async def _greet(self, connection: sockets.socket) -> Contact | None:
         """Whose connection it is; None for anyone who does not prove it. Raises OSError,
@@ -135,9 +115,7 @@ class NearbyBlobs:
             connection.send(messages.pack_reply(BlobRefused(why or "does not have it")))
             return False
         with content:
-            files = array.array("i", [content.file]).tobytes()
-            descriptors = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, files)]
-            connection.sendmsg([messages.pack_reply(Opened())], descriptors)
+            send_with_file(connection, messages.pack_reply(Opened()), content.file)
         self.handed += 1
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import logging
 import os
 import secrets
@@ -19,8 +18,9 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_to_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
-from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES, received, user_of
+from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES
 from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, READER, address_of
+from formation_p2p.host.blobs.same_user import connected_to, received, received_with_file
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +159,10 @@ class _Owner:
         raise OSError("the answer is malformed")
 
     async def _connected(self) -> sockets.socket:
-        connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
-        connection.setblocking(False)
+        connection = connected_to(address_of(self._peer))
+        if connection is None:
+            raise NotNearby("the socket is another user's")
         try:
-            connection.connect(address_of(self._peer))
-            if user_of(connection) != os.geteuid():
-                raise NotNearby("the socket is another user's")
             nonce = secrets.token_bytes(NONCE_BYTES)
             connection.send(nonce)
             greeting = await received(connection, GREETING_BYTES + 1)
@@ -181,25 +179,12 @@ class _Owner:
 
 async def _answered(connection: sockets.socket) -> tuple[messages.Reply, int | None]:
     """The answer, and the descriptor that came along. Raises OSError, ProtocolViolation."""
-    space = sockets.CMSG_SPACE(array.array("i").itemsize)
-    while True:
-        try:
-            answer, ancillary, _, _ = connection.recvmsg(
-                _MAX_ANSWER_BYTES, space, sockets.MSG_CMSG_CLOEXEC
-            )
-            break
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(connection.fileno())
-    handed = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (sockets.SOL_SOCKET, sockets.SCM_RIGHTS):
-            handed.frombytes(data[: len(data) - len(data) % handed.itemsize])
+    answer, file = await received_with_file(connection, _MAX_ANSWER_BYTES)
     try:
         if not answer:
             raise OSError("its node has ended")
-        reply = messages.parse_reply(answer)
-    except BaseException:
-        for file in handed:
+        return messages.parse_reply(answer), file
+    except BaseException:  # what is not handed on is closed, whatever ends this
+        if file is not None:
             os.close(file)
         raise
-    return reply, handed[0] if handed else None
