@@ -147,8 +147,8 @@ class ServiceClient:
         caller: str | None = None,
     ) -> ServiceConnection:
         """A stream to a replica, for whatever its program speaks: to that on the peer `sticky` if
-        it takes one more. Waits `within_s` for one. `caller` is for whom, where a program asks for
-        many: they take turns, as clients do. Raises ServiceError: nothing was sent then."""
+        it takes one more. Waits `within_s` for one. A program that asks for several callers names
+        them by `caller`: they take turns, as clients do. Raises ServiceError: nothing was sent."""
         breaking = Breaking()
         end, replica = await self._socket(breaking, within_s, sticky, caller)
         end.setblocking(False)

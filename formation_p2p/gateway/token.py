@@ -52,8 +52,8 @@ class Token:
         now_unix_s: float,
         charter: Charter | None = None,
     ) -> str | None:
-        """Why it does not allow this, for people. `right` None is what any member may. Whom the
-        charter bans, and whose renewals it does not let count, is out here as everywhere."""
+        """Why it does not allow this, for people. `right` None is what any member may. The
+        gateway goes by the charter as all nodes do: by its bans, and by who may renew grants."""
         if self.network_id != network.network_id:
             return "the token is of another network"
         if self.expires_unix_s <= now_unix_s:

@@ -1,10 +1,10 @@
 """Renewal of grants: which members a holder of the root key renews, and what a member takes.
 
-Only the root's key can put an end off, and inviters whom a charter names: a holder can narrow a
-grant, and no more. So the root says
-in a grant for how long it is renewed, and who has the key goes by that: the new grant allows what
-the old one does, is charged to the same accounts, and lasts as long as the root's own did. A grant
-to which a holder gave an end of his own, as for a guest, is not renewed.
+The root's key can put the end of a grant off, and so can inviters that a charter names; a holder
+can only narrow it. The root says in a grant for how long it is renewed, and who renews goes by
+that: the new grant allows what the old one does, is charged to the same accounts, and lasts as long
+as the root's own did. A grant to which a holder gave an end of his own, as for a guest, is not
+renewed.
 """
 
 from __future__ import annotations

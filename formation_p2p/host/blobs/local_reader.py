@@ -131,7 +131,7 @@ class _Owner:
             signature = await received(connection, SIGNATURE_BYTES + 1)
             if not is_signed_by(self._peer, signature, DOMAIN + nonce):
                 raise NotLocal("another process has the name of its socket")
-        except BaseException:
+        except BaseException:  # a descriptor is not left open, whatever ends this
             connection.close()
             raise
         return connection

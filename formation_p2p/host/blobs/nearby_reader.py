@@ -171,7 +171,7 @@ class _Owner:
                 raise NotNearby("another process has the name of its socket")
             me = self._identity
             connection.send(me.sign(READER + its) + peer_id_to_bytes(me.peer_id))
-        except BaseException:
+        except BaseException:  # a descriptor is not left open, whatever ends this
             connection.close()
             raise
         return connection
