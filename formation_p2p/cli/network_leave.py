@@ -11,6 +11,7 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option, parse_duration_s
+from formation_p2p.cli.node_socket import any_runs
 from formation_p2p.cli.status import running
 from formation_p2p.cli.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
@@ -53,10 +54,14 @@ def leave(
     if nodes and not as_json:
         say(f"waiting for {counted(len(nodes), 'node')} to end")
     until_s = time.monotonic() + parse_duration_s(wait, "wait")
-    while left := [str(each["pid"]) for each in running(place.path)]:
+    # One that ends answers no more: it has ended when its socket is closed.
+    while any_runs(place.path):
         if time.monotonic() >= until_s:
-            problem = f"process {', '.join(left)} still runs a node of {place.path}"
-            raise LocalError(f"{problem}; wait for longer (--wait 1h), or end it, and leave again")
+            end = "it" if not nodes else f"process {' or '.join(map(str, nodes))}"
+            problem = f"a node of {place.path} still runs"
+            raise LocalError(
+                f"{problem}; wait for longer (--wait 1h), or end {end}, and leave again"
+            )
         time.sleep(LOOK_EVERY_S)
     held = place.leave()
     short = network.network_id.hex()[:12]

@@ -34,6 +34,11 @@ def sockets_of(home: Path) -> list[Path]:
     return found
 
 
+def any_runs(home: Path) -> bool:
+    """Whether a node runs from here, or has not ended yet."""
+    return bool(_open_sockets(home))
+
+
 def answers(path: Path, question: Json, timeout_s: float | None = ANSWER_S) -> Iterator[Json]:
     """Each line of the answer. Raises LocalError where the node does not answer."""
     try:
@@ -47,8 +52,14 @@ def answers(path: Path, question: Json, timeout_s: float | None = ANSWER_S) -> I
 
 
 def answer(path: Path, question: Json) -> Json:
-    """The only line of an answer; {} where the node left meanwhile."""
-    return next(answers(path, question), {})
+    """The only line of an answer; {} where the node left meanwhile. Raises LocalError where it is
+    there and does not answer."""
+    try:
+        return next(answers(path, question), {})
+    except LocalError:
+        if _is_open(path):
+            raise
+        return {}
 
 
 def told_by_all(home: Path, question: Json, *, follow: bool) -> Iterator[Json]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.node_socket import told_by_all
+from formation_p2p.cli.node_socket import answer, any_runs, sockets_of, told_by_all
 from formation_p2p.cli.top import _look
 from formation_p2p.core.errors import LocalError
 
@@ -65,3 +65,44 @@ def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
     gone = tmp_path / "status-0.sock"
     monkeypatch.setattr("formation_p2p.cli.node_socket.sockets_of", lambda _: [gone])
     assert _look(tmp_path, with_workers=True) == {"nodes": [], "workers": []}
+
+
+def ending(path: Path) -> None:
+    """A node that ends between the look for its socket and the question: it closes unread."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        listener.accept()[0].close()
+        client, _ = listener.accept()
+        client.recv(1, socket.MSG_PEEK)
+        listener.close()
+        client.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def test_a_node_that_ends_before_it_answers_has_left(tmp_path: Path) -> None:
+    ending(tmp_path / "status-0.sock")
+    [path] = sockets_of(tmp_path)
+    assert answer(path, {"ask": "status"}) == {}
+    assert not any_runs(tmp_path)
+
+
+def test_a_node_that_runs_and_does_not_answer_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "status-0.sock"))
+        listener.listen()
+        closes = threading.Thread(target=closes_each, args=(listener, 2), daemon=True)
+        closes.start()
+        [path] = sockets_of(tmp_path)
+        with pytest.raises(LocalError, match="does not answer"):
+            answer(path, {"ask": "status"})
+        assert any_runs(tmp_path)
+
+
+def closes_each(listener: socket.socket, clients: int) -> None:
+    for _ in range(clients):
+        client, _ = listener.accept()
+        client.close()
