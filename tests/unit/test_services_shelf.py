@@ -20,7 +20,14 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.services.claim import ClaimState, SignedClaim, seal_claim
 from formation_p2p.core.services.names import asking, catalog_name, claims_name, spec_name
-from formation_p2p.core.services.shelf import HISTORY_S, MAX_CLAIMS, MAX_REPLY_BYTES, Catalog, Shelf
+from formation_p2p.core.services.shelf import (
+    HISTORY_S,
+    MAX_BY_WORKER,
+    MAX_CLAIMS,
+    MAX_REPLY_BYTES,
+    Catalog,
+    Shelf,
+)
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.core.trust.grants import Right
@@ -40,13 +47,13 @@ def shelf() -> Shelf:
     return made
 
 
-def open_shelf(max_reply_bytes: int = MAX_REPLY_BYTES) -> Shelf:
+def open_shelf(max_reply_bytes: int = MAX_REPLY_BYTES, max_claims: int = 1000) -> Shelf:
     """It admits anyone."""
 
     def admit(grant: bytes, peer_id: PeerId, now: Moment) -> Denied | None:
         return None
 
-    return Shelf(NETWORK, admit, admit, max_reply_bytes)
+    return Shelf(NETWORK, admit, admit, max_reply_bytes, max_claims)
 
 
 def after(seconds: float) -> Moment:
@@ -110,6 +117,36 @@ def test_a_full_name_gives_the_place_of_what_has_expired() -> None:
 
 
 # -- specs -----------------------------------------------------------------------------------------
+
+
+def claimed(kept: Shelf, identity: Identity, service: str, now: Moment = NOW) -> bool:
+    signed = signed_by(identity, now, service=service)
+    return kept.keep(claims_name(NETWORK, service), signed.raw, now)
+
+
+def test_a_worker_has_room_for_as_many_services_as_there_are() -> None:
+    """Names of services are free: one worker filled the memory of those who keep them."""
+    kept = open_shelf()
+    assert all(claimed(kept, ALICE, f"s{number}") for number in range(MAX_BY_WORKER))
+    assert not claimed(kept, ALICE, "one-more")
+    assert claimed(kept, BOB, "one-more")
+    # What is known is renewed, and what is history makes room.
+    assert kept.keep(
+        claims_name(NETWORK, "s0"), signed_by(ALICE, service="s0", sequence=99).raw, NOW
+    )
+    later = after(60 + HISTORY_S)
+    kept.expire(later)
+    assert claimed(kept, ALICE, "one-more", later)
+
+
+def test_all_workers_together_have_room_for_so_many_claims() -> None:
+    kept = open_shelf(max_claims=2)
+    assert claimed(kept, ALICE, "one")
+    assert claimed(kept, ALICE, "two")
+    assert not claimed(kept, BOB, "one")
+    later = after(60 + HISTORY_S)
+    kept.expire(later)
+    assert claimed(kept, BOB, "one", later)
 
 
 def test_the_highest_version_of_a_spec_counts() -> None:

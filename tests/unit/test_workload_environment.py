@@ -82,6 +82,43 @@ def test_nothing_else_gets_to_uv(line: Any) -> None:
         Environment.decode(encoded)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy",
+        "numpy [one, two] >=2, <3 ; python_version >= '3.9' and os_name == 'posix'",
+        "numpy (>=2)",
+        "numpy>=2" + " " * 400 + "; python_version >= '3.9'" + " " * 2000 + HASH,
+        f"numpy==2.0 {HASH} {HASH}",
+        f"numpy {HASH}",
+        f"numpy [one] {HASH}",
+        f"numpy==2.0 ; os_name == 'posix' {HASH}\t{HASH}",
+    ],
+)
+def test_requirements_with_all_their_parts(line: str) -> None:
+    assert Env([line]).requirements == (line,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"numpy{HASH}",
+        f"numpy==2.0{HASH}",
+        f"numpy {HASH}{HASH}",
+        f"numpy {HASH}0",
+        "numpy ==2.0 --hash=0",
+        # A stranger's: as many ways to split it as there are.
+        "a" + " " * 5000 + "<" + " " * 5000 + ";" + " " * 5000 + "\x01",
+        "a<" + " " * 256 + ";" + " " * 16_000 + "\x01",
+        "a;" + "--hash" * 2000,
+    ],
+)
+def test_what_looks_like_a_requirement_is_refused_at_once(line: str) -> None:
+    """The last ones took hours, in the node's own thread."""
+    with pytest.raises(InvalidInput, match="is not a requirement"):
+        Env([line])
+
+
 def test_an_env_is_written_in_several_ways() -> None:
     given = Env(["numpy"])
     assert env_of(given) is given

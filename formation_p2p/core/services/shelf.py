@@ -8,6 +8,7 @@ knows whom to ask before a slot counts as a gap.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -30,6 +31,10 @@ from formation_p2p.core.services.spec import MAX_SERVICES
 
 # At 1 KiB each, 16 MiB for all services; the specs are 1 MiB.
 MAX_CLAIMS: Final = 64
+# What one worker claims, and what all do. Names of services are free: a worker may claim more of
+# them than a network can have.
+MAX_BY_WORKER: Final = MAX_SERVICES
+MAX_ALL_CLAIMS: Final = MAX_SERVICES * MAX_CLAIMS
 # A reply is a frame of at most 256 KiB, in which there are twenty closer peers too.
 MAX_REPLY_BYTES: Final = 160 * 1024
 # How long an expired claim is history. A partition of minutes, or a router that restarts, is over
@@ -96,7 +101,9 @@ class Shelf:
         admits_work: Admit,
         admits_services: Admit,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        max_claims: int = MAX_ALL_CLAIMS,
     ) -> None:
+        self._max_claims = max_claims
         self._max_reply_bytes = max_reply_bytes
         self.network_id = network_id
         self._admits_work = admits_work
@@ -106,6 +113,7 @@ class Shelf:
         self._since_s = float("inf")
         self.catalog = Catalog()
         self._claims: dict[bytes, dict[PeerId, SignedClaim]] = {}
+        self._by_worker: Counter[PeerId] = Counter()  # of these
 
     def holds(self, name: bytes) -> bool:
         """Whether what is under such a name is kept here, and not in the DHT's own store."""
@@ -146,7 +154,7 @@ class Shelf:
         return name in known and self.catalog.take(signed)
 
     def keep_claim(self, name: bytes, signed: SignedClaim, now: Moment) -> bool:
-        claims = self._claims.setdefault(name, {})
+        claims = self._claims.get(name, {})
         author = signed.claim.peer_id
         known = claims.get(author)
         if known is not None and known.claim.sequence >= signed.claim.sequence:
@@ -155,7 +163,13 @@ class Shelf:
             stale = min(claims.values(), key=lambda each: each.claim.expires_unix_s)
             if stale.claim.is_fresh(now.unix_s):
                 return False
-            del claims[stale.claim.peer_id]
+            self._forget(name, stale.claim.peer_id)
+        if known is None:
+            is_full = self._by_worker.total() >= self._max_claims
+            if is_full or self._by_worker[author] >= MAX_BY_WORKER:
+                return False
+            self._by_worker[author] += 1
+            self._claims[name] = claims
         claims[author] = signed
         self.kept(signed)
         return True
@@ -217,9 +231,15 @@ class Shelf:
         for name, claims in list(self._claims.items()):
             for author, signed in list(claims.items()):
                 if signed.claim.expires_unix_s + HISTORY_S <= now.unix_s:
-                    del claims[author]
-            if not claims:
-                del self._claims[name]
+                    self._forget(name, author)
+
+    def _forget(self, name: bytes, author: PeerId) -> None:
+        del self._claims[name][author]
+        if not self._claims[name]:
+            del self._claims[name]
+        self._by_worker[author] -= 1
+        if not self._by_worker[author]:
+            del self._by_worker[author]
 
 
 def _fitting(providers: Iterable[kad.Provider], max_bytes: int) -> Iterator[kad.Provider]:
