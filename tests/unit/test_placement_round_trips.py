@@ -14,7 +14,9 @@ from formation_p2p.core.placement.round_trips import (
     MAX_RTT_US,
     RoundTrips,
     nearness,
+    step_ms,
 )
+from formation_p2p.core.records.profile import MAX_GATE_RTT_MS
 from tests.support.stories import ALICE, BOB, CAROL, at
 
 ALICES, BOBS = ALICE.peer_id, BOB.peer_id
@@ -34,6 +36,25 @@ def test_a_shorter_round_trip_counts_at_once_and_a_longer_one_bit_by_bit() -> No
     assert known(80_000, 20_000) == 20_000
     assert known(80_000, 20_000, 100_000) == 30_000  # a queue, perhaps
     assert 90_000 < (known(20_000, *[100_000] * 20) or 0) < 100_000  # no: another route
+
+
+def test_of_several_peers_the_median_is_told_in_coarse_steps() -> None:
+    round_trips = RoundTrips(CAROL.peer_id)
+    assert round_trips.median_ms([ALICES, BOBS, CAROL.peer_id], NOW) is None
+    round_trips.measured(ALICES, 300, NOW)
+    assert round_trips.median_ms([ALICES, BOBS, CAROL.peer_id], NOW) == 1
+    round_trips.measured(BOBS, 30_000, NOW)
+    assert round_trips.median_ms([ALICES, BOBS], NOW) == 1  # the lower one
+    assert round_trips.median_ms([BOBS], NOW) == 50
+    assert round_trips.median_ms([BOBS], at(FORGET_S + 1)) is None
+
+
+@given(st.integers(1, MAX_RTT_US))
+def test_a_step_is_the_next_of_one_two_five_and_fits_in_a_profile(rtt_us: int) -> None:
+    step = step_ms(rtt_us)
+    assert rtt_us <= step * 1000 <= max(2.5 * rtt_us, 1000)
+    assert str(step).rstrip("0") in {"1", "2", "5"}
+    assert step <= MAX_GATE_RTT_MS
 
 
 def test_what_no_round_trip_can_take_is_brought_within_bounds() -> None:

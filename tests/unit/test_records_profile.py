@@ -23,6 +23,7 @@ from formation_p2p.core.records.codec import decode, encode
 from formation_p2p.core.records.envelope import open_envelope, seal
 from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.profile import (
+    MAX_GATE_RTT_MS,
     MAX_PROFILE_BYTES,
     MAX_SPANS,
     MAX_TTL_S,
@@ -279,6 +280,19 @@ BAD_FIELDS = {
     "spans of lists": {"f13": [[0, 0]]},
     "too many spans": {"f13": [0] * (2 * MAX_SPANS + 2)},
 }
+
+
+def test_a_round_trip_to_the_gates_is_one_field_more_where_there_is_one() -> None:
+    edge = replace(PROFILE, gate_rtt_ms=MAX_GATE_RTT_MS)
+    assert open_profile(seal_profile(ALICE, edge), NOW).profile == edge
+
+
+@pytest.mark.parametrize("last", [0, -1, MAX_GATE_RTT_MS + 1, "20", True, None])
+def test_a_round_trip_out_of_bounds_makes_a_malformed_record(last: object) -> None:
+    _, payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)
+    wire: Any = decode(payload, MAX_PROFILE_BYTES)
+    with pytest.raises(MalformedRecord, match="gate round trip"):
+        open_profile(seal(ALICE, DOMAIN, TYPE, encode([*wire, last])), NOW)
 
 
 @pytest.mark.parametrize("fields", BAD_FIELDS.values(), ids=BAD_FIELDS.keys())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.peer.events import Renewed
+from formation_p2p.core.peer.events import Measured, Renewed
 from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.records.profile import open_profile
 from formation_p2p.core.services.events import ServeServices, StopServing
 from formation_p2p.core.services.replica import Replica
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.services_world import CPU, Hamlet, wanting
 
 
@@ -45,6 +46,31 @@ def test_a_lent_machine_that_begins_to_serve_is_found_as_a_guardian() -> None:
     hamlet.world.deliver(lender, ServeServices(CPU))
     hamlet.world.elapse(400)
     assert guards(replica, lender)
+
+
+def test_a_worker_at_the_edge_says_how_far_the_gates_are() -> None:
+    world = World(7)
+    gate = world.add("gate")
+    edge = world.add("edge", serve=world.machine(cpu=8))
+    world.elapse(3)
+
+    def announced_ms() -> int:
+        assert isinstance(edge.peer, Peer)
+        assert edge.peer.worker is not None
+        raw = edge.peer.worker.announced
+        assert raw is not None
+        return open_profile(raw, EPOCH_UNIX_S + world.now_s).profile.gate_rtt_ms
+
+    for rtt_us in (13_000, 14_000):
+        world.deliver(edge, Measured(gate.identity.peer_id, rtt_us))
+    world.elapse(300)
+    assert announced_ms() == 0  # of others it is not asked
+    world.deliver(edge, ServeServices(frozenset({WorkerType.EDGE})))
+    world.deliver(edge, Measured(gate.identity.peer_id, 13_000))
+    world.elapse(300)
+    assert announced_ms() == 20
+    world.elapse(1000)
+    assert announced_ms() == 0  # that was long ago
 
 
 def test_one_that_serves_others_or_nothing_any_more_is_found_as_that() -> None:

@@ -12,7 +12,7 @@ After a restart it knows no peer until it has met this node again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 from formation_p2p.core.dht.parameters import DhtParameters
@@ -53,6 +53,11 @@ class Gates:
         self._wait_s = self._parameters.first_retry_s
         for contact in remembered:
             self._remember(contact)
+
+    @property
+    def known(self) -> Set[PeerId]:
+        """The gates, whether they answer or not."""
+        return self._gates.keys()
 
     @property
     def seeds(self) -> tuple[Contact, ...]:

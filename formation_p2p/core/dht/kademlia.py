@@ -149,6 +149,11 @@ class Kademlia(Generic[R]):
         return self.operations.search(lookup, request, now, cause)
 
     @property
+    def gates(self) -> Set[PeerId]:
+        """Those through which this node joined, whether they answer or not."""
+        return self._gates.known
+
+    @property
     def missing_gates(self) -> Set[PeerId]:
         """Those that have answered, and are gone."""
         return self._gates.missing

@@ -32,6 +32,8 @@ from formation_p2p.core.records.profile import Profile, SignedProfile, seal_prof
 from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.core.resources.fits import fits_now
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.services.serving import labels_of
+from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
@@ -41,6 +43,7 @@ from formation_p2p.core.workload.blob import Cid
 
 # As many as the cache holds (host/blobs/store.py).
 MAX_BLOBS: Final = 16_384
+_EDGE: Final = frozenset(labels_of({WorkerType.EDGE}))
 
 
 class BlobIndex:
@@ -84,6 +87,8 @@ class Worker:
         self._identity = identity
         self._own = own
         self._network = network
+        self._dht = dht
+        self._round_trips = round_trips
         self._is_paused = self._is_left = False
         self._serve = serve
         self._sequence = 0
@@ -377,10 +382,17 @@ class Worker:
             spans=spans,
             mix=self.lessor.seen.mix,
             environments=self._environments,
+            gate_rtt_ms=self._gate_rtt_ms(now),
         )
         signed = SignedProfile(profile, seal_profile(self._identity, profile))
         self.announced = signed.raw
         return signed
+
+    def _gate_rtt_ms(self, now: Moment) -> int:
+        """A worker at the edge says how well it is connected; 0 for others."""
+        if not set(self._serve.labels) >= _EDGE:
+            return 0
+        return self._round_trips.median_ms(self._dht.gates, now) or 0
 
     def _until_unix_s(self, now: Moment) -> int:
         """No profile is good for longer than its grant."""

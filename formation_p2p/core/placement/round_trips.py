@@ -8,6 +8,8 @@ Source of the weight: Jacobson, "Congestion Avoidance and Control", 1988 (RFC 62
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import median_low
 from typing import Final
 
 from formation_p2p.core.effects import Moment
@@ -56,6 +58,12 @@ class RoundTrips:
             _keep(self._asked_for, peer_id, measured)
         return _lately(self._asked_for, peer_id, now)
 
+    def median_ms(self, peers: Iterable[PeerId], now: Moment) -> int | None:
+        """Of those of the peers that were measured lately, rounded up to a step of 1, 2 or 5 times
+        a power of ten, so that it says little of where a machine is and changes rarely."""
+        measured = [rtt_us for each in peers if (rtt_us := self.rtt_us(each, now))]
+        return step_ms(median_low(measured)) if measured else None
+
     def __len__(self) -> int:
         return len(self._asked_for) + len(self._others)
 
@@ -72,6 +80,13 @@ def _keep(known: _Measured, peer_id: PeerId, measured: tuple[int, float]) -> Non
     if len(known) >= MAX_PEERS:
         del known[next(iter(known))]
     known[peer_id] = measured
+
+
+def step_ms(rtt_us: int) -> int:
+    step = 1
+    while step * 1000 < rtt_us:
+        step = step * 5 // 2 if str(step).startswith("2") else step * 2
+    return step
 
 
 def nearness(rtt_us: int | None) -> float:

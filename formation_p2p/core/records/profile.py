@@ -52,6 +52,8 @@ MAX_SERVICES: Final = 8
 MAX_SPANS: Final = 64
 # As for grants (core/trust/grants.py), which this layer only carries.
 MAX_GRANT_BYTES: Final = 2048
+# A minute (core/placement/round_trips.py), rounded up to its step.
+MAX_GATE_RTT_MS: Final = 100_000
 _ENVIRONMENT_BYTES: Final = ENVIRONMENT_CHARS // 2
 _MAX_WARM_BYTES: Final = MAX_WARM * _ENVIRONMENT_BYTES
 
@@ -70,7 +72,8 @@ class Profile:
     worker's last word: it is gone, and what it said before is void. `spans` says how deep the
     shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
     of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
-    `environments` names those that it has, the latest used first.
+    `environments` names those that it has, the latest used first. `gate_rtt_ms` is the median of
+    the worker's round trips to the network's gates; 0 where it says none.
     """
 
     peer_id: PeerId
@@ -89,12 +92,14 @@ class Profile:
     spans: tuple[Span, ...] = ()
     mix: Mix = EMPTY_MIX
     environments: tuple[str, ...] = ()
+    gate_rtt_ms: int = 0
 
     def __post_init__(self) -> None:
         check_amount("sequence", self.sequence, 0, MAX_INT)
         check_amount("issued", self.issued_unix_s, 0, MAX_INT)
         check_amount("expires", self.expires_unix_s, 0, MAX_INT)
         check_amount("price", self.price_micro, 0, MAX_INT)
+        check_amount("gate round trip", self.gate_rtt_ms, 0, MAX_GATE_RTT_MS)
         object.__setattr__(self, "labels", sorted_labels(self.labels))
         _check_names("driver", self.drivers, MAX_DRIVERS)
         _check_names("service", self.services, MAX_SERVICES)
@@ -168,7 +173,9 @@ def _open(raw: bytes) -> SignedProfile:
 
 
 def _pack(profile: Profile) -> dict[str, object]:
-    """The fields on the wire, in order; the names are for the message in `seal_profile`."""
+    """The fields on the wire, in order; the names are for the message in `seal_profile`. The round
+    trip is left out where there is none, as in profiles of versions that know none."""
+    gate_rtt = {"gate round trip": profile.gate_rtt_ms} if profile.gate_rtt_ms else {}
     return {
         "author": peer_id_to_bytes(profile.peer_id),
         "sequence": profile.sequence,
@@ -186,11 +193,16 @@ def _pack(profile: Profile) -> dict[str, object]:
         "span": [depth for span in profile.spans for depth in span],
         "mix": pack_mix(profile.mix),
         "environment": b"".join(map(bytes.fromhex, profile.environments)),
+        **gate_rtt,
     }
 
 
 def _unpack(fields: object, signer: PeerId) -> Profile:
-    row = resources.take_row(fields, 16, "profile", "is not a list of sixteen fields")
+    gate_rtt_ms = 0
+    if type(fields) is list and len(fields) == 17:
+        *fields, last = fields
+        gate_rtt_ms = take_int(last, "gate round trip", 1, MAX_GATE_RTT_MS)
+    row = resources.take_row(fields, 16, "profile", "is not a list of sixteen or seventeen fields")
     author, sequence, issued, expires, capability, capacity, labels, *others = row
     drivers, services, price, reached_at, grant, withdrawn, spans, mix, warm = others
     check_author("a profile", author, signer)
@@ -213,6 +225,7 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
         spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
         mix=resources.checked(unpack_mix, mix),
         environments=_read_environments(codec.take_bytes(warm, "environment", _MAX_WARM_BYTES)),
+        gate_rtt_ms=gate_rtt_ms,
     )
 
 

@@ -79,6 +79,7 @@ def worker_in_json(worker: Profile) -> Json:
         "capacity": asdict(worker.capacity),
         "labels": dict(worker.labels),
         "drivers": list(worker.drivers),
+        "gate_rtt_ms": worker.gate_rtt_ms or None,
     }
 
 
