@@ -231,6 +231,11 @@ class Exchange:
         blob = await trio.to_thread.run_sync(self._store.add, content, holder)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
+    async def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+        """See `BlobStore.add_file`. Raises LocalError."""
+        blob = await trio.to_thread.run_sync(self._store.add_file, file, size_bytes, holder)
+        return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
         """See `BlobStore.hold`. Raises LocalError, InvalidInput."""
         hold = partial(self._store.hold, holder, tuple(cids), durable=durable)

@@ -195,6 +195,26 @@ class BlobStore:
             self.hold(holder, (blob.cid,), durable=durable)
         return blob
 
+    def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+        """As `add`, what a file of this size has, which others may write to: a copy, by the file
+        system's own means where it has any. Raises LocalError, NoRoom."""
+        new = self._root / f"added.new-{threading.get_ident()}"  # its CID is not known yet
+        with local_errors(self._root):
+            with self._lock:
+                self._make_room(size_bytes, on_disk=False)
+            try:
+                manifest = files.copied(file, new, size_bytes)
+                if manifest is None:
+                    raise LocalError("a file is written to while it is kept; rename it once whole")
+                blob = manifest.blob
+                with self.pinned(blob.cid):
+                    if not self.holds(blob.cid) or blob.cid in self._unverified:
+                        self._name(manifest, new, self._room_for(blob, on_disk=True))
+                    self.hold(holder, (blob.cid,))
+            finally:
+                new.unlink(missing_ok=True)
+        return blob
+
     def add_copy(self, blob: Blob, file: int) -> bool:
         """Keep a copy of what a file of another node has, of a pinned blob. False where that is
         other content. Raises LocalError, NoRoom."""
@@ -232,12 +252,12 @@ class BlobStore:
             entry.size_bytes = manifest.blob.size_bytes if entry.whole else 0
             raise
 
-    def _room_for(self, blob: Blob) -> _Entry:
+    def _room_for(self, blob: Blob, *, on_disk: bool = False) -> _Entry:
         """Of a pinned blob. Raises NoRoom."""
         with self._lock:
             entry = self._cached[blob.cid]
             entry.size_bytes = 0
-            self._make_room(blob.size_bytes, on_disk=False)
+            self._make_room(blob.size_bytes, on_disk=on_disk)
             entry.size_bytes = blob.size_bytes
             return entry
 

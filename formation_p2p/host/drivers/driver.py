@@ -289,6 +289,10 @@ class BlobAccess(BlobCopies, Protocol):
         LocalError."""
         ...
 
+    async def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+        """As `add`, of an open file of this size, which is copied. Raises LocalError."""
+        ...
+
     async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
         """Content that is here, or comes, stays until `holder` is released. Raises LocalError."""
         ...

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from formation_p2p.core.workload.checkpoint import (
     inline,
 )
 from formation_p2p.host.drivers.driver import BlobAccess, Stream
-from formation_p2p.host.drivers.program import read_file
+from formation_p2p.host.drivers.program import open_file
 
 log = logging.getLogger(__name__)
 
@@ -94,25 +95,33 @@ class Saves:
 
     async def _take(self, blobs: BlobAccess, folder: Path, name: str) -> None:
         try:
-            content = await trio.to_thread.run_sync(_taken, folder, name)
+            file, content = await trio.to_thread.run_sync(_taken, folder, name)
         except OSError as error:
             log.warning("a checkpoint cannot be read: %s", error)
             return
-        if len(content) > MAX_CHECKPOINT_BYTES:
-            self._tell(
-                f"a checkpoint of more than {format_bytes(MAX_CHECKPOINT_BYTES)} is not kept"
-            )
-            return
-        await self.keep(blobs, content)
+        try:
+            size_bytes = os.fstat(file).st_size
+            if size_bytes > MAX_CHECKPOINT_BYTES:
+                most = format_bytes(MAX_CHECKPOINT_BYTES)
+                self._tell(f"a checkpoint of more than {most} is not kept")
+            elif content is not None:
+                self.saved(inline(content), content)
+            else:
+                await self._keep(blobs, partial(blobs.add_file, file, size_bytes))
+        finally:
+            os.close(file)
 
     async def keep(self, blobs: BlobAccess, content: bytes) -> None:
         """Of at most MAX_CHECKPOINT_BYTES."""
         if len(content) <= MAX_INLINE_BYTES:
             self.saved(inline(content), content)
             return
+        await self._keep(blobs, partial(blobs.add, content))
+
+    async def _keep(self, blobs: BlobAccess, add: Callable[[str], Awaitable[Blob]]) -> None:
         try:
             await blobs.release(self.holder)
-            blob = await blobs.add(content, self.holder)
+            blob = await add(self.holder)
         except FormationError as error:
             self._tell(f"a checkpoint is not kept: {error}")
         else:
@@ -136,15 +145,22 @@ def _put(content: bytes, folder: Path, name: str) -> None:
         os.close(place)
 
 
-def _taken(folder: Path, name: str) -> bytes:
-    """The content of a file, which is removed; of a large one a byte more than is kept. Raises
+def _taken(folder: Path, name: str) -> tuple[int, bytes | None]:
+    """A plain file, open, whose name is removed, and what it has, where that is little. Raises
     OSError."""
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.rename(name, name + _TAKEN, src_dir_fd=place, dst_dir_fd=place)
         try:
-            return read_file(folder, name + _TAKEN, MAX_CHECKPOINT_BYTES + 1)
+            file = open_file(folder, name + _TAKEN)
         finally:
             os.unlink(name + _TAKEN, dir_fd=place)
     finally:
         os.close(place)
+    try:
+        # A byte more: it may have grown since.
+        content = os.pread(file, MAX_INLINE_BYTES + 1, 0)
+    except OSError:
+        os.close(file)
+        raise
+    return file, content if len(content) <= MAX_INLINE_BYTES else None

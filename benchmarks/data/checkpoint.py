@@ -1,0 +1,130 @@
+"""What a checkpoint costs on loopback, beside a plain TCP copy of as many bytes.
+
+    python -m benchmarks.data.checkpoint [--json] [--mib 100] [--rounds 5]
+
+The submitter and three workers are processes of their own, on the disk of one machine. `wall_s` is
+the time from the return of the task's call of `checkpoint` until the submitter tells `TaskSaved`:
+it and the two other workers have the content by then. `cpu_s` is what all of them use until then,
+and what the task uses to write the file. The figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from bisect import bisect
+from pathlib import Path
+from typing import Final
+
+import cloudpickle
+
+from benchmarks.command import run_and_exit
+from benchmarks.cpu import tree_s
+from benchmarks.data.blob import tcp_round
+from examples.local_network import LocalNetwork
+from formation_p2p import Node, TaskSaved, checkpoint, python_call, value_of
+from formation_p2p.core.units import MIB
+
+# Nothing here takes longer.
+DEADLINE_S: Final = 300.0
+# Before each round, so that the one before is over.
+PAUSE_S: Final = 4.0
+# How often the processor time of all processes is read, and how long before a checkpoint it is
+# at rest.
+SAMPLE_S: Final = 0.1
+WRITING_S: Final = 0.5
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def saving(size_bytes: int, rounds: int, pause_s: float) -> list[float]:
+    """Saves so often; returns when each was saved, in Unix time."""
+    saved_s = []
+    for _ in range(rounds):
+        content = os.urandom(size_bytes)
+        time.sleep(pause_s)
+        checkpoint(content)
+        saved_s.append(time.time())
+    time.sleep(pause_s)
+    return saved_s
+
+
+async def sampled(into: list[tuple[float, float]]) -> None:
+    """The processor time of all processes, until cancelled."""
+    while True:
+        into.append((time.time(), tree_s()))
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def measure(mib: int, rounds: int) -> dict[str, float]:
+    counted_s: dict[int, float] = {}
+    samples: list[tuple[float, float]] = []
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        LocalNetwork(workers=3) as network,
+        Node.join(network.invite, home=network.home, listen=()) as node,
+    ):
+        await network.seen_by(node)
+        call = python_call(saving, mib * MIB, rounds, PAUSE_S)
+        job = await node.submit(call, needs="cpu=0.5,memory=1GiB,storage=1GiB")
+        sampling = asyncio.create_task(sampled(samples))
+        async for event in job.events():
+            if isinstance(event, TaskSaved) and len(event.holders) >= 2:
+                counted_s.setdefault(event.checkpoint.sequence, time.time())
+        sampling.cancel()
+        (result,) = await job
+        saved_s: list[float] = value_of(result)
+    times = [at for at, _ in samples]
+
+    def cpu_at(at_s: float) -> float:
+        return samples[min(bisect(times, at_s), len(samples) - 1)][1]
+
+    ends = [counted_s[number] for number in sorted(counted_s)]
+    pairs = list(zip(saved_s, ends, strict=True))
+    walls = [end - begin for begin, end in pairs]
+    cpus = [cpu_at(end) - cpu_at(begin - WRITING_S) for begin, end in pairs]
+    return {
+        "mib": mib,
+        "rounds": rounds,
+        "wall_s": round(statistics.median(walls), 3),
+        "wall_max_s": round(max(walls), 3),
+        "cpu_s": round(statistics.median(cpus), 2),
+        "tcp_copy_s": round(tcp_copy_s(mib, rounds), 3),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def tcp_copy_s(mib: int, rounds: int) -> float:
+    with tempfile.TemporaryDirectory() as disk:
+        source, into = Path(disk) / "source", Path(disk) / "into"
+        source.write_bytes(os.urandom(mib * MIB))
+        taken_s = []
+        for _ in range(rounds):
+            taken_s.append(tcp_round(source, str(into)))
+            into.unlink()
+    return statistics.median(taken_s)
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--mib", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    said = parser.parse_args()
+    figures = await measure(said.mib, said.rounds)
+    if said.json:
+        print(json.dumps(figures))
+    else:
+        for name, figure in figures.items():
+            print(f"{name:12} {figure:>10}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_and_exit(main())
