@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.charter_edit import Edits
 from formation_p2p.cli.charter_place import NO_CHARTER, Place, go_on
-from formation_p2p.cli.command import CommandGroup, with_options
+from formation_p2p.cli.command import CommandGroup, parameter, takes_together
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import Json, printable, put, say
@@ -92,11 +92,15 @@ EDITS: Final = {
     ),
 }
 
+_takes_edits: Final = takes_together(
+    "edits", [parameter(name, *each) for name, each in EDITS.items()], Edits.of
+)
+
 
 @app.command(epilog=INIT_EPILOG)
 @logged
-@with_options(EDITS)
-def init(home: Path | None = flags.HOME, as_json: bool = flags.JSON, **edited: Any) -> None:
+@_takes_edits
+def init(edits: Edits, home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     """Make the first charter of a network, where its root key is.
 
     Without --signer the root key signs later versions too. With some, they do, as many together as
@@ -106,7 +110,7 @@ def init(home: Path | None = flags.HOME, as_json: bool = flags.JSON, **edited: A
     if place.known is not None:
         problem = f"version {place.known.version} counts already"
         raise InvalidInput("charter", f"{problem}; change it: formation charter propose")
-    edits, root = Edits.of(edited), place.root
+    root = place.root
     if not edits.signers and edits.threshold is not None:
         raise InvalidInput("threshold", "it counts signers; name them: --signer PEER, for each")
     now = int(time.time())
@@ -123,8 +127,9 @@ def init(home: Path | None = flags.HOME, as_json: bool = flags.JSON, **edited: A
 
 @app.command()
 @logged
-@with_options(EDITS)
+@_takes_edits
 def propose(
+    edits: Edits,
     no_members: list[str] | None = option("--no-member", "ORG", "Take one out. Repeatable."),
     no_regions: list[str] | None = option("--no-region", "NAME", "Take one out. Repeatable."),
     no_signers: list[str] | None = option("--no-signer", "PEER", "Take one out. Repeatable."),
@@ -135,7 +140,6 @@ def propose(
     ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
-    **edited: Any,
 ) -> None:
     """Make the next version: what is not named stays as it is.
 
@@ -144,7 +148,7 @@ def propose(
     """
     place = Place(home)
     edits = replace(
-        Edits.of(edited),
+        edits,
         no_members=tuple(no_members or ()),
         no_regions=tuple(no_regions or ()),
         no_signers=tuple(no_signers or ()),

@@ -46,7 +46,7 @@ class Edits:
     scope: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
+    def of(cls, **given: Any) -> Self:
         """As click has read them: lists for what is repeatable, None for what was left out."""
         named: dict[str, Any] = {
             name: tuple(x) if isinstance(x, list) else x

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 import click
 
@@ -21,31 +22,38 @@ _TYPES: Final[Mapping[type, click.ParamType[Any]]] = {
 }
 
 
-_F = TypeVar("_F", bound=Callable[..., None])
+def takes_together(
+    name: str, options: Iterable[inspect.Parameter], made: Callable[..., object]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that several commands share: the function that it decorates takes them as one
+    parameter, `name`, which has what is `made` of their values. Help shows them in its place."""
+    together = list(options)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        # Its own type is none of an option's, and a command need not import it to be read.
+        function.__annotations__[name] = Any
+        signature = inspect.signature(function, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for each in signature.parameters.values():
+            parameters += together if each.name == name else [each]
+
+        @wraps(function)
+        def call(**arguments: Any) -> None:
+            given = {each.name: arguments.pop(each.name) for each in together}
+            function(**arguments, **{name: made(**given)})
+
+        shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
-def with_options(options: Mapping[str, tuple[Any, Any]]) -> Callable[[_F], _F]:
-    """Options that several commands share, each with its type and how it is declared: the function
-    that it decorates takes them as its `**` parameter, and click shows them before its own."""
-
-    def share(function: _F) -> _F:
-        own = inspect.signature(function, eval_str=True)
-        shared = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind
-            )
-            for name, (kind, declared) in options.items()
-        ]
-        kept = [
-            x.replace(kind=x.KEYWORD_ONLY)
-            for x in own.parameters.values()
-            if x.kind is not x.VAR_KEYWORD
-        ]
-        both = own.replace(parameters=[*shared, *kept])
-        function.__signature__ = both  # type: ignore[attr-defined]
-        return function
-
-    return share
+def parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
+    """An option of `takes_together`: its type, and how it is declared."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind
+    )
 
 
 @dataclass(frozen=True, slots=True)

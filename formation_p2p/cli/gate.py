@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.node_options import NODE_OPTIONS, NodeOptions
 from formation_p2p.cli.reached import tell_reached
 from formation_p2p.cli.serve import freeze_imports, who
 from formation_p2p.cli.words import put, say
@@ -35,6 +35,7 @@ Examples:
 """
 
 
+@NODE_OPTIONS
 def gate(
     listen: list[str] = option(
         "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(GATE_LISTEN)
@@ -55,13 +56,8 @@ def gate(
         "Relay at most so much a second, shared fairly among peers; by default what the machine "
         "can.",
     ),
-    name: str | None = flags.NAME,
-    no_renew: bool = flags.NO_RENEW,
-    no_mdns: bool = flags.NO_MDNS,
-    metrics: str | None = flags.METRICS,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    options: NodeOptions,
 ) -> None:
     """Be the peer through which others join, until Ctrl-C.
 
@@ -74,7 +70,7 @@ def gate(
     what goes through it is encrypted from end to end (docs/reach.md).
     """
     relays = _relay_of(relay, relay_rate)
-    place = flags.home_of(home, join, name)
+    place, as_json = options.place(), options.as_json
 
     async def serve_gate(interrupt: Interrupt) -> int:
         from formation_p2p.api.node import Node
@@ -85,10 +81,8 @@ def gate(
             home=place.path,
             listen=listen,
             announce=announce or (),
-            metrics=metrics,
-            renew=not no_renew,
             relay=relays,
-            mdns=False if no_mdns else None,
+            **options.kwargs(),
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.node_options import NodeOptions, takes_node_options
 from formation_p2p.cli.words import put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 
@@ -31,6 +30,7 @@ What goes over HTTP is not encrypted: let others reach it through a proxy with T
 """
 
 
+@takes_node_options(metrics="127.0.0.1:0")
 def gateway(
     listen: str = option(
         "--listen",
@@ -59,12 +59,8 @@ def gateway(
         "The token may look and register workers, and use nothing.",
         default=False,
     ),
-    name: str | None = flags.NAME,
-    no_renew: bool = flags.NO_RENEW,
-    no_mdns: bool = flags.NO_MDNS,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    options: NodeOptions,
 ) -> None:
     """Serve the network over HTTP until Ctrl-C: `/service/NAME/…` leads to a replica of that
     service, `/api/…` takes jobs and workers that speak HTTP only, and `/` shows what is missing.
@@ -72,7 +68,7 @@ def gateway(
     Run as many as there are places to reach the network from; they keep nothing. The interface is
     described at `/docs`.
     """
-    place = flags.home_of(home, join, name)
+    place, as_json = options.place(), options.as_json
     if new_token is not None:
         _print_token(place, new_token, token_name, looks=looks, as_json=as_json)
         return
@@ -82,13 +78,7 @@ def gateway(
         from formation_p2p.cli.local.server import commands_served
 
         leave = asyncio.Event()
-        joining = Node.join(
-            home=place.path,
-            listen=(),
-            metrics="127.0.0.1:0",
-            renew=not no_renew,
-            mdns=False if no_mdns else None,
-        )
+        joining = Node.join(home=place.path, listen=(), **options.kwargs())
         async with joining as node, commands_served(node, place.path):
             try:
                 url = await node.gateway(listen, region=region, near=_by_region(near))
@@ -121,11 +111,10 @@ def _print_token(place: Home, lives: str, name: str, *, looks: bool, as_json: bo
     except ImportError as error:
         raise LocalError(str(error)) from error
     from formation_p2p.core.trust.grants import Right
+    from formation_p2p.host.machine.home import joined_network
 
     lives_s = parse_duration_s(lives, "new-token")
-    network = place.network()
-    if network is None:
-        raise LocalError("this node is in no network; join one: formation network join INVITE")
+    network = joined_network(place)
     may = network.rights.may
     if looks:
         may = may & {Right.WORK}

@@ -16,6 +16,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.interrupt import Interrupt, end_with
+from formation_p2p.cli.node_options import NODE_OPTIONS, NodeOptions
 from formation_p2p.cli.reached import tell_reached
 from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.words import put, say
@@ -72,6 +73,7 @@ class WorkerCommand(click.Command):
             formatter.write_text(", ".join(DRIVERS))
 
 
+@NODE_OPTIONS
 def worker(
     listen: list[str] = option(
         "--listen", "MULTIADDR", "Listen here. Repeatable.", default=list(WORKER_LISTEN)
@@ -163,13 +165,8 @@ def worker(
         "On Ctrl-C, tasks get so long to save what they have, and go on elsewhere.",
         default="30s",
     ),
-    name: str | None = flags.NAME,
-    no_renew: bool = flags.NO_RENEW,
-    no_mdns: bool = flags.NO_MDNS,
-    metrics: str | None = flags.METRICS,
-    home: Path | None = flags.HOME,
-    join: str | None = flags.JOIN,
-    as_json: bool = flags.JSON,
+    *,
+    options: NodeOptions,
 ) -> None:
     """Lend this machine to the network until Ctrl-C.
 
@@ -201,7 +198,7 @@ def worker(
     cache_bytes = flags.parsed("cache", cache, parse_bytes)
     lent = lent_folders(binds or ())
     labelled = said | labels_of(lent)
-    place = flags.home_of(home, join, name)
+    place, as_json = options.place(), options.as_json
     flags.require(place.path, Right.WORK)
 
     async def lend(interrupt: Interrupt) -> int:
@@ -223,10 +220,8 @@ def worker(
         joining = WatchedNode.join(
             home=place.path,
             listen=listen,
-            metrics=metrics,
             cache_bytes=cache_bytes,
-            renew=not no_renew,
-            mdns=False if no_mdns else None,
+            **options.kwargs(),
         )
         async with joining as node, commands_served(node, place.path):
             interrupt.first(leave.set, "leaving the network")

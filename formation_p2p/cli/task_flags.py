@@ -6,11 +6,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
+from formation_p2p.cli.command import parameter, takes_together
 from formation_p2p.cli.flags import option, parse_duration_s, parsed
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import shown
@@ -236,41 +237,19 @@ def takes(
     was written, read. Flags that are not written have `defaults`, or else those of the options;
     where there are None, they are left out."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        # Of a type that a command which goes through a running node need not import.
-        command.__annotations__["kwargs"] = Any
-        signature = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for each in signature.parameters.values():
-            if each.name == "kwargs":
-                parameters += [_parameter(option, defaults) for option in options]
-            else:
-                parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-
-        @wraps(command)
-        def call(**arguments: Any) -> None:
-            given = {option: arguments.pop(option) for option in options}
-            command(**arguments, kwargs=_read(given))
-
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
+    parameters = [_parameter(option, defaults) for option in options]
+    return takes_together("kwargs", parameters, _read)
 
 
 def _parameter(name: str, defaults: Mapping[str, int] | None) -> inspect.Parameter:
     flag = FLAGS[name]
     names = f"--{flag.name}/--no-{flag.name}" if flag.default is True else f"--{flag.name}"
     default = None if defaults is None else defaults.get(name, flag.default)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=option(names, flag.metavar or "", flag.help, default=default, show_default=True),
-        annotation=flag.form.kind,
-    )
+    shown = option(names, flag.metavar or "", flag.help, default=default, show_default=True)
+    return parameter(name, flag.form.kind, shown)
 
 
-def _read(given: Mapping[str, Any]) -> TaskOptionKwargs:
+def _read(**given: Any) -> TaskOptionKwargs:
     kwargs = {
         option: FLAGS[option].form.from_flag(FLAGS[option].name, value)
         for option, value in given.items()

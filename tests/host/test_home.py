@@ -336,7 +336,7 @@ def test_an_expired_invitation_is_told(alice: Home, bob: Home) -> None:
 
 
 def test_only_the_networks_home_invites(alice: Home, bob: Home, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="in none; create one or join one first"):
+    with pytest.raises(LocalError, match="is in no network; run `formation network create`"):
         alice.invite(in_a_day())
     alice.create_network()
     bob.join(parse_invite(alice.invite(in_a_day())))
@@ -357,7 +357,7 @@ def test_a_creation_that_was_cut_short_is_taken_up_again(alice: Home) -> None:
 
 
 def test_a_gate_is_put_first(alice: Home) -> None:
-    with pytest.raises(InvalidInput, match="in none"):
+    with pytest.raises(LocalError, match="is in no network"):
         alice.add_gate(GATE)
     alice.create_network()
     other = GATE.replace("192.0.2.1", "192.0.2.2")

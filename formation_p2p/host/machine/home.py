@@ -244,7 +244,7 @@ class Home(HomeFolder):
     def add_gate(self, gate: str) -> Network:
         """Put a gate first in the network's list, here and in the invites made here.
 
-        Raises InvalidInput for what is not a gate, or where the node is in no network.
+        Raises InvalidInput for what is not a gate; LocalError where the node is in no network.
         """
         with self._locked():
             return self._enter(self._known_network().with_gate(gate))
@@ -300,9 +300,10 @@ class Home(HomeFolder):
         return (self._read(_WITHDRAWN) or "").split()
 
     def _known_network(self) -> Network:
+        """Raises LocalError where there is none."""
         network = self._network()
         if network is None:
-            raise InvalidInput("network", "this node is in none; create one or join one first")
+            raise in_no_network(self.path)
         return network
 
     def _root_keys_of(self, network: Network) -> list[Identity]:
