@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.cli.charter_edit import Edits
+from formation_p2p.cli.flags import read_pasted
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
@@ -90,7 +90,7 @@ class Place:
 
     def proposal(self, given: str) -> SignedCharter:
         """Raises InvalidInput."""
-        proposal = parse_charter_text(_read(given))
+        proposal = parse_charter_text(read_pasted("charter", given, _MAX_CHARS))
         if proposal.charter.network != self.network.network_id:
             raise InvalidInput("charter", "it is of another network than this home; see --home")
         if self.known is not None and proposal.version < self.known.version:
@@ -159,14 +159,3 @@ async def _hand_on(place: Place, signed: SignedCharter) -> int:
     except LocalError as error:
         say(f"it is not handed on: {error}")
         return 0
-
-
-def _read(given: str) -> str:
-    if given == "-":
-        return sys.stdin.read(_MAX_CHARS)
-    try:
-        with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
-            return file.read(_MAX_CHARS)
-    except OSError as error:
-        problem = f"{given} cannot be read ({error.strerror})"
-        raise InvalidInput("charter", f"{problem}; name a file with a proposal, or -") from error

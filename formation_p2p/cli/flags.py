@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from formation_p2p.core.workload.scope import Scope
     from formation_p2p.host.machine.home import Home
 
-# As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB.
-_MAX_JOIN_CHARS: Final = 16 * 1024
+# As the home's own file (host/machine/home.py): an invite with all possible gates takes 6 KiB, as a
+# request for one does.
+MAX_INVITE_CHARS: Final = 16 * 1024
 _NO_INVITE: Final = "it is neither an invite nor a readable file; paste all of it"
 _PREFIX: Final = re.compile(r"\s*formation\d+:")
 
@@ -173,13 +174,8 @@ def read_invite(given: str) -> str:
         return invite_from(given)
     if _PREFIX.match(given):
         return given
-    if given == "-":
-        if sys.stdin.isatty():
-            print("Paste the invite, then press Enter and Ctrl-D.", file=sys.stderr)
-        return sys.stdin.read(_MAX_JOIN_CHARS)
     try:
-        with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
-            return file.read(_MAX_JOIN_CHARS)
+        return _pasted("invite", given, MAX_INVITE_CHARS)
     except FileNotFoundError:
         # What has these is no part of an invite, which is base64url, and so no secret.
         is_path = "." in given or "/" in given
@@ -187,6 +183,29 @@ def read_invite(given: str) -> str:
         raise InvalidInput("join", problem) from None
     except (OSError, ValueError):
         raise InvalidInput("join", _NO_INVITE) from None
+
+
+def read_pasted(what: str, given: str, max_chars: int) -> str:
+    """What a person was sent, from a file, or from stdin for `-`.
+
+    Raises InvalidInput, which does not repeat what was given: it may be a secret.
+    """
+    try:
+        return _pasted(what, given, max_chars)
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "it is no name of a file"
+        problem = f"no such file can be read ({reason})"
+        raise InvalidInput(what, f"{problem}; name a file with it, or - for stdin") from error
+
+
+def _pasted(what: str, given: str, max_chars: int) -> str:
+    """Raises OSError; ValueError for what no file is called."""
+    if given == "-":
+        if sys.stdin.isatty():
+            print(f"Paste the {what}, then press Enter and Ctrl-D.", file=sys.stderr)
+        return sys.stdin.read(max_chars)
+    with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
+        return file.read(max_chars)
 
 
 def home_of(home: Path | None, join: str | None, name: str | None = None) -> Home:

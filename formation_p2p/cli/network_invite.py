@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,13 @@ from typing import Final
 import click
 
 from formation_p2p.cli import flags
-from formation_p2p.cli.flags import argument, option, parse_duration_s
+from formation_p2p.cli.flags import (
+    MAX_INVITE_CHARS,
+    argument,
+    option,
+    parse_duration_s,
+    read_pasted,
+)
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput
@@ -28,8 +33,6 @@ from formation_p2p.host.storage.member_file import learn_names, read_members
 # Ten machines, which work and submit.
 IDENTITIES: Final = 32
 _RIGHTS: Final = click.Choice([str(each) for each in Right])
-# A request with all the gates that it may have takes 6 KiB, a key's file a line.
-_MAX_CHARS: Final = 16 * 1024
 
 INVITE_EPILOG: Final = """
 \b
@@ -166,7 +169,9 @@ def cosign(
     """
     place = Home(home)
     network = joined_network(place)
-    request = parse_request(given if is_request(given) else _read("request", given))
+    request = parse_request(
+        given if is_request(given) else read_pasted("request", given, MAX_INVITE_CHARS)
+    )
     if request.root_id != network.root_public_key:
         raise InvalidInput("request", "it is of another network than this home; see --home")
     if look:
@@ -212,7 +217,7 @@ def hold(
     Join the network first. Who created the network has the file; it is deleted there afterwards.
     """
     place = Home(home)
-    key = place.hold(_read("root key", given))
+    key = place.hold(read_pasted("root key", given, MAX_INVITE_CHARS))
     if as_json:
         put({"root_key": key.peer_id, "home": str(place.path)})
     else:
@@ -257,18 +262,6 @@ def _document(request: GrantRequest) -> dict[str, object]:
     terms = request.terms
     of_it = {"gates": list(request.gates), "peer_id": terms.bound_to}
     return {**of_it, **in_json(terms.rights)}
-
-
-def _read(what: str, given: str) -> str:
-    """Raises InvalidInput, which does not repeat what may be a secret."""
-    if given == "-":
-        return sys.stdin.read(_MAX_CHARS)
-    try:
-        with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
-            return file.read(_MAX_CHARS)
-    except OSError as error:
-        problem = f"no such file can be read ({error.strerror})"
-        raise InvalidInput(what, f"{problem}; name a file with it, or - for stdin") from error
 
 
 def _life(expires: str | None, renew: str | None) -> Life:

@@ -86,7 +86,7 @@ async def test_two_signers_make_a_charter_and_ban_a_member(tmp_path: Path) -> No
         (("init", "--threshold", "2"), "name them: --signer PEER, for each"),
         (("init", "--region", "eu"), "write it like eu=acme,beta"),
         (("init", "--signer", "x"), "prints the id of a node"),
-        (("sign", "nowhere.txt"), "name a file with a proposal, or -"),
+        (("sign", "nowhere.txt"), "name a file with it, or - for stdin"),
         (("sign", "-"), "it does not begin with formation-charter1:; paste all of it"),
     ],
 )
