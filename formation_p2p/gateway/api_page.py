@@ -15,6 +15,7 @@ from fastapi.responses import StreamingResponse
 from formation_p2p.core.trust.network import MAX_GATES
 from formation_p2p.gateway.access import COOKIE, looks_like_token
 from formation_p2p.gateway.api_services import gap_in_json, summary_of
+from formation_p2p.gateway.asgi import HOLDER
 from formation_p2p.gateway.coverage import by_service
 from formation_p2p.gateway.observed import MAX_WATCHING, Seen
 from formation_p2p.gateway.sse import Event, EventStream
@@ -31,12 +32,13 @@ MAX_GANGS: Final = 100
 
 def page_routes(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/api/overview", tags=["page"])
-    async def overview() -> dict[str, Any]:
-        """What is missing, and how much there is of everything."""
-        return _overview(gateway, await gateway.observed.seen())
+    async def overview(request: Request) -> dict[str, Any]:
+        """What is missing, and how much there is of everything; of jobs, how many are the
+        caller's."""
+        return _overview(gateway, await gateway.observed.seen(), request.scope[HOLDER])
 
     @app.get("/api/events", tags=["page"], response_class=StreamingResponse)
-    async def events() -> EventStream:
+    async def events(request: Request) -> EventStream:
         """The overview, each time that it is read anew."""
         if gateway.observed.watching >= MAX_WATCHING:
             raise HTTPException(503, f"{MAX_WATCHING} pages are open already; close one")
@@ -44,7 +46,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         async def told() -> AsyncIterator[Event]:
             async with aclosing(gateway.observed.each()) as coming:
                 async for seen in coming:
-                    yield "overview", seen.number, _overview(gateway, seen)
+                    yield "overview", seen.number, _overview(gateway, seen, request.scope[HOLDER])
 
         return EventStream(told())
 
@@ -93,11 +95,12 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/api/requests", tags=["page"])
     async def requests(
-        offset: int = Query(0, ge=0), limit: int = Query(50, ge=1, le=500)
+        request: Request, offset: int = Query(0, ge=0), limit: int = Query(50, ge=1, le=500)
     ) -> dict[str, Any]:
-        """The latest of this gateway, the newest first."""
+        """The latest of this gateway, the newest first. Ids of others' jobs are left out."""
         found = list(reversed(gateway.requests.latest))
-        page = [asdict(each) for each in found[offset : offset + limit]]
+        holder = request.scope[HOLDER]
+        page = [each.shown_to(holder) for each in found[offset : offset + limit]]
         return {
             "requests": page,
             "total": len(found),
@@ -137,10 +140,11 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         return {"status": "ok"}
 
 
-def _overview(gateway: Gateway, seen: Seen) -> dict[str, Any]:
+def _overview(gateway: Gateway, seen: Seen, holder: str) -> dict[str, Any]:
     kinds = Counter(each.kind for each in seen.workers)
     states = Counter(gap.status for gap in seen.gaps)
-    running = sum(not each.is_over for each in gateway.jobs.all())
+    jobs = gateway.jobs.of(holder)
+    running = sum(not each.is_over for each in jobs)
     return {
         "number": seen.number,
         "unix_s": round(seen.unix_s, 3),
@@ -164,7 +168,7 @@ def _overview(gateway: Gateway, seen: Seen) -> dict[str, Any]:
             if gap.status in ("critical", "warning", "unknown")
         ][:50],
         "workers": {"total": len(seen.workers), **kinds},
-        "jobs": {"running": running, "total": len(gateway.jobs.all())},
+        "jobs": {"running": running, "total": len(jobs)},
         "gangs": len(seen.gangs),
         "requests": {"served": gateway.requests.total, "open": gateway.requests.open},
     }

@@ -15,7 +15,7 @@ from formation_p2p.gateway.api_jobs import job_routes
 from formation_p2p.gateway.api_page import page_routes
 from formation_p2p.gateway.api_services import service_routes
 from formation_p2p.gateway.api_workers import worker_routes
-from formation_p2p.gateway.jobs import HttpJobs
+from formation_p2p.gateway.jobs import HttpJobs, TooManyJobs
 from formation_p2p.gateway.members import Members, UnknownWorker
 from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.observed import Observed
@@ -75,6 +75,9 @@ async def _told(_: Request, error: Exception) -> JSONResponse:
         status = 404
     elif isinstance(error, InvalidInput):
         status = 422
+    elif isinstance(error, TooManyJobs):
+        status = 429 if error.of_one else 503
+        headers = {"retry-after": "5"}
     elif isinstance(error, ServiceUnavailable):
         status = 503
         headers = {"retry-after": str(error.retry_after_s or 5)}

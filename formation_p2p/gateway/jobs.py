@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.errors import FormationError
 from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import Command, RunningJob, Source
 
 # That run; a program that has more submits them as tasks of one.
 MAX_RUNNING: Final = 256
+# Of one holder of tokens, so that four that want all of them leave room for a fifth that comes and
+# goes. On loopback all is of one holder, the machine's.
+MAX_OF_ONE: Final = 60
 # That have ended, and can still be asked about; and the tasks of them all. A result has 128 KiB at
 # most of what its task printed.
 MAX_ENDED: Final = 256
@@ -132,10 +135,20 @@ def _printed(event: Mapping[str, Any]) -> int:
     return len(event.get("text") or "")
 
 
+class TooManyJobs(FormationError):
+    """A gateway takes no more jobs; `of_one` where the one that submits has its share."""
+
+    def __init__(self, most: int, *, of_one: bool) -> None:
+        whose = "of yours run at this gateway" if of_one else "run at this gateway"
+        super().__init__(f"{most} jobs {whose} already; wait until one has ended, or cancel one")
+        self.of_one = of_one
+
+
 class HttpJobs:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._jobs: dict[str, HttpJob] = {}
+        self._beginning: Counter[str] = Counter()  # by holder: they are being submitted
 
     def all(self) -> list[HttpJob]:
         """The newest first."""
@@ -157,10 +170,15 @@ class HttpJobs:
         options: Mapping[str, Any],
         holder: str = "",
     ) -> HttpJob:
-        """Raises InvalidInput."""
-        if sum(not each.is_over for each in self._jobs.values()) >= MAX_RUNNING:
-            raise InvalidInput("jobs", f"{MAX_RUNNING} run already; wait until one has ended")
-        job = HttpJob(await self._source.submit(commands, name, options), commands, holder)
+        """Raises InvalidInput, TooManyJobs."""
+        self._check_room(holder)
+        self._beginning[holder] += 1
+        try:
+            begun = await self._source.submit(commands, name, options)
+        finally:
+            self._beginning[holder] -= 1
+            self._beginning += Counter()  # which leaves out those of none
+        job = HttpJob(begun, commands, holder)
         self._jobs[job.job_id] = job
         ended = deque(each for each in self._jobs.values() if each.is_over)
         tasks = sum(len(each.labels) for each in ended)
@@ -169,6 +187,15 @@ class HttpJobs:
             tasks -= len(old.labels)
             del self._jobs[old.job_id]
         return job
+
+    def _check_room(self, holder: str) -> None:
+        running = self._beginning + Counter(
+            each.holder for each in self._jobs.values() if not each.is_over
+        )
+        if holder and running[holder] >= MAX_OF_ONE:
+            raise TooManyJobs(MAX_OF_ONE, of_one=True)
+        if running.total() >= MAX_RUNNING:
+            raise TooManyJobs(MAX_RUNNING, of_one=False)
 
     async def end(self) -> None:
         await cancelled(*(each.following for each in self._jobs.values()))

@@ -14,11 +14,14 @@ MAX_REPLICAS: Final = 1024
 MAX_PATH_CHARS: Final = 120
 # What is kept: requests to services, to jobs, and of workers; of those that only read, the first.
 _READ: Final = ("/service/",)
-_KEPT: Final = (*_READ, "/api/jobs", "/api/worker/")
+_JOBS: Final = "/api/jobs"
+_KEPT: Final = (*_READ, _JOBS, "/api/worker/")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
+    """`holder` made the token of it; empty for none, and on loopback."""
+
     number: int
     unix_s: float
     method: str
@@ -26,6 +29,20 @@ class Served:
     status: int
     ms: float
     replica: str
+    holder: str
+
+    def shown_to(self, holder: str) -> dict[str, str | float]:
+        """As JSON. A job's id is for the one who has submitted it."""
+        is_others = self.path.startswith(_JOBS) and self.holder != holder
+        return {
+            "number": self.number,
+            "unix_s": self.unix_s,
+            "method": self.method,
+            "path": _JOBS if is_others else self.path,
+            "status": self.status,
+            "ms": self.ms,
+            "replica": self.replica,
+        }
 
 
 class RequestLog:
@@ -39,7 +56,14 @@ class RequestLog:
         self.by_class: Counter[str] = Counter({f"{n}xx": 0 for n in range(1, 6)})
 
     def served(
-        self, unix_s: float, method: str, path: str, status: int, took_s: float, replica: str
+        self,
+        unix_s: float,
+        method: str,
+        path: str,
+        status: int,
+        took_s: float,
+        replica: str,
+        holder: str,
     ) -> None:
         """Counts all, and keeps those of programs: not what the page reads for itself."""
         self.total += 1
@@ -50,4 +74,5 @@ class RequestLog:
             return
         ms = round(took_s * 1000, 1)
         shown = path[:MAX_PATH_CHARS]
-        self.latest.append(Served(self.total, unix_s, method, shown, status, ms, replica))
+        served = Served(self.total, unix_s, method, shown, status, ms, replica, holder)
+        self.latest.append(served)

@@ -229,9 +229,11 @@ class GatewayServer:
         requests = self.gateway.requests
         began_s = time.monotonic()
         requests.open += 1
-        status, replica = 499, ""  # as nginx has it for a client that leaves
+        status, replica, holder = 499, "", ""  # as nginx has it for a client that leaves
         try:
             refused = self._refused(head, has_body=client.has_body)
+            if refused is None:
+                holder = self._access.holder(head)
             if refused is not None:
                 body = {"error": "refused", "message": refused.message}
                 extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
@@ -249,7 +251,7 @@ class GatewayServer:
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:
-                status = await asgi.call(self.gateway.app, client, head, self._access.holder(head))
+                status = await asgi.call(self.gateway.app, client, head, holder)
         except ClientLeft:
             raise
         except Exception:
@@ -262,7 +264,8 @@ class GatewayServer:
         finally:
             requests.open -= 1
             took_s = time.monotonic() - began_s
-            requests.served(time.time(), head.method, head.path, status, took_s, replica)
+            served = time.time(), head.method, head.path, status, took_s, replica, holder
+            requests.served(*served)
 
     def _refused(self, head: Head, *, has_body: bool) -> Refused | None:
         # A body is read as a whole: a stranger's is not.

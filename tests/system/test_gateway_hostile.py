@@ -15,12 +15,17 @@ import pytest
 from formation_p2p import Home, Right, Rights
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.client import Patience
-from formation_p2p.gateway.jobs import MAX_ENDED_TASKS, MAX_EVENTS, MAX_PRINTED_CHARS
+from formation_p2p.gateway.jobs import (
+    MAX_ENDED_TASKS,
+    MAX_EVENTS,
+    MAX_OF_ONE,
+    MAX_PRINTED_CHARS,
+)
 from formation_p2p.gateway.members import Members
 from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
 from formation_p2p.gateway.token import make_token
-from tests.support.gateways import MemorySource, caller, echo, fetch, program, spec
+from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec
 
 JOB = {"argv": ["true"]}
 
@@ -245,6 +250,41 @@ async def test_a_member_neither_sees_nor_ends_the_jobs_of_another(
         assert (await said("GET", f"/{job_id}", again))[0] == 200
         assert (await said("DELETE", f"/{job_id}", again))[0] == 200
         assert source.jobs[0].cancelled
+
+
+async def test_a_member_does_not_take_all_places_for_jobs_of_a_gateway(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
+    invited = parse_invite(home.invite(Rights(soon)))
+    bob = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def said(method: str, path: str, token: str, body: Any = None) -> Reply:
+            shown = {"authorization": f"Bearer {token}"}
+            return await fetch(address, method, path, body, shown)
+
+        begun = [(await said("POST", "/api/jobs", alice, JOB)).status for _ in range(MAX_OF_ONE)]
+        assert set(begun) == {202}
+        refused = await said("POST", "/api/jobs", alice, JOB)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+        assert "wait until one has ended" in refused.json["detail"]
+        assert (await said("POST", "/api/jobs", bob, JOB)).status == 202
+        seen = await said("GET", "/api/overview", bob)
+        assert seen.json["jobs"] == {"running": 1, "total": 1}
+        job_id = (await said("GET", "/api/jobs", alice)).json["jobs"][0]["job_id"]
+        assert (await said("DELETE", f"/api/jobs/{job_id}", alice)).status == 200
+        while (again := await said("POST", "/api/jobs", alice, JOB)).status != 202:
+            assert again.status == 429  # until the cancelled one has ended
+        hers, his = [
+            {each["path"] for each in (await said("GET", "/api/requests", token)).json["requests"]}
+            for token in (alice, bob)
+        ]
+        assert his == {"/api/jobs"}
+        assert hers == {"/api/jobs", f"/api/jobs/{job_id}"}
 
 
 async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: MemorySource) -> None:
