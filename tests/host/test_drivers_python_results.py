@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -40,6 +41,8 @@ from tests.support.parcels import OWNER as WORKER
 from tests.support.parcels import a_packer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Blobs:
@@ -198,6 +201,7 @@ def test_memory_that_counts_as_the_interpreters_is_not_what_the_owner_gets(tmp_p
         size = 3 * MIB
         file = os.memfd_create("a result", os.MFD_ALLOW_SEALING)
         os.write(file, b"x" * size)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
         inode = os.fstat(file).st_ino
         async with an_execution(tmp_path, b"") as execution:
             given = GivenResult(b"\x80", 0, (size,), file)
@@ -211,6 +215,25 @@ def test_memory_that_counts_as_the_interpreters_is_not_what_the_owner_gets(tmp_p
         assert os.fstat(lent.file).st_ino != inode
         assert os.pread(lent.file, size, 0) == b"x" * size
         lent.done(clean=True)
+        assert isinstance(failed, Failed)
+        assert "written something else" in failed.message
+
+    story(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_result_of_holes_is_not_copied(tmp_path: Path, counted: bool) -> None:
+    """It costs its interpreter nothing, and would cost the node a terabyte."""
+
+    async def scenario(world: World) -> None:
+        size = 1 << 40
+        async with an_execution(tmp_path, b"") as execution:
+            file = os.memfd_create("holes", os.MFD_ALLOW_SEALING)
+            os.ftruncate(file, size)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+            given = GivenResult(b"\x80", 0, (size,), file)
+            blobs = cast("BlobAccess", world.blobs)
+            failed = await given.kept(Succeeded(b""), execution, blobs, counted=counted)
         assert isinstance(failed, Failed)
         assert "written something else" in failed.message
 

@@ -192,6 +192,9 @@ def test_one_key_signs_once() -> None:
     twice = replace(FIRST, signatures=(FIRST.signatures[0], *FIRST.signatures))
     with pytest.raises(MalformedRecord, match="one key signed twice"):
         opened(twice)
+    longer = replace(FIRST, signatures=((b"\0" * 31, bytes(64)), *FIRST.signatures))
+    with pytest.raises(MalformedRecord, match="no key of 32 bytes"):
+        opened(longer)
     assert sign(FIRST, ANNA) == FIRST
     with pytest.raises(InvalidInput, match="named twice"):
         KeySet(1, (ANNA.public_key, ANNA.public_key))

@@ -101,6 +101,7 @@ def test_one_key_signs_once() -> None:
     bens = cosignature(grant, BEN, three.root_id())
     twice = with_signatures(grant, bens, bens)
     assert "signed twice" in why_not(twice, three.root_id())
+    assert "no key" in why_not(with_signatures(grant, (b"short", bytes(64))), three.root_id())
 
 
 def test_a_key_of_another_does_not_sign() -> None:

@@ -83,6 +83,8 @@ def read_signatures(value: object, most: int) -> tuple[Signature, ...]:
         raise codec.Malformed("signatures", "holds what is no key and signature")
     keys = [codec.take_bytes(key, "signatures", KEY_BYTES) for key in flat[::2]]
     signed = [codec.take_bytes(each, "signatures", SIGNATURE_BYTES) for each in flat[1::2]]
+    if any(len(key) != KEY_BYTES for key in keys):
+        raise codec.Malformed("signatures", f"one is by no key of {KEY_BYTES} bytes")
     if any(one >= other for one, other in pairwise(keys)):
         raise codec.Malformed("signatures", "one key signed twice, or they are out of order")
     return tuple(zip(keys, signed, strict=True))

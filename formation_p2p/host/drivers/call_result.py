@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 import trio
 
@@ -13,9 +13,12 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel, places_of
-from formation_p2p.host.blobs.segment import moved
+from formation_p2p.host.blobs.segment import check_sealed, moved
 from formation_p2p.host.drivers import python_parcels
 from formation_p2p.host.drivers.driver import BlobAccess, Execution
+
+# Of stat(2), whatever the file system.
+_BLOCK_BYTES: Final = 512
 
 
 @dataclass(slots=True)
@@ -61,9 +64,11 @@ class GivenResult:
             if blobs is None:
                 self.close()
                 raise LocalError("the driver has no access to private blobs")
-            if os.fstat(self.file).st_size != size:
+            try:
+                self._check_written(size)
+            except LocalError:
                 self.close()
-                raise LocalError("the interpreter has written something else")
+                raise
             file = self.file
             if counted:
                 with trio.CancelScope(shield=True):  # else the file may stay open
@@ -76,6 +81,14 @@ class GivenResult:
             why = f"its result of {format_bytes(size)} cannot be kept: {problem}"
             return Failed(FailureKind.OUTPUT, why)
         return replace(outcome, result=record)
+
+    def _check_written(self, size: int) -> None:
+        """That it is memory of this size, and all of it was paid for by the interpreter: a hole in
+        it costs that nothing, and this process its size once it is copied. Raises LocalError."""
+        status = os.fstat(self.file)
+        if status.st_size != size or status.st_blocks * _BLOCK_BYTES < size:
+            raise LocalError("the interpreter has written something else")
+        check_sealed(self.file, size)
 
     def close(self) -> None:
         os.close(self.file)
