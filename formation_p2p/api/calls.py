@@ -154,11 +154,6 @@ def reference_to(value: T, packer: Packer) -> Reference[T]:
     return Reference(parcel, modules, packer, type(value).__qualname__)
 
 
-def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
-    """As an encoded CallContext, without code. Raises as `pickled` does."""
-    return context_of(pickled(function, python)[0], told_name(function))
-
-
 def context_of(
     function: bytes, name: str = "", code: Code | None = None, options: TaskOptions | None = None
 ) -> bytes:

@@ -18,7 +18,6 @@ import psutil
 import pytest
 import trio
 
-from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
@@ -31,6 +30,7 @@ from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import ScratchFolders, clear_scratch, scratch_folder
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     DAEMON,
     ALease,
@@ -153,7 +153,7 @@ NODE = """
 import multiprocessing, sys, time, trio
 from pathlib import Path
 import cloudpickle
-from formation_p2p.api.calls import pickled_function
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import DAEMON, ALease, Recorder, an_execution, bare_machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver

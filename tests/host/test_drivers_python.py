@@ -18,7 +18,6 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.negotiation.in_flight import MAX_SHARED_BLOBS
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import CallContext
@@ -30,6 +29,7 @@ from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.python_process import WarmInterpreter
 from formation_p2p.host.machine.pythons import own_name
 from formation_p2p.host.results.load import load_result
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, Recorder, alive, bare_machine, within
 from tests.support.waiting import HANGS_S, until
 

@@ -18,7 +18,6 @@ from formation_p2p.api.calls import (
     ArgumentPickler,
     context_of,
     packed_function,
-    pickled_function,
     reference_to,
 )
 from formation_p2p.core.data.manifest import Manifest
@@ -34,6 +33,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, bare_machine, lease_story
 from tests.support.parcels import OWNER, a_packer
 

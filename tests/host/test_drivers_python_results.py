@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import trio
 
-from formation_p2p.api.calls import ArgumentPickler, pickled_function
+from formation_p2p.api.calls import ArgumentPickler
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
@@ -30,6 +30,7 @@ from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.results.answers import parts_of
 from formation_p2p.host.results.load import load_result
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     OWNER,
     ALease,

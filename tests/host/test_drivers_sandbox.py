@@ -23,7 +23,6 @@ import cloudpickle
 import pytest
 import trio
 
-from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.execution.effects import JoinGang
 from formation_p2p.core.identity import Identity
@@ -37,6 +36,7 @@ from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.gang.place import MemberPlace
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
     ALease,
     Recorder,

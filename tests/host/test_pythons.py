@@ -10,7 +10,6 @@ import cloudpickle
 import pytest
 import trio
 
-from formation_p2p.api.calls import pickled_function
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
@@ -18,6 +17,7 @@ from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
+from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, within
 from tests.support.pythons import other_pythons
 from tests.support.waiting import HANGS_S

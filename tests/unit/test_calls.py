@@ -11,13 +11,13 @@ import pytest
 
 from formation_p2p.api.calls import (
     ArgumentPickler,
-    pickled_function,
     qualified_name,
 )
 from formation_p2p.api.planned_calls import python_call, python_calls
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.host.machine.pythons import own_name
+from tests.support.calls import pickled_function
 from tests.support.parcels import a_packer
 
 

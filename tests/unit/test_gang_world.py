@@ -29,7 +29,7 @@ from formation_p2p.core.gang.events import (
     MemberUsed,
     ResizeGang,
 )
-from formation_p2p.core.gang.parameters import GANG_DEFAULTS, GangParameters
+from formation_p2p.core.gang.parameters import GangParameters
 from formation_p2p.core.gang.spec import GangSpec, OnLoss
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
@@ -422,7 +422,7 @@ def test_what_cannot_be_done_is_said() -> None:
 
 def test_a_table_of_gangs_is_bounded() -> None:
     gangs = Gangs()
-    for number in range(GANG_DEFAULTS.max_gangs + 1):
+    for number in range(GangParameters().max_gangs + 1):
         gangs.bob.form(f"{number:032x}", GangSpec((NEEDS,)))
     assert len(gangs.events(GangRejected)) == 1
 

@@ -38,6 +38,3 @@ class GangParameters:
     looks: int = 3
     # and where a member was lost, its machine may be starting anew.
     looks_for_lost: int = 15
-
-
-GANG_DEFAULTS = GangParameters()

@@ -198,10 +198,6 @@ class Repartition:
     partition: Partition
     moves: tuple[Move, ...]
 
-    @property
-    def moved_bytes(self) -> int:
-        return sum(move.size_bytes for move in self.moves)
-
     def __str__(self) -> str:
         head = f"{len(self.moves)} of {len(self.partition.assigned)} parts move"
         return "\n".join([head, *map(str, self.moves)])

@@ -1,0 +1,13 @@
+"""Calls of Python functions, as a driver gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from formation_p2p.api.calls import context_of, pickled, told_name
+
+
+def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
+    """As an encoded CallContext, without code. Raises as `pickled` does."""
+    return context_of(pickled(function, python)[0], told_name(function))
