@@ -7,7 +7,7 @@ again as soon as the scheduler is heard of. When the lease ends, all of it goes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -26,6 +26,7 @@ from formation_p2p.core.execution.effects import (
     Pause,
     Work,
 )
+from formation_p2p.core.execution.owner_rules import outside
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight, SharedBlobs
 from formation_p2p.core.negotiation.lease import Lease
@@ -44,6 +45,7 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParam
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.large_result import (
     size_at_worker,
 )
@@ -115,9 +117,15 @@ class Executions:
         run = self.runs.get(lease_id)
         return run is not None and bool(run.saved)
 
-    def dispatched(self, lease: Lease, message: Dispatch) -> list[ExecutionEffect]:
-        """Hand over what is new. An attempt that is known already is not run again: the scheduler
-        repeats a dispatch when it cannot know whether the first arrived."""
+    def dispatched(
+        self,
+        lease: Lease,
+        message: Dispatch,
+        refuses: Callable[[DataRule], str | None] = lambda rule: None,
+    ) -> list[ExecutionEffect]:
+        """Hand over what is new, if the owner may have what becomes of data under its rules:
+        `refuses` says why he may not. An attempt that is known already is not run again: the
+        scheduler repeats a dispatch when it cannot know whether the first arrived."""
         run = self.runs.setdefault(lease.lease_id, LeaseExecutions(lease, self._window))
         for number, data in message.shared_blobs:
             run.shared_blobs.keep(number, data)
@@ -141,6 +149,8 @@ class Executions:
             elif not run.has_room_for(assignment.payload, shared):
                 problem = f"{len(run.in_flight)} attempts wait under this lease; wait for one"
                 refused.append(_not_run(attempt_id, problem))
+            elif why := outside(lease.needs, assignment.payload, shared, refuses):
+                refused.append(Ended(attempt_id, Failed(FailureKind.INVALID, why), 0))
             else:
                 run.in_flight[attempt_id] = len(assignment.payload), shared
                 run.load.add(len(assignment.payload), shared)

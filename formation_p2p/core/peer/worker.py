@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, assert_never
 
 from formation_p2p.core.announce.offers import OfferCounts, Offers
@@ -209,7 +210,9 @@ class Worker:
             case messages.Dispatch():
                 lease = self.lessor.lease(sender, message.lease_id, message.fence)
                 if isinstance(lease, Lease):
-                    effects += self.executions.dispatched(lease, message)
+                    grant = lease.request.grant
+                    refuses = partial(self._admission.refuses_read, grant, sender.peer_id, now)
+                    effects += self.executions.dispatched(lease, message, refuses)
                 else:
                     ended = messages.LeaseEnded(message.lease_id, lease)
                     effects.append(Send(sender, ended, cause=f"dispatch under {message.lease_id}"))

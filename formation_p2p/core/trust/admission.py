@@ -31,6 +31,7 @@ from formation_p2p.core.trust.network_quota import (
 )
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, QuotaAccount, Used, month_of
+from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import NOWHERE, Place
 
 # The longest wait that a refusal can carry (negotiation/messages.py).
@@ -150,6 +151,11 @@ class AdmissionController:
         """The circles that a grant names; none where it is not of this network."""
         terms = self._terms(grant)
         return NOWHERE if terms is None else terms.rights.place
+
+    def refuses_read(self, grant: bytes, party: PeerId, now: Moment, rule: DataRule) -> str | None:
+        """Why a party to a job, which showed `grant`, may not have data under a rule."""
+        region = self._membership.region_of(grant, party, now) or ""
+        return rule.refuses(self.place(grant), region, is_party=True)
 
     def ceiling(self, grant: bytes, priority: int) -> int:
         """How high a priority on a grant may rise."""
