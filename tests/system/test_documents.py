@@ -477,6 +477,9 @@ PROGRAMS: Final = {
     "progress=progress": Around(
         lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
     ),
+    "partial(pow, 2)": Around(
+        dict, needs_node=True, after="assert powers == [2**n for n in range(10)]"
+    ),
     "function=slow": Around(lambda: {"slow": slow}, needs_node=True),
     "import formation_p2p.joblib": Around(lambda: {"SyncNode": formation_p2p.SyncNode}),
     "loop.run_in_executor(": Around(

@@ -153,6 +153,8 @@ def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
     reported = "deadline_s: map does not take this option; it takes attempts, env, find, hints, "
     with pytest.raises(InvalidInput, match=reported):
         options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")
+    with pytest.raises(InvalidInput, match=r"^n: map .*function go along by functools\.partial"):
+        options_of({"n": 5}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^deadline_s: map"):
         options_of({}, TaskOptions(deadline_s=5.0), takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^attempts: explain"):

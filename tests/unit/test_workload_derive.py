@@ -428,7 +428,11 @@ def test_a_task_reads_the_files_of_a_whole_stage_by_their_labels() -> None:
     [
         ({"a": "prepare:part.txt"}, TRUE, "x: several files are called 'a'; write {label}"),
         ({"a": "prepare-1"}, TRUE, "x: 'prepare-1' names no file of a task; write TASK:FILE"),
-        ({"a": "nobody:b"}, TRUE, "x: 'nobody:b' names no file of a task"),
+        (
+            {"a": "prepare/1:b"},
+            TRUE,
+            "TASK:FILE; tasks are called 'prepare-1', 'prepare-2', 'prepare'",
+        ),
         ({"a": 3}, TRUE, "x: inputs: 3 is not a text"),
         ({"a": Stage(TRUE).output("b")}, TRUE, "x: inputs: a is of a stage that is not in this"),
         ({"a": "x:b"}, TRUE, "tasks wait for each other in a circle"),

@@ -318,6 +318,8 @@ def options_of(
     ]
     if unknown:
         problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
+        if call == "map":
+            problem += "; arguments for the function go along by functools.partial"
         raise InvalidInput(unknown[0], problem)
     changed = {name: given for name, given in kwargs.items() if name != "python"}
     for name, given in kwargs.items():

@@ -20,6 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from heapq import nlargest
+from itertools import takewhile
+from operator import eq
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -212,6 +215,8 @@ _parsed = lru_cache(maxsize=1024)(needs_and_memory)
 MAX_EDGES: Final = 500_000
 # Of a cycle, in a message.
 _MAX_NAMED: Final = 8
+# Of the labels that a name may have meant, in a message.
+_MAX_LIKE: Final = 3
 
 Edges = Sequence[Sequence[int]]
 
@@ -234,6 +239,7 @@ def linked(
             for name in key:
                 if name not in by_name:
                     problem = f"{label} waits for {shown(name)}, and no task is called that"
+                    problem += _likest(name, by_name)
                     raise InvalidInput("after", problem)
             known[key] = tuple(dict.fromkeys(i for name in key for i in by_name[name]))
         edges.append(known[key])
@@ -266,6 +272,7 @@ def linked_files(
             maker, _, file = source.partition(":")
             if maker not in by_name or not file:
                 problem = f"{shown(source)} names no file of a task; write TASK:FILE"
+                problem += "" if maker in by_name else _likest(maker, by_name)
                 raise InvalidInput("inputs", f"{label}: {problem}")
             makers.append(maker)
             for index in by_name[maker]:
@@ -277,6 +284,12 @@ def linked_files(
         found.append(tuple(each.values()))
         waits.append((*names, *makers) if makers else names)
     return linked(labels, waits, groups), found
+
+
+def _likest(name: str, labels: Iterable[str]) -> str:
+    """For a message: of the tasks that there are, those whose labels begin most as `name` does."""
+    found = nlargest(_MAX_LIKE, labels, key=lambda each: sum(takewhile(bool, map(eq, each, name))))
+    return f"; tasks are called {', '.join(map(shown, found))}"
 
 
 def files_made(reads: Iterable[Reads]) -> dict[int, tuple[str, ...]]:
