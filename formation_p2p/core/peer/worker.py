@@ -1,4 +1,7 @@
-"""The working half of a peer: it leases its machine, runs what comes, and announces itself."""
+"""The working half of a peer: it leases its machine, runs what comes, and announces itself.
+
+One concept: a worker as the peer has it, from the event `Serve` on; its parts are files of their own.
+"""
 
 from __future__ import annotations
 
