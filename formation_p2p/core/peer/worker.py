@@ -1,6 +1,6 @@
 """The working half of a peer: it leases its machine, runs what comes, and announces itself.
 
-One concept: a worker as the peer has it, from the event `Serve` on; its parts are files of their own.
+One concept: a worker as the peer has it, from the event `Serve` on; its parts are in other files.
 """
 
 from __future__ import annotations
