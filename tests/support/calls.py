@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from formation_p2p.api.calls import context_of, pickled, told_name
+from formation_p2p.api.calls import context_of, told_name
+from formation_p2p.api.code import pickled
 
 
 def pickled_function(function: Callable[..., Any], python: str = "") -> bytes:
