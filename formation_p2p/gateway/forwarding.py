@@ -118,9 +118,11 @@ def response_headers(response: Any, head: Head, to: Destination, sticky: str) ->
 
 
 def _confined(cookie: bytes, prefix: str) -> bytes:
-    """A cookie of a service, for its own paths alone; nothing for one that is named as ours."""
+    """A cookie of a service, for its own paths alone; nothing for one that is named as ours, or has
+    no name: browsers send the value of that alone, which may be `formation_token=...`."""
     first, *attributes = (each.strip() for each in cookie.split(b";"))
-    if first.partition(b"=")[0].strip().lower() in {each.encode() for each in _OWN_COOKIES}:
+    name = first.partition(b"=")[0].strip().lower()
+    if not name or name in {each.encode() for each in _OWN_COOKIES}:
         return b""
     kept = [
         each

@@ -314,6 +314,7 @@ async def test_a_service_cannot_speak_for_the_gateway(
             b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nClear-Site-Data: *\r\n"
             b"Content-Security-Policy: default-src *\r\n"
             b"Set-Cookie: formation_token=mine; Path=/\r\n"
+            b"Set-Cookie: =formation_token=mine; Path=/\r\n"
             b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n\r\n"
         )
 

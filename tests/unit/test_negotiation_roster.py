@@ -43,3 +43,6 @@ def test_a_peer_id_that_is_none_is_refused() -> None:
     raw[4][3][0] = b"nobody"
     with pytest.raises(ProtocolViolation, match="peer id"):
         parse(codec.encode(raw))
+    raw[4][3].clear()
+    with pytest.raises(ProtocolViolation, match="names no peer"):
+        parse(codec.encode(raw))

@@ -211,8 +211,19 @@ def test_who_asks_too_often_is_not_answered_for_a_while() -> None:
     assert counts == [1, 1, 1, 0, 0]
     assert answered(holder.received(ALICE, vouched(1), later(0))).is_kept
     holder.received(ALICE, vouched(1), later(0))
-    assert holder.received(contact("carol"), asks, later(0)) == []  # all together
+    own = AskAccount(NAME, MONTH, grant_of("carol"))
+    assert holder.received(contact("carol"), own, later(0)) == []  # all together
     assert answered(holder.received(ALICE, vouched(1), later(11))).is_kept
+
+
+def test_strangers_do_not_use_up_the_time_for_members() -> None:
+    """Their ids are free: each is counted by itself alone."""
+    holder = lonely(max_from_all=1)
+    for number in range(10):
+        stranger = contact(f"stranger{number}")
+        assert holder.received(stranger, replace(vouched(1), grant=b"none"), later(0)) == []
+        assert holder.received(stranger, AskAccount(NAME, MONTH, b"none"), later(0)) == []
+    assert answered(holder.received(ALICE, vouched(1), later(0))).is_kept
 
 
 def test_the_accounts_of_one_invitation_push_out_only_each_other() -> None:

@@ -98,10 +98,14 @@ class QuotaHolder:
     def received(self, sender: Contact, message: ToHolder, now: Moment) -> list[Send]:
         """Nothing is answered to one that is not of this network, or says too much."""
         match message:
+            case AskSlice() | AskAccount() if not self._from_peer.admits(
+                sender.peer_id, now.mono_s
+            ):
+                return []
             case AskSlice():
-                return self._asked(sender, message, now) if self._admits(sender, now) else []
+                return self._asked(sender, message, now)
             case AskAccount():
-                return self._told(sender, message, now) if self._admits(sender, now) else []
+                return self._told(sender, message, now)
             case AccountRows():
                 return self._learnt(sender, message, now)
             case _:
@@ -123,13 +127,13 @@ class QuotaHolder:
                 sent += self._known(name, now)
         return sent
 
-    def _admits(self, sender: Contact, now: Moment) -> bool:
-        now_s = now.mono_s
-        return self._from_peer.admits(sender.peer_id, now_s) and self._from_all.admits(_ALL, now_s)
+    def _has_time(self, now: Moment) -> bool:
+        """For one more request. Strangers, who are without end, do not use it up."""
+        return self._from_all.admits(_ALL, now.mono_s)
 
     def _asked(self, sender: Contact, message: AskSlice, now: Moment) -> list[Send]:
         terms = self._terms(message.grant)
-        if terms is None or not _is_now(message.month, now):
+        if terms is None or not _is_now(message.month, now) or not self._has_time(now):
             return []
         charter = self._membership.charter
         quotas = {each.name: each.quota for each in network_accounts(terms, charter)}
@@ -212,7 +216,7 @@ class QuotaHolder:
 
     def _told(self, sender: Contact, message: AskAccount, now: Moment) -> list[Send]:
         denied = self._membership.denies_membership(message.grant, sender.peer_id, now)
-        if denied is not None:
+        if denied is not None or not self._has_time(now):
             return []
         name = _Name(message.account, message.month)
         account = self._accounts.get(name)

@@ -38,7 +38,10 @@ PEER_ID: Final = custom(_read_peer_id, peer_id_to_bytes)
 
 
 def _read_contact(value: object) -> Contact:
-    peer, *addresses = take_list(value, "contact", 1 + MAX_ADDRESSES)
+    parts = take_list(value, "contact", 1 + MAX_ADDRESSES)
+    if not parts:
+        raise Malformed("contact", "names no peer")
+    peer, *addresses = parts
     return Contact(
         _read_peer_id(peer), read_addresses(take_bytes(x, "address", 256) for x in addresses)
     )
