@@ -34,7 +34,10 @@ from formation_p2p.host.storage.member_file import learn_names
 
 # A proposal with all signatures takes 20 KiB as text.
 _MAX_CHARS: Final = 64 * 1024
-NO_CHARTER: Final = "this network has no charter yet; make one: formation charter init"
+NO_CHARTER: Final = (
+    "no charter is known in this home: a node that runs from it learns of one within minutes; "
+    "where the network has none yet, make one: formation charter init"
+)
 
 
 class Place:

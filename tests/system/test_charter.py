@@ -79,7 +79,7 @@ async def test_two_signers_make_a_charter_and_ban_a_member(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("show",), "this network has no charter yet; make one: formation charter init"),
+        (("show",), "no charter is known in this home: a node that runs from it learns of one"),
         (("ban", "nobody"), "copy its id or its invitation from `formation members --json`"),
         (("propose", "--member", "a=x"), "make one: formation charter init"),
         (("init", "--member", "a=x"), "write a whole number"),
