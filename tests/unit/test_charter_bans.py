@@ -7,6 +7,7 @@ from dataclasses import replace
 from formation_p2p.core.gang.events import GangFormed, MemberReplaced
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.negotiation.messages import Enlist
+from formation_p2p.core.negotiation.tunnel import TunnelRefusal, opening, refused
 from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -22,7 +23,7 @@ def ban(world: World, *banned: SimNode) -> None:
 
 
 def test_a_banned_member_of_a_gang_is_replaced() -> None:
-    """And with its lease its tunnels end: they are for those of the roster."""
+    """And with its lease its tunnels end: they are for those of the roster, and it opens none."""
     gangs = Gangs("alice", "carol", "dave")
     gangs.form(GangSpec((NEEDS, NEEDS)))
     gangs.world.elapse(10)
@@ -38,6 +39,14 @@ def test_a_banned_member_of_a_gang_is_replaced() -> None:
     assert not has_leases(first)
     roster = only(passed(gangs.world, "bob", ids[spare].name), Enlist)[-1].roster
     assert first.identity.peer_id not in {each.peer_id for each in roster.members}
+    stays = ids[formed.members[1].contact.peer_id]
+    rosters = [each.roster for each in only(passed(gangs.world, "bob", stays.name), Enlist)]
+    asked = opening(rosters[0], 0, 1, "echo", 0)
+    assert asked is not None
+    assert refused(asked, first.identity.peer_id, rosters[0]) is None
+    after = refused(asked, first.identity.peer_id, rosters[-1])
+    assert after is not None
+    assert after.refusal is TunnelRefusal.NOT_A_MEMBER
 
 
 def test_the_gang_of_a_banned_owner_ends() -> None:
