@@ -40,6 +40,7 @@ from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.negotiation.vouching import Vouching
 from formation_p2p.core.peer import events
+from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.charter_news import CharterNews
 from formation_p2p.core.peer.completions import Completions
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
@@ -54,7 +55,7 @@ from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
 from formation_p2p.core.peer.wants import Wants
-from formation_p2p.core.peer.worker import BlobIndex, Worker
+from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.services.events import ServiceRequest

@@ -1,7 +1,4 @@
-"""The working half of a peer: it leases its machine, runs what comes, and announces itself.
-
-One concept: a worker as the peer has it, from the event `Serve` on; its parts are in other files.
-"""
+"""The working half of a peer: it leases its machine, runs what comes, and announces itself."""
 
 from __future__ import annotations
 
@@ -28,8 +25,9 @@ from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
+from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.effects import WorkerEffect
-from formation_p2p.core.peer.events import BlobsChanged, Serve, UsageMeasured, WorkerReport
+from formation_p2p.core.peer.events import Serve, UsageMeasured, WorkerReport
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
@@ -43,31 +41,8 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.shares import Shares, Weights
-from formation_p2p.core.workload.blob import Cid
 
-# As many as the cache holds (host/blobs/store.py).
-MAX_BLOBS: Final = 16_384
 _EDGE: Final = frozenset(labels_of({WorkerType.EDGE}))
-
-
-class BlobIndex:
-    """Which content is on this machine, whole: what its workers would not have to fetch."""
-
-    def __init__(self) -> None:
-        self._here: dict[Cid, None] = {}  # the latest at the end
-
-    def changed(self, event: BlobsChanged) -> None:
-        for cid in event.gone:
-            self._here.pop(cid, None)
-        for cid in event.here:
-            self._here.pop(cid, None)
-            self._here[cid] = None
-        while len(self._here) > MAX_BLOBS:
-            del self._here[next(iter(self._here))]
-
-    def places(self, near: Sequence[Cid]) -> tuple[int, ...]:
-        """Where in a list those stand that are here."""
-        return tuple(place for place, cid in enumerate(near) if cid in self._here)
 
 
 class Worker:
