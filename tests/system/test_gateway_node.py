@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
 from tests.support.network import DEADLINE_S, small_network
 from tests.support.waiting import AT_ONCE_S, until
-from tests.system.test_services import world_of
+from tests.system.test_services import read_by, world_of
 from tests.system.test_services_whole import SPEC
 
 
@@ -86,6 +87,14 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
                 for _ in range(5)
             }
             assert names in ({b"a"}, {b"b"}), "it keeps to its replica"
+            other = world.workers[0]
+            other.inside.call(partial(read_by, world.notice))
+            elsewhere = address_of(await other.gateway("127.0.0.1:0"))
+            again = {
+                (await fetch(elsewhere, "GET", "/service/web/name", None, {"cookie": cookie})).body
+                for _ in range(8)
+            }
+            assert again == names, "also through another gateway"
             for program in (one, two):
                 program.breaks = 1
             assert (await fetch(address, "GET", "/service/web/break")).status == 200

@@ -39,7 +39,7 @@ class World:
         self._folder = folder
         for worker, replicas in zip(workers, self.replicas, strict=True):
             worker.inside.call(partial(_serve, replicas))
-        caller.inside.call(partial(_read, self.notice))
+        caller.inside.call(partial(read_by, self.notice))
 
     def path(self, number: int, service: str) -> Path:
         return self._folder / f"{service}{number}"
@@ -63,7 +63,7 @@ def _serve(replicas: Replicas, shell: Shell) -> None:
     shell.services.server.replicas = replicas
 
 
-def _read(notice: Notice, shell: Shell) -> None:
+def read_by(notice: Notice, shell: Shell) -> None:
     shell.services.router.directory = notice
 
 
