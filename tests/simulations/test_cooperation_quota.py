@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simulations.cooperation import quota
 
 
+@pytest.mark.at_length
 def test_the_hours_of_a_quota_are_handed_out_once() -> None:
     found = quota.run(7, hours=1, workers=8, others=8, cores=1)
     used = found["used_hours"]

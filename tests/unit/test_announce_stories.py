@@ -111,6 +111,7 @@ def test_a_notice_brings_the_worker_that_becomes_free() -> None:
     assert said(world)["HandWant"] > 0
 
 
+@pytest.mark.at_length
 def test_no_task_runs_twice_however_many_offer() -> None:
     world = crowd(12, cores=2)
     ran: Counter[bytes] = Counter()

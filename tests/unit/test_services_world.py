@@ -138,6 +138,7 @@ def test_what_is_most_important_does_not_wait_until_its_workers_have_less_to_do(
 # -- what must not happen -------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_nothing_is_started_while_no_read_is_answered() -> None:
     hamlet = started(6, 2)
     hamlet.world.loss = 1.0
@@ -147,6 +148,7 @@ def test_nothing_is_started_while_no_read_is_answered() -> None:
     assert len(hamlet.steps(ServiceStep.STARTED)) == 2
 
 
+@pytest.mark.at_length
 def test_both_parts_of_a_network_fill_their_gaps_and_what_is_too_much_goes() -> None:
     hamlet = started(8, 2)
     first, second = hamlet.having("echo")
@@ -332,6 +334,7 @@ def test_a_spec_outlives_its_publisher_and_its_first_holders() -> None:
 # -- a bad day -------------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 def test_services_run_as_often_as_they_want_though_messages_are_lost() -> None:
     hamlet = Hamlet(10)
     hamlet.world.elapse(5)

@@ -144,6 +144,7 @@ def test_an_answer_that_comes_too_late_is_no_answer() -> None:
     assert not any(isinstance(event, ResponseReceived) for event in events)
 
 
+@pytest.mark.at_length
 def test_what_is_lost_is_waited_for_and_most_gets_through() -> None:
     world = World(7, loss=0.1)
     nodes = village(world)
