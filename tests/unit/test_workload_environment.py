@@ -138,6 +138,8 @@ def test_an_env_is_written_in_several_ways() -> None:
         ({"requirements": ["x"] * (MAX_REQUIREMENTS + 1)}, "at most"),
         ({"requirements": ["x"], "python": "three"}, "is not a version"),
         ({"requirements": ["x"], "wheels": "borrow"}, "neither index nor ship"),
+        ({"requirements": ["x"], "platform": "linux-aarch64-gnu"}, 'add wheels="ship"'),
+        ({"requirements": ["x"], "wheels": "ship", "platform": ["linux"]}, "is not a text"),
         ({"requirements": ["x"], "indexes": ["ftp://x"]}, "is not an https address"),
         ({"requirements": ["x"], "indexes": ["https://x"] * (MAX_INDEXES + 1)}, "more than"),
         ({"requirement": ["x"]}, "is not a field"),

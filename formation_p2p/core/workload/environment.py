@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from typing import Any, Final, Literal
 
@@ -64,8 +64,9 @@ class Env:
     pyproject.toml, uv.lock or pylock.toml. `python` is the version that it is for, such as `3.12`:
     by default the one that a file names, or else the one that the task runs with anyway. With
     `wheels="ship"` this node downloads the wheels and the worker has them from here, so that it
-    needs no index. `indexes` are addresses of package indexes, to be asked beside the worker's own;
-    a worker that does not allow one of them refuses.
+    needs no index; they are for machines like this one, or for those of `platform`, such as
+    `linux-aarch64-gnu`. `indexes` are addresses of package indexes, to be asked beside the worker's
+    own; a worker that does not allow one of them refuses.
 
     Raises InvalidInput.
     """
@@ -74,6 +75,7 @@ class Env:
     python: str = ""
     wheels: Wheels = "index"
     indexes: str | Iterable[str] = ()
+    platform: str = ""
 
     def __post_init__(self) -> None:
         given: object = self.requirements
@@ -88,6 +90,12 @@ class Env:
             python_name(self.python)
         if self.wheels not in ("index", "ship"):
             raise InvalidInput("env.wheels", f"{shown(self.wheels)} is neither index nor ship")
+        platform: object = self.platform
+        if not isinstance(platform, str):
+            raise InvalidInput("env.platform", f"{shown(platform)} is not a text")
+        if self.platform and self.wheels != "ship":
+            problem = f'{shown(self.platform)} is for wheels from here; add wheels="ship"'
+            raise InvalidInput("env.platform", problem)
         object.__setattr__(self, "indexes", _checked_indexes(self.indexes))
 
 
@@ -159,7 +167,7 @@ def env_of(given: Env | str | PathLike[str] | Iterable[str] | Mapping[str, Any])
     if isinstance(given, Env):
         return given
     if isinstance(given, Mapping):
-        if unknown := given.keys() - {"requirements", "python", "wheels", "indexes"}:
+        if unknown := given.keys() - {each.name for each in fields(Env)}:
             raise InvalidInput("env", f"{shown(min(unknown, key=str))} is not a field of it")
         return Env(**given)
     return Env(given)

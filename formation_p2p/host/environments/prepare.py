@@ -29,7 +29,7 @@ def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blo
     environment = Environment(read.lines, (*env.indexes, *read.indexes))
     if env.wheels == "ship":
         python = python if python not in ("", ANY_PYTHON) else own_name()
-        lines, wheels = wheels_for(environment, python, home / "wheels")
+        lines, wheels = wheels_for(environment, python, home / "wheels", env.platform)
         shipped = tuple((path.name, put(path)) for path in wheels)
         environment = Environment(lines, wheels=shipped)
     named = environment.name(python)

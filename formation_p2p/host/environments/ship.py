@@ -1,7 +1,8 @@
 """Wheels that travel from the submitter, for workers without a package index.
 
 pip resolves and downloads them, by its own configuration; what has no wheel is built here, as pip
-does. They are for machines like this one: of the same operating system and processor.
+does. They are for machines like this one, of the same operating system and processor, unless
+another platform is asked for: then all must be there as wheels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.environment import MAX_WHEELS, Environment
 from formation_p2p.host.machine.command import printed_by
 from formation_p2p.host.machine.pythons import own_name
@@ -24,17 +26,31 @@ _DOWNLOAD_S: Final = 1800.0
 # Folders of wheels that are kept for workers to fetch, the latest used.
 _MAX_FOLDERS: Final = 32
 _MADE: Final = "requirements.txt"
+# By the names that workers announce. Of glibc and macOS what almost all machines have by now; where
+# one is older, uv refuses the wheel there.
+_GNU: Final = tuple(f"manylinux_2_{minor}" for minor in range(28, 4, -1))
+_MUSL: Final = ("musllinux_1_2", "musllinux_1_1")
+_TAGS: Final = {
+    "linux-x86_64-gnu": tuple(f"{each}_x86_64" for each in (*_GNU, "manylinux2014")),
+    "linux-aarch64-gnu": tuple(f"{each}_aarch64" for each in (*_GNU, "manylinux2014")),
+    "linux-x86_64-musl": tuple(f"{each}_x86_64" for each in _MUSL),
+    "linux-aarch64-musl": tuple(f"{each}_aarch64" for each in _MUSL),
+    "darwin-x86_64-none": ("macosx_13_0_x86_64",),  # pip adds the older ones
+    "darwin-arm64-none": ("macosx_13_0_arm64",),
+}
 
 
 def wheels_for(
-    environment: Environment, python: str, root: Path
+    environment: Environment, python: str, root: Path, platform: str = ""
 ) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Requirements of exactly these wheels, with their hashes; and the wheels, in a folder below
-    `root` in which they stay. Raises LocalError, InvalidInput."""
-    folder = root / environment.name(python)
+    `root` in which they stay. They are for the platform of this machine, or another one. Raises
+    LocalError, InvalidInput."""
+    tags = _tags_of(platform)
+    folder = root / "-".join(filter(None, (environment.name(python), platform)))
     try:
         if not (folder / _MADE).exists():
-            _download(environment, python, folder)
+            _download(environment, python, folder, tags)
         os.utime(folder)
         wheels = tuple(sorted(folder.glob("*.whl")))
         _remove_old(root)
@@ -45,7 +61,15 @@ def wheels_for(
         raise LocalError(f"env: the wheels cannot be kept in {folder}: {problem}") from problem
 
 
-def _download(environment: Environment, python: str, folder: Path) -> None:
+def _tags_of(platform: str) -> tuple[str, ...]:
+    """As pip names what runs there; none for this machine. Raises InvalidInput."""
+    if platform and platform not in _TAGS:
+        known = ", ".join(_TAGS)
+        raise InvalidInput("env.platform", f"{shown(platform)} is none of {known}")
+    return _TAGS[platform] if platform else ()
+
+
+def _download(environment: Environment, python: str, folder: Path, tags: tuple[str, ...]) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
@@ -53,10 +77,11 @@ def _download(environment: Environment, python: str, folder: Path) -> None:
         listed.write_text("".join(f"{line}\n" for line in environment.requirements))
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
         command: tuple[str, ...] = ("wheel", "--wheel-dir", str(made))
-        if python != own_name():
+        if tags or python != own_name():
             version = python.partition("-")[2]
             options = ("--only-binary", ":all:", "--python-version", version, "--dest", str(made))
-            command = ("download", *options)
+            platforms = (word for tag in tags for word in ("--platform", tag))
+            command = ("download", *options, *platforms)
         indexes = (word for url in environment.indexes for word in ("--extra-index-url", url))
         try:
             printed_by(

@@ -1,0 +1,62 @@
+"""Wheels that travel from the submitter, for machines of another kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.environments.ship import wheels_for
+from tests.support.packages import wheel
+
+GREET = Environment(("greet",))
+
+
+def write_wheel(folder: Path, tag: str) -> None:
+    """An empty package `greet`."""
+    _, content = wheel("greet", "1.0", {})
+    (folder / f"greet-1.0-{tag}.whl").write_bytes(content)
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What pip finds, and nothing else."""
+    folder = tmp_path / "offered"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_wheels_are_those_of_the_platform_and_the_version(offered: Path, tmp_path: Path) -> None:
+    write_wheel(offered, "cp312-cp312-manylinux_2_17_aarch64")
+    write_wheel(offered, "cp312-cp312-manylinux_2_17_x86_64")
+    write_wheel(offered, "cp312-cp312-macosx_11_0_arm64")
+    write_wheel(offered, "cp313-cp313-manylinux_2_17_aarch64")
+    found = {
+        platform: [path.name for path in wheels]
+        for platform in ("linux-aarch64-gnu", "darwin-arm64-none")
+        for _, wheels in [wheels_for(GREET, "cpython-3.12", tmp_path / "kept", platform)]
+    }
+    assert found == {
+        "linux-aarch64-gnu": ["greet-1.0-cp312-cp312-manylinux_2_17_aarch64.whl"],
+        "darwin-arm64-none": ["greet-1.0-cp312-cp312-macosx_11_0_arm64.whl"],
+    }
+
+
+def test_a_platform_without_a_wheel_is_an_error_and_leaves_nothing(
+    offered: Path, tmp_path: Path
+) -> None:
+    write_wheel(offered, "cp312-cp312-manylinux_2_17_x86_64")
+    kept = tmp_path / "kept"
+    with pytest.raises(LocalError, match="cannot get the wheels"):
+        wheels_for(GREET, "cpython-3.12", kept, "linux-x86_64-musl")
+    assert not list(kept.iterdir())
+
+
+def test_an_unknown_platform_names_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="linux-aarch64-gnu"):
+        wheels_for(GREET, "cpython-3.12", tmp_path / "kept", "../amiga")
