@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from simulations.cooperation.leaks import run
 
 
-@pytest.mark.at_length
 def test_nothing_leaks() -> None:
     for seed in range(1, 4):
         found = run(seed)

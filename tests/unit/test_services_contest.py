@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from formation_p2p.core.services.events import ServiceStep
 from tests.support.services_world import Hamlet, wanting
 
@@ -18,7 +16,6 @@ def contest(seed: int) -> Hamlet:
     return hamlet
 
 
-@pytest.mark.at_length
 def test_of_workers_that_claim_a_slot_at_once_one_starts_and_the_others_yield() -> None:
     contests = [contest(seed) for seed in range(6)]
     assert [len(hamlet.having("echo")) for hamlet in contests] == [1] * 6

@@ -334,7 +334,6 @@ def test_a_spec_outlives_its_publisher_and_its_first_holders() -> None:
 # -- a bad day -------------------------------------------------------------------------------------
 
 
-@pytest.mark.at_length
 def test_services_run_as_often_as_they_want_though_messages_are_lost() -> None:
     hamlet = Hamlet(10)
     hamlet.world.elapse(5)
