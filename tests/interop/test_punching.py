@@ -31,8 +31,8 @@ OBSERVERS: Final = 3
 # and the third has the roles swapped; on a busy machine that may fail too, and p2pd may end the
 # circuit. It tries no more on that connection then, but on another one.
 DIRECT_S: Final = 100.0
-ROUND_S: Final = 30.0
-ROUNDS: Final = 4
+ROUND_S: Final = 15.0
+ROUNDS: Final = 8
 COUNTED_S: Final = 10.0
 LOOK_S: Final = 0.05
 # Until a gate has given a place, and a daemon believes that it is behind a router.
