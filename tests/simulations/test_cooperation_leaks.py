@@ -6,7 +6,8 @@ from simulations.cooperation.leaks import run
 
 
 def test_nothing_leaks() -> None:
-    for seed in range(1, 4):
+    # In the last one a worker is moved out while a commit to it is under way.
+    for seed in (1, 2, 377):
         found = run(seed)
         assert found["leaked"] == 0, f"seed {seed}"
         assert int(str(found["sent"])) > 10

@@ -39,7 +39,7 @@ from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.negotiation.session import Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.refusals import Busy, Gone, Infeasible, Leaving, Silent, TooDear
+from formation_p2p.core.refusals import Busy, Denied, Gone, Infeasible, Leaving, Silent, TooDear
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
@@ -686,3 +686,14 @@ def test_who_leaves_gives_everything_back(bob: Bob) -> None:
     bob.offered(MALLORY, "m1")  # too late
     assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
     assert bob.lessee.next_timeout() == float("inf")
+
+
+@pytest.mark.parametrize("state", [HeldState.COMMITTED, HeldState.RECOMMITTED])
+def test_who_is_not_admitted_any_more_is_not_leased_though_it_was_committed_to(
+    bob: Bob, state: HeldState
+) -> None:
+    lease, denied = in_state(bob, state), Denied("work", "the charter has it elsewhere")
+    bob.lessee.forsake(lambda each: denied)
+    assert bob.hears() == ([], [LeaseLost(lease, denied, state)])
+    bob.lessee.received(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))
+    assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])

@@ -284,10 +284,11 @@ class Lessee:
             self._send(lease.lessor, work.Release(lease.lease_id), cause)
 
     def forsake(self, refuses: Callable[[HeldLease], Denied | None]) -> None:
-        """Leases at workers that are not admitted any more are lost."""
+        """Leases at workers that are not admitted any more are lost; one that is committed to is
+        given back as its answer comes."""
         for lease in list(self.held.values()):
             if (denied := refuses(lease)) is not None:
-                self._lose(lease, "ended", denied)
+                self._lose(lease, "refused" if lease.is_committing else "ended", denied)
 
     def leave(self, cause: str) -> None:
         """Give everything back, offers too. An answer still to come is given back as it comes."""
