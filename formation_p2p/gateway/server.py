@@ -232,8 +232,6 @@ class GatewayServer:
         status, replica, holder = 499, "", ""  # as nginx has it for a client that leaves
         try:
             refused = self._refused(head, has_body=client.has_body)
-            if refused is None:
-                holder = self._access.holder(head)
             if refused is not None:
                 body = {"error": "refused", "message": refused.message}
                 extra = [("www-authenticate", "Bearer")] if refused.status == 401 else []
@@ -251,6 +249,7 @@ class GatewayServer:
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:
+                holder = self._access.holder(head)
                 status = await asgi.call(self.gateway.app, client, head, holder)
         except ClientLeft:
             raise
