@@ -11,6 +11,7 @@ from typing import Any, Final
 from formation_p2p.core.errors import FormationError
 from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import Command, RunningJob, Source
+from formation_p2p.host.net.limits import counted
 
 # That run; a program that has more submits them as tasks of one.
 MAX_RUNNING: Final = 256
@@ -172,12 +173,8 @@ class HttpJobs:
     ) -> HttpJob:
         """Raises InvalidInput, TooManyJobs."""
         self._check_room(holder)
-        self._beginning[holder] += 1
-        try:
+        with counted(self._beginning, holder):
             begun = await self._source.submit(commands, name, options)
-        finally:
-            self._beginning[holder] -= 1
-            self._beginning += Counter()  # which leaves out those of none
         job = HttpJob(begun, commands, holder)
         self._jobs[job.job_id] = job
         ended = deque(each for each in self._jobs.values() if each.is_over)
