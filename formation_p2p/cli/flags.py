@@ -193,7 +193,7 @@ def read_pasted(what: str, given: str, max_chars: int) -> str:
     try:
         return _pasted(what, given, max_chars)
     except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "it is no name of a file"
+        reason = getattr(error, "strerror", None) or "this is not the name of a file"
         problem = f"no such file can be read ({reason})"
         raise InvalidInput(what, f"{problem}; name a file with it, or - for stdin") from error
 
