@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import time
 from collections.abc import AsyncIterator
@@ -25,7 +24,7 @@ from formation_p2p.gateway.members import Members
 from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
 from formation_p2p.gateway.token import make_token
-from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec
+from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec, token_of
 
 JOB = {"argv": ["true"]}
 
@@ -198,7 +197,7 @@ async def test_a_member_cannot_take_or_end_what_another_has_registered(
     soon = int(time.time()) + 600
     alice = make_token(home.identity(), own, frozenset({Right.WORK}), soon)
     invited = parse_invite(home.invite(Rights(soon)))
-    mallory = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    mallory = token_of(invited.grant)
     async with GatewayServer(source, own, "0.0.0.0:0") as server:
         address = ("127.0.0.1", server.address[1])
 
@@ -228,7 +227,7 @@ async def test_a_member_neither_sees_nor_ends_the_jobs_of_another(
     alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
     again = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon, "again")
     invited = parse_invite(home.invite(Rights(soon)))
-    mallory = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    mallory = token_of(invited.grant)
     async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
         address = ("127.0.0.1", server.address[1])
 
@@ -259,7 +258,7 @@ async def test_a_member_does_not_take_all_places_for_jobs_of_a_gateway(
     soon = int(time.time()) + 600
     alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
     invited = parse_invite(home.invite(Rights(soon)))
-    bob = base64.urlsafe_b64encode(invited.grant).decode().rstrip("=")
+    bob = token_of(invited.grant)
     async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
         address = ("127.0.0.1", server.address[1])
 

@@ -32,6 +32,7 @@ from tests.support.gateways import (
     heard,
     program,
     replica,
+    token_of,
 )
 from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 
@@ -394,15 +395,15 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         assert await status("GET", "/api/admin/gaps", altered) == 403
 
         invited = parse_invite(home.invite(Rights(soon)))
-        bearer = _text_of(invited.grant)
+        bearer = token_of(invited.grant)
         assert await status("GET", "/api/admin/gaps", bearer) == 200
         job = {"argv": ["true"]}
         assert await status("POST", "/api/jobs", bearer, job) == 202
         limited = parse_invite(home.invite(Rights(soon, drivers=frozenset({"wasm"}))))
-        narrow = _text_of(limited.grant)
+        narrow = token_of(limited.grant)
         assert await status("GET", "/service/llm-inference/", narrow) == 503
         assert await status("POST", "/api/jobs", narrow, job) == 403, "or it would run programs"
-        bound = _text_of(bind(invited.grant, own.root_public_key, identity.peer_id))
+        bound = token_of(bind(invited.grant, own.root_public_key, identity.peer_id))
         assert await status("GET", "/api/admin/gaps", bound) == 403, "others can see it"
 
         facts = await fetch(address, "GET", "/api/network")
@@ -438,19 +439,13 @@ async def test_tokens_of_whom_the_charter_bans_are_refused_from_then_on(
             reply = await fetch(address, "GET", "/api/admin/gaps", None, headers, host="edge.org")
             return reply.status
 
-        bearer = _text_of(invited.grant)
+        bearer = token_of(invited.grant)
         assert [await status(bobs), await status(bearer)] == [200, 200]
         counts.append(charter_at(home, network, banned_keys=frozenset({bob.peer_id})).charter)
         assert [await status(bobs), await status(bearer)] == [403, 200]
         banned = frozenset({invitation})
         counts.append(charter_at(home, network, banned_invitations=banned).charter)
         assert [await status(bobs), await status(bearer)] == [403, 403]
-
-
-def _text_of(grant: bytes) -> str:
-    import base64
-
-    return base64.urlsafe_b64encode(grant).decode().rstrip("=")
 
 
 async def test_pages_of_other_sites_may_not_use_a_local_gateway(gateway: GatewayServer) -> None:
