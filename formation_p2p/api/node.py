@@ -325,9 +325,9 @@ class Node(GatewayNode):
         return await self._bridge.look(lambda shell: shell.incompatible)
 
     async def renew(self) -> int:
-        """Have this node's grant renewed now, by a node that has the network's root key. Returns
-        when it ends, in Unix time. Raises Unauthorized with the reason where none renews it, or
-        none answers within a minute."""
+        """Have this node's grant renewed now, by a node that has the network's root key or by an
+        inviter of the charter. Returns when it ends, in Unix time. Raises Unauthorized with the
+        reason where none renews it, or none answers within a minute."""
         self._lifecycle.check_loop()
         return await renew_grant(self._bridge)
 

@@ -215,8 +215,8 @@ def renew(
 ) -> None:
     """Have this machine's grant renewed now, in the second half of its life.
 
-    Nodes that run do so by themselves. A node that has the network's root key has to be online:
-    mostly a gate. What the grant allows stays as it is.
+    Nodes that run do so by themselves. A node that has the network's root key has to be online,
+    mostly a gate, or an inviter whom the charter names. What the grant allows stays as it is.
     """
     from formation_p2p.cli.local.link import reach
 

@@ -311,3 +311,33 @@ def test_a_node_that_does_not_renew_answers_none() -> None:
     world.elapse(30)
     assert until_unix_s(alice) == EPOCH_S + LIFE_S
     assert "no peer is known that could" in peer_of(alice).renewal.failed
+
+
+def test_one_that_has_just_joined_finds_the_inviters_and_is_renewed() -> None:
+    world, ivan, _ = town()
+    for number in range(30):
+        world.add(f"n{number}")
+    names = town_charter(world, None, ivan, world.nodes["n3"])
+    world.deliver(ivan, OfferCharter(names.raw))
+    world.elapse(60)
+    world.kill(ivan)
+    rights = Rights(EPOCH_S + 100, life=Life(LIFE_S, MAX_EXPIRY_UNIX_S))
+    late = world.add("late", rights=rights)
+    world.elapse(0.001)  # it knows no charter yet, and no peer but the gate
+    assert peer_of(late).membership.version == 0
+    world.deliver(late, AskRenewal())
+    world.elapse(10)
+    assert until_unix_s(late) > EPOCH_S + 100
+    inviter = read_grant(peer_of(late).network.grant, world.root.public_key).inviter
+    assert inviter == world.nodes["n3"].identity.peer_id
+
+
+def test_a_try_without_inviters_that_answer_ends() -> None:
+    world, ivan, alice = town()
+    world.deliver(world.nodes["gate"], OfferCharter(town_charter(world, None, ivan).raw))
+    world.elapse(600)
+    world.kill(ivan)
+    world.deliver(alice, AskRenewal())
+    world.elapse(30)
+    assert until_unix_s(alice) == EPOCH_S + LIFE_S
+    assert peer_of(alice).renewal.failed

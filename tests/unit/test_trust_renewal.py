@@ -22,12 +22,14 @@ from formation_p2p.core.negotiation.messages import (
     parse,
 )
 from formation_p2p.core.negotiation.session import Received, Send, Undelivered
-from formation_p2p.core.peer.events import AskRenewal, Issue
+from formation_p2p.core.peer.events import AskRenewal, Issue, Tick
+from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
 from formation_p2p.core.peer.renewal import (
     ANSWER_S,
     ISSUE_EVERY_S,
     LOOK_EVERY_S,
+    SEARCH_S,
     Issuer,
     Renewal,
 )
@@ -434,7 +436,8 @@ def test_a_false_answer_is_refused_and_the_next_peer_asked() -> None:
     (second,) = only(peer.handle(Received(first.to, GrantIssued(wider)), now), Send)
     assert isinstance(second.message, AskGrant)
     assert second.to != first.to
-    (failed,) = only(peer.handle(Undelivered(second.to.peer_id, "refused"), now), RenewalFailed)
+    assert only(peer.handle(Undelivered(second.to.peer_id, "refused"), now), RenewalFailed) == []
+    (failed,) = only(peer.handle(Tick(), at(now.mono_s + SEARCH_S)), RenewalFailed)
     assert failed.why == "refused"
 
 
@@ -449,7 +452,11 @@ def test_a_life_is_of_a_second_at_least() -> None:
 def renewal(life_s: int, known: tuple[Contact, ...] = ()) -> Renewal:
     life = Life(life_s, MAX_EXPIRY_UNIX_S)
     network = Network(KEY, (), granted(life_s, life))
-    waiting = Renewal(ALICE_ID, network, random.Random(1), lambda: known, automatic=True)
+    peer = peer_of(World(7).add("alice"))
+    for contact in known:
+        peer.dht.table.saw(contact, 0.0)
+    inviters = Inviters(peer.dht, peer.membership, network.network_id)
+    waiting = Renewal(ALICE_ID, network, random.Random(1), inviters, automatic=True)
     waiting.granted(network, at(0))
     return waiting
 
@@ -459,7 +466,9 @@ def test_a_long_wait_is_looked_at_once_an_hour_for_a_calendar_that_was_set_right
     assert waiting.next_timeout() == LOOK_EVERY_S
     assert waiting.tick(at(LOOK_EVERY_S)) == []
     assert waiting.next_timeout() == 2 * LOOK_EVERY_S
-    (failed,) = waiting.tick(Moment(2 * LOOK_EVERY_S, EPOCH_S + 29 * 86_400))
+    late = Moment(2 * LOOK_EVERY_S, EPOCH_S + 29 * 86_400)
+    assert waiting.tick(late) == []
+    (failed,) = waiting.tick(Moment(late.mono_s + SEARCH_S, late.unix_s))
     assert failed == RenewalFailed("no peer is known that could; see that a gate runs", cause="")
 
 
@@ -468,7 +477,11 @@ def test_a_peer_that_does_not_answer_is_given_up() -> None:
     (asked,) = waiting.begin(at(700))
     assert asked == Send(BOB, AskGrant(waiting.network.grant), cause="")
     assert waiting.tick(at(700 + ANSWER_S - 1)) == []
-    assert waiting.tick(at(700 + ANSWER_S)) == [RenewalFailed("it did not answer", cause="")]
+    assert waiting.tick(at(700 + ANSWER_S)) == []  # inviters are looked up
+    assert waiting.next_timeout() == 700 + ANSWER_S + SEARCH_S
+    failed = waiting.tick(at(700 + ANSWER_S + SEARCH_S))
+    assert failed == [RenewalFailed("it did not answer", cause="")]
+    assert waiting.found((BOB,), at(800)) == []  # too late
 
 
 def test_a_lineage_has_no_gaps() -> None:

@@ -13,6 +13,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.renewal import Renewal
@@ -41,6 +42,7 @@ class Completions:
         context: PlacementContext,
         lifecycle: Lifecycle,
         renewal: Renewal,
+        inviters: Inviters,
     ) -> None:
         self._dht = dht
         self._store = store
@@ -53,6 +55,7 @@ class Completions:
         self._context = context
         self._lifecycle = lifecycle
         self._renewal = renewal
+        self._inviters = inviters
         self._judge_until_s = float("-inf")
 
     def settle(self, now: Moment) -> list[PeerEffect]:
@@ -94,6 +97,8 @@ class Completions:
         worker = self._lifecycle.worker
         if self._charters.ended(completed, now):
             return []
+        if (found := self._inviters.ended(completed, now)) is not None:
+            return self._renewal.found(found, now)
         if isinstance(completed, Published):
             if worker is not None and worker.announcer.published(completed, now):
                 self._lifecycle.withdrawn()

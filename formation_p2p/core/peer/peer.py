@@ -46,6 +46,7 @@ from formation_p2p.core.peer.completions import Completions
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.explanations import Explanations
 from formation_p2p.core.peer.inbox import Inbox
+from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
@@ -112,14 +113,8 @@ class Peer:
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(self.membership, charters, self.dht, identity.peer_id)
-        self.renewal = Renewal(
-            identity.peer_id,
-            network,
-            rng,
-            lambda: self.dht.table,
-            parameters.renews,
-            lambda: self.membership.charter,
-        )
+        inviters = Inviters(self.dht, self.membership, network.network_id)
+        self.renewal = Renewal(identity.peer_id, network, rng, inviters, parameters.renews)
         self._circles = Circles(identity.peer_id, network)
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
@@ -231,6 +226,7 @@ class Peer:
             self._context,
             self._lifecycle,
             self.renewal,
+            inviters,
         )
         self._due_s = float("inf")
 

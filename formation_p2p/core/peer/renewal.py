@@ -1,8 +1,9 @@
 """Having this node's grant renewed, and renewing those of others where the root's key is here.
 
 A member asks one peer after the other: who renewed its grant before, the gates, then others that it
-knows, first of them the inviters of the charter. A home that created a network has the root's key,
-and mostly a gate runs from it.
+knows, first of them the inviters of the charter. Where none renews it, it looks up the inviters and
+asks those that it had not known. A home that created a network has the root's key, and mostly a
+gate runs from it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, GrantRefused
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.reputation_gossip import Lately
 from formation_p2p.core.refusals import Busy, Denied, Gone, PeerRefusal
 from formation_p2p.core.trust.charter import Charter
@@ -38,6 +40,8 @@ JITTER: Final = 0.4
 MAX_ASKED: Final = 16
 # An answer takes a dial and a signature.
 ANSWER_S: Final = 5.0
+# Two searches in a row, through peers of which some do not answer.
+SEARCH_S: Final = 20.0
 # Between two tries, doubled each time; and never more than a part of what is left.
 FIRST_WAIT_S: Final = 60.0
 LAST_WAIT_S: Final = 6 * 3600.0
@@ -114,7 +118,7 @@ class Inviter(Issuer):
 
 
 class Renewal:
-    """Of this node's own grant. `known` are peers to ask when no gate can. `tried` counts the tries
+    """Of this node's own grant. `inviters` are asked when no gate can. `tried` counts the tries
     that have ended, and `failed` says why the last one did; empty where it did not."""
 
     def __init__(
@@ -122,21 +126,22 @@ class Renewal:
         own: PeerId,
         network: Network,
         rng: random.Random,
-        known: Callable[[], Iterable[Contact]],
+        inviters: Inviters,
         automatic: bool,
-        charter: Callable[[], Charter | None] = _no_charter,
     ) -> None:
         self.tried = 0
         self.failed = ""
         self._own = own
         self.network = network
         self._rng = rng
-        self._known = known
+        self._inviters = inviters
         self._automatic = automatic
-        self._charter = charter
         self._issuer: Contact | None = None
         self._order: list[Contact] = []
         self._asked: Contact | None = None
+        # Of this try: who was asked, and whether the inviters are looked up, or were.
+        self._were_asked: set[PeerId] = set()
+        self._is_searching = self._has_searched = False
         self._why = ""
         self._wait_s = FIRST_WAIT_S
         self._due_unix_s = self._due_s = float("inf")
@@ -146,7 +151,8 @@ class Renewal:
 
     def granted(self, network: Network, now: Moment) -> None:
         """This is the node's grant from now on."""
-        self.network, self._wait_s, self._asked = network, FIRST_WAIT_S, None
+        self.network, self._wait_s = network, FIRST_WAIT_S
+        self._asked, self._is_searching = None, False
         life = network.rights.life if self._automatic else None
         self._due_unix_s = float("inf")
         expires_unix_s = network.rights.expires_unix_s
@@ -158,31 +164,35 @@ class Renewal:
     def judged(self, now: Moment) -> None:
         """There is a new charter. Where it does not let who renewed this grant do so, another one
         is asked now."""
-        if self._due_unix_s == float("inf") or self._asked is not None:
+        if self._due_unix_s == float("inf") or self._asked is not None or self._is_searching:
             return  # none is asked for, or one is by now
         own = read_grant(self.network.grant, self.network.root_public_key)
-        if own.ends_unix_s(self._charter(), now.unix_s) < own.rights.expires_unix_s:
+        if own.ends_unix_s(self._inviters.charter, now.unix_s) < own.rights.expires_unix_s:
             self._issuer = None
             self._due_unix_s, self._due_s = now.unix_s, now.mono_s
 
     def begin(self, now: Moment) -> list[Send | RenewalFailed]:
         """Ask one peer after the other."""
         first = [] if self._issuer is None else [self._issuer]
-        charter = self._charter()
-        inviters = frozenset[PeerId]() if charter is None else charter.inviters
-        known = sorted(self._known(), key=lambda each: each.peer_id not in inviters)
-        known = known[:MAX_ASKED]
-        ordered = {x.peer_id: x for x in (*first, *self.network.contacts(), *known)}
-        ordered.pop(self._own, None)
-        self._order = list(ordered.values())[:MAX_ASKED]
+        known = self._inviters.known()[:MAX_ASKED]
+        self._were_asked, self._is_searching, self._has_searched = set(), False, False
         self._why = "no peer is known that could; see that a gate runs"
-        return self._next(now)
+        return self._ask([*first, *self.network.contacts(), *known], now)
+
+    def found(self, inviters: Iterable[Contact], now: Moment) -> list[Send | RenewalFailed]:
+        """A search for the inviters has ended: ask those that were not asked before it."""
+        if not self._is_searching:
+            return []
+        self._is_searching = False
+        return self._ask(inviters, now)
 
     def tick(self, now: Moment) -> list[Send | RenewalFailed]:
         if now.mono_s < self._due_s:
             return []
         if self._asked is not None:
             return self._refused("it did not answer", now)
+        if self._is_searching:
+            return self.found((), now)
         if now.unix_s < self._due_unix_s:
             self._sleep(now)
             return []
@@ -202,7 +212,7 @@ class Renewal:
             case GrantRefused(refusal):
                 return [*self._refused(_in_words(refusal), now)]
             case GrantIssued(grant):
-                network = taken(self.network, grant, self._own, now.unix_s, self._charter())
+                network = taken(self.network, grant, self._own, now.unix_s, self._inviters.charter)
                 if isinstance(network, str):
                     return [*self._refused(f"it sent a grant that is refused: {network}", now)]
                 self._issuer, self._asked, self._order = sender, None, []
@@ -216,14 +226,26 @@ class Renewal:
             self._why = why
         return self._next(now)
 
+    def _ask(self, peers: Iterable[Contact], now: Moment) -> list[Send | RenewalFailed]:
+        """Ask these one after the other, each once in a try."""
+        ordered = {x.peer_id: x for x in peers if x.peer_id not in {self._own, *self._were_asked}}
+        self._order = list(ordered.values())[:MAX_ASKED]
+        return self._next(now)
+
     def _next(self, now: Moment) -> list[Send | RenewalFailed]:
-        if not self._order:
-            self._asked = None
-            self._end(self._why, now)
-            return [RenewalFailed(self._why, cause="all were asked")]
-        self._asked = self._order.pop(0)
-        self._due_s = now.mono_s + ANSWER_S
-        return [Send(self._asked, AskGrant(self.network.grant), cause="the grant ends")]
+        if self._order:
+            self._asked = self._order.pop(0)
+            self._were_asked.add(self._asked.peer_id)
+            self._due_s = now.mono_s + ANSWER_S
+            return [Send(self._asked, AskGrant(self.network.grant), cause="the grant ends")]
+        self._asked = None
+        if not self._has_searched:
+            self._is_searching = self._has_searched = True
+            self._due_s = now.mono_s + SEARCH_S
+            self._inviters.search(now)
+            return []
+        self._end(self._why, now)
+        return [RenewalFailed(self._why, cause="all were asked")]
 
     def _end(self, failed: str, now: Moment) -> None:
         """A try has ended. The next one, if the new grant is not in place by then, is later."""
