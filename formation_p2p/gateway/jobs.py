@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-from formation_p2p.core.errors import FormationError
+from formation_p2p.core.errors import FormationError, Unplaceable
 from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import Command, RunningJob, Source
 from formation_p2p.host.net.limits import counted
@@ -136,7 +136,7 @@ def _printed(event: Mapping[str, Any]) -> int:
     return len(event.get("text") or "")
 
 
-class TooManyJobs(FormationError):
+class TooManyJobs(Unplaceable):
     """A gateway takes no more jobs; `of_one` where the one that submits has its share."""
 
     def __init__(self, most: int, *, of_one: bool) -> None:

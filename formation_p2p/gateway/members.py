@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.services.catalog import Detected, assign, worker_type_of
 from formation_p2p.core.services.spec import TIER_OF_TYPE, ServiceSpec, WorkerType
 from formation_p2p.gateway.coverage import READY, ready_of
@@ -101,7 +101,7 @@ class Member:
         self.failures += 1
 
 
-class UnknownWorker(FormationError):
+class UnknownWorker(LocalError):
     """No worker of this id is registered here, or its heartbeats have stopped: it registers."""
 
 

@@ -49,7 +49,6 @@ class Services:
         self._catalog = CatalogReader(means)
         self._queries = Queries(means, self._catalog)
         self._serve: events.ServeServices | None = None
-        self._leaving = False
         self.holding = Holding(means, self._gone)
         self._keeping = Keeping(means, self.holding)
         self._members = Members(means, self.holding)

@@ -53,8 +53,6 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 # Where the content of files is not asked for: a catalog is checked without its files too.
 _UNREAD: Final = Blob(Cid(RAW, bytes(32)), 0)
 
-Contents = Callable[[str], Blob]
-
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
