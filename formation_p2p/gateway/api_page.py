@@ -97,7 +97,8 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
     async def requests(
         request: Request, offset: int = Query(0, ge=0), limit: int = Query(50, ge=1, le=500)
     ) -> dict[str, Any]:
-        """The latest of this gateway, the newest first. Ids of others' jobs are left out."""
+        """The latest of this gateway, the newest first. Of others' paths the service is told
+        alone, and no job's id."""
         found = list(reversed(gateway.requests.latest))
         holder = request.scope[HOLDER]
         page = [each.shown_to(holder) for each in found[offset : offset + limit]]

@@ -13,9 +13,9 @@ MAX_REPLICAS: Final = 1024
 # What is shown of a path. Its query is not kept: it may hold secrets.
 MAX_PATH_CHARS: Final = 120
 # What is kept: requests to services, to jobs, and of workers; of those that only read, the first.
-_READ: Final = ("/service/",)
+_SERVICE: Final = "/service/"
 _JOBS: Final = "/api/jobs"
-_KEPT: Final = (*_READ, _JOBS, "/api/worker/")
+_KEPT: Final = (_SERVICE, _JOBS, "/api/worker/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Served:
     holder: str
 
     def shown_to(self, holder: str) -> dict[str, str | float]:
-        """As JSON. A job's id is for the one who has submitted it."""
-        is_others = self.path.startswith(_JOBS) and self.holder != holder
+        """As JSON. To others than its holder, a path tells which service it is for, or that it is
+        for a job: what follows may say what was looked for, and a job's id is its holder's."""
         return {
             "number": self.number,
             "unix_s": self.unix_s,
             "method": self.method,
-            "path": _JOBS if is_others else self.path,
+            "path": self.path if self.holder == holder else _without_details(self.path),
             "status": self.status,
             "ms": self.ms,
             "replica": self.replica,
@@ -70,9 +70,18 @@ class RequestLog:
         self.by_class[f"{status // 100}xx"] += 1
         if replica and (replica in self.by_replica or len(self.by_replica) < MAX_REPLICAS):
             self.by_replica[replica] += 1
-        if not path.startswith(_KEPT) or (method == "GET" and not path.startswith(_READ)):
+        if not path.startswith(_KEPT) or (method == "GET" and not path.startswith(_SERVICE)):
             return
         ms = round(took_s * 1000, 1)
         shown = path[:MAX_PATH_CHARS]
         served = Served(self.total, unix_s, method, shown, status, ms, replica, holder)
         self.latest.append(served)
+
+
+def _without_details(path: str) -> str:
+    if path.startswith(_JOBS):
+        return _JOBS
+    if path.startswith(_SERVICE):
+        service = path.removeprefix(_SERVICE).partition("/")[0]
+        return f"{_SERVICE}{service}/"
+    return path

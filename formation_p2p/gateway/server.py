@@ -238,6 +238,7 @@ class GatewayServer:
                 await client.answer(refused.status, body, extra)
                 status = refused.status
             elif (to := destination_of(head, is_local=self._access.is_local)) is not None:
+                holder = self._access.holder(head)
                 status, replica = await self._proxy.serve(client, head, to)
             elif head.path.startswith("/service/"):
                 message = "write /service/NAME/PATH; names are in /api/services/list"

@@ -25,6 +25,7 @@ from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
 from formation_p2p.gateway.token import make_token
 from tests.support.gateways import MemorySource, Reply, caller, echo, fetch, program, spec, token_of
+from tests.support.waiting import until
 
 JOB = {"argv": ["true"]}
 
@@ -284,6 +285,32 @@ async def test_a_member_does_not_take_all_places_for_jobs_of_a_gateway(
         ]
         assert his == {"/api/jobs"}
         assert hers == {"/api/jobs", f"/api/jobs/{job_id}"}
+
+
+async def test_a_member_does_not_see_what_another_has_asked_a_service_for(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    alice = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
+    bob = token_of(parse_invite(home.invite(Rights(soon))).grant)
+    async with asyncio.timeout(60), GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+
+        async def said(path: str, token: str) -> Reply:
+            return await fetch(address, "GET", path, None, {"authorization": f"Bearer {token}"})
+
+        assert (await said("/service/llm-inference/patients/17", alice)).status == 503
+        assert (await said("/service/llm-inference", bob)).status == 308
+        assert (await said("/service/llm-inference/patients/18", "none")).status == 401
+        await until(lambda: server.gateway.requests.total == 3)
+        hers, his = [
+            [each["path"] for each in (await said("/api/requests", token)).json["requests"]]
+            for token in (alice, bob)
+        ]
+        of_others = "/service/llm-inference/"
+        assert hers == [of_others, of_others, "/service/llm-inference/patients/17"]
+        assert his == [of_others, "/service/llm-inference", of_others]
 
 
 async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: MemorySource) -> None:
