@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from formation_p2p import InvalidInput, LocalError
+from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.turns import MAX_WAITING
+from formation_p2p.host.services.directory import Listing
 from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
 from tests.support.network import DEADLINE_S, small_network
@@ -109,6 +112,39 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
                 await slow.left.wait()
             missing = await fetch(address, "GET", "/service/nothing/")
             assert missing.status in (404, 503)
+
+
+async def test_who_finds_no_place_in_line_is_told_at_once_when_to_ask_again(
+    tmp_path: Path,
+) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        world_of(tmp_path, workers=1) as world,
+        serving(world.path(0, "who"), "a"),
+    ):
+        assert (await world.caller.publish(SPEC)).why == ""
+        address = address_of(await world.caller.gateway("127.0.0.1:0"))
+        assert world.notice.listings is not None
+        world.notice.listings["who"] = Listing()  # without a replica to ask, each keeps its place
+        line = world.caller.service("who", within_s=DEADLINE_S)
+        waiting = [
+            asyncio.create_task(line.connect(caller=f"caller {number}"))
+            for number in range(MAX_WAITING + 1)
+        ]
+        (refused,), _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert isinstance(refused.exception(), ServiceError), "all places are taken"
+        answer = await fetch(address, "GET", "/service/who/name")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert answer.json["message"].startswith(f"{MAX_WAITING} requests wait for who already")
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        world.start("who", 0)
+
+        async def is_served() -> bool:
+            return (await fetch(address, "GET", "/service/who/name")).body == b"a"
+
+        await until(is_served)
 
 
 async def test_what_registers_at_one_gateway_is_reached_from_all_of_the_network(

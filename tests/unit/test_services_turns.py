@@ -70,6 +70,15 @@ def test_where_all_places_are_taken_the_greediest_caller_is_refused() -> None:
     assert order(turns) == ["a1", "b1", "c1"]
 
 
+def test_of_callers_with_as_many_requests_the_one_that_comes_last_is_refused() -> None:
+    turns: Turns[str] = Turns(most=3)
+    for request in ("a1", "b1", "c1"):
+        assert turns.join(request[0], request) is None
+    assert turns.join("d", "d1") == "d1"
+    assert turns.join("b", "b2") == "b2"
+    assert order(turns) == ["a1", "b1", "c1"]
+
+
 @given(st.lists(st.sampled_from("abcd"), max_size=40), st.integers(1, 20))
 def test_between_two_turns_of_a_caller_each_other_that_waits_has_one(
     callers: list[str], most: int

@@ -34,12 +34,13 @@ class Turns(Generic[T]):
 
     def join(self, caller: str, request: T) -> T | None:
         """To the end of its caller's line. Returns who is refused for it where all places are
-        taken: the last of the caller with the most requests, which may be this one."""
+        taken: the last of the caller with the most requests, which may be this one. Of callers
+        with as many, the one whose turn comes last: who has waited for long keeps its place."""
         self._lines.setdefault(caller, deque()).append(request)
         self._caller_of[request] = caller
         if len(self) <= self._most:
             return None
-        longest = max(self._lines.values(), key=len)
+        longest = max(reversed(self._lines.values()), key=len)
         refused = longest[-1]
         self.leave(refused)
         return refused
