@@ -153,7 +153,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "quorum",
         QUORUM,
         "How many workers are to agree on each result: '2 of 3', or '2 of 5 check=0.02', with "
-        "same=numbers(1e-6), alike=arch or apart=org.",
+        "same=numbers(1e-6), alike=arch, apart=org or at_once=yes.",
         "QUORUM",
     ),
     "rebalance": Flag(

@@ -70,6 +70,16 @@ def test_from_assessed_to_completed_each_has_its_reason() -> None:
     assert by.assessed("j/0", decision) == []
 
 
+def test_a_task_with_another_attempt_in_flight_is_where_that_one_is() -> None:
+    by = statuses()
+    other = TaskPlaced("j/0", "j/0#1", CAROL.peer_id, "c1", False)
+    told(by, placement(), other, TaskBegan("j/0", ALICE.peer_id))
+    assert told(by, TaskRetried("j/0", LOST))[0].startswith("j/0 in progress lost on alice")
+    assert by.of("j/0") is TaskStatus.IN_PROGRESS
+    told(by, TaskRetried("j/0", FAILED))
+    assert by.of("j/0") is TaskStatus.PENDING_ASSESSMENT
+
+
 def test_what_is_assessed_where_none_has_room_or_none_is_capable() -> None:
     by = statuses()
     assert by.assessed("j/0", placed(task("j/0"), [], Xor())) == []

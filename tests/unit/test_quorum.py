@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Answer
-from formation_p2p.core.dispatch.quorum_ballot import Accepted, Ballot, NoQuorum, tally
+from formation_p2p.core.dispatch.quorum_ballot import Accepted, Ballot, NoQuorum, Open, tally
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import TaskOptions, options_of
@@ -57,6 +57,9 @@ NAN = float("nan")
         ({"need": 2, "of": 3, "same": "cbor", "alike": "arch"}, None),
         (Quorum(2, of=3, same=numbers(1e-6, 1e-9)), None),
         ({"need": 2, "of": 3, "check": 1}, None),
+        ("2 of 3 at_once=yes", Quorum(2, of=3, at_once=True)),
+        ("2 of 3 at_once=no", Quorum(2, of=3)),
+        ({"need": 2, "of": 3, "at_once": True}, Quorum(2, of=3, at_once=True)),
     ],
 )
 def test_what_is_written_is_read_and_printed_and_kept(given: object, meant: Quorum | None) -> None:
@@ -86,6 +89,8 @@ def test_what_is_written_is_read_and_printed_and_kept(given: object, meant: Quor
         "2 of 10",
         "2 of 3 alike=size",
         "2 of 3 apart=town",
+        "2 of 3 at_once=always",
+        "2 of 3 check=0.02 at_once=yes",
         {"need": 2},
         {"need": 2, "of": 3, "same": 7},
         {"need": 2, "of": 3, "check": True},
@@ -105,6 +110,14 @@ def test_a_quorum_is_not_made_of_anything_else() -> None:
         Quorum.unpack([2, 3])
     with pytest.raises(InvalidInput, match="quorum"):
         TaskOptions(quorum="2 of 3")  # type: ignore[arg-type]
+
+
+def test_a_quorum_of_an_earlier_version_is_read() -> None:
+    """And one of which copies go out one after the other is kept as that had it."""
+    assert Quorum.unpack([2, 3, "bytes", [], ["org"], None]) == Quorum(2, of=3, apart=("org",))
+    assert len(Quorum(2, of=3).pack()) == 6
+    with pytest.raises(InvalidInput):
+        Quorum.unpack([2, 3, "bytes", [], ["org"], None, False])
 
 
 def test_members_of_gangs_have_none() -> None:
@@ -201,7 +214,7 @@ def answers(*results: bytes) -> tuple[Answer, ...]:
 
 def counted(
     quorum: Quorum, given: Sequence[Answer], silent: frozenset[str] = frozenset()
-) -> Accepted | NoQuorum | None:
+) -> Accepted | NoQuorum | Open:
     return tally(
         quorum,
         given,
@@ -212,8 +225,9 @@ def counted(
 
 def test_two_of_three_are_enough() -> None:
     quorum = Quorum(2, of=3)
-    assert counted(quorum, answers(b"a")) is None
-    assert counted(quorum, answers(b"a", b"b")) is None
+    assert counted(quorum, answers(b"a")) == Open(1)
+    assert counted(quorum, answers(b"a", b"b")) == Open(1)
+    assert counted(Quorum(3, of=5), answers(b"a", b"b")) == Open(2)
     assert counted(quorum, answers(b"a", b"b", b"c")) == NoQuorum()
     found = counted(quorum, answers(b"a", b"b", b"a"))
     assert isinstance(found, Accepted)
@@ -223,7 +237,7 @@ def test_two_of_three_are_enough() -> None:
 def test_it_ends_as_soon_as_no_quorum_can_come_of_it() -> None:
     assert counted(Quorum(3, of=3), answers(b"a", b"b")) == NoQuorum()
     assert counted(Quorum(3, of=4), answers(b"a", b"b", b"c")) == NoQuorum()
-    assert counted(Quorum(2, of=5), answers(b"a", b"b", b"c", b"d")) is None
+    assert counted(Quorum(2, of=5), answers(b"a", b"b", b"c", b"d")) == Open(1)
 
 
 def test_closeness_is_not_transitive_so_one_answer_is_what_all_are_compared_with() -> None:
@@ -242,7 +256,7 @@ def test_closeness_is_not_transitive_so_one_answer_is_what_all_are_compared_with
 
 def test_who_was_found_wrong_has_no_vote_and_does_not_use_up_the_copies() -> None:
     given = answers(b"lie", b"lie", b"a")
-    assert counted(Quorum(2, of=3), given, frozenset({"p0", "p1"})) is None
+    assert counted(Quorum(2, of=3), given, frozenset({"p0", "p1"})) == Open(1)
     found = counted(Quorum(2, of=3), (*given, Answer("", PeerId("p3"), b"a", 1)), frozenset({"p0"}))
     assert isinstance(found, Accepted)
     many = answers(*(b"%d" % n for n in range(6)))
@@ -266,10 +280,10 @@ def test_a_ballot_always_ends_and_accepts_only_what_enough_say(
             assert len(found.agreeing) + len(found.wrong) == upto
             return
         assert max(map(results[:upto].count, results[:upto])) < need
-        if found is not None:
+        if isinstance(found, NoQuorum):
             assert upto <= quorum.of
             return
-        assert upto < quorum.of
+        assert found.missing <= quorum.of - upto
 
 
 def test_no_two_answers_are_of_one_operator() -> None:
@@ -287,6 +301,32 @@ def test_no_two_answers_are_of_one_operator() -> None:
     assert "invitation" in str(TooClose("grant:1", "a"))
     first = Ballot(Quorum(2, of=3, alike=("gpu",)), (Answer("", PeerId("a"), b"", 1),))
     assert str(first.bars(PeerId("b"), frozenset({"gpu:a100"}))).startswith("is not without gpu")
+
+
+def test_so_many_copies_go_out_at_once_as_are_still_needed() -> None:
+    ballot = Ballot(Quorum(3, of=5, at_once=True))
+    assert ballot.more(0) == 3
+    ballot.draw(PeerId("a"))
+    ballot.draw(PeerId("b"))
+    assert (ballot.more(0), ballot.more(1)) == (1, 0)
+    ballot.undraw(PeerId("a"))
+    assert (ballot.drawn, ballot.more(1)) == (("b",), 1)
+    ballot.undraw(PeerId("b"))
+    ballot.add(answers(b"a")[0])
+    assert ballot.more(2) == 0
+    ballot.lacks(3)
+    assert ballot.more(2) == 1
+    assert Ballot(Quorum(3, of=5)).more(0) == 1
+
+
+def test_copies_that_go_out_at_once_are_not_of_one_operator() -> None:
+    ballot = Ballot(Quorum(2, of=3, alike=("arch",), at_once=True))
+    beside = {PeerId("a"): frozenset({"arch:x86_64", "org:acme"})}
+    assert ballot.bars(PeerId("a"), frozenset({"arch:x86_64"}), beside) == TooClose("", "a")
+    acme, other = frozenset({"arch:x86_64", "org:acme"}), frozenset({"arch:x86_64", "org:b"})
+    assert ballot.bars(PeerId("b"), acme, beside) == TooClose("org:acme", "a")
+    assert ballot.bars(PeerId("b"), other, beside) is None
+    assert ballot.bars(PeerId("b"), frozenset({"org:b"}), beside) == Unalike("arch:x86_64")
 
 
 # -- marks ------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import cbor2
 import pytest
 
 from formation_p2p.api.task_result import result_of
 from formation_p2p.core.dispatch.job_events import (
     TaskAnswered,
+    TaskCancelled,
     TaskDisagreed,
     TaskPlaced,
     TaskRetried,
@@ -18,16 +22,24 @@ from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.peer.story import StoryStep
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
-from formation_p2p.core.trust.grants import Rights
+from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.workload.comparers import numbers
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.sim.disk import Disk
-from formation_p2p.sim.executor import Running
+from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import ends, job, only, peer_of, town, where, workers_of
+from tests.support.stories import (
+    ends,
+    job,
+    only,
+    peer_of,
+    town,
+    where,
+    workers_of,
+)
 
 # On one LAN all have one invitation, and one subnet.
 NEAR = Quorum(2, of=3, apart=())
@@ -279,3 +291,154 @@ def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(after_s: flo
     for task_id in kept:  # its first answer was not asked for again
         answered = [each for each in only(events, TaskAnswered) if each.task_id == task_id]
         assert len(answered) == 1
+
+
+# -- copies at once ---------------------------------------------------------------------------
+
+AT_ONCE = Quorum(2, of=3, apart=(), at_once=True)
+
+
+def granted(world: World, name: str, org: str) -> bytes:
+    rights = Rights(int(EPOCH_UNIX_S) + 10**7, place=Place(org=org))
+    return issue(world.root, rights, world.nodes[name].identity.peer_id)
+
+
+def of_orgs(
+    quorum: Quorum, orgs: dict[str, str], run: Run | None = None, tasks: int = 1, **options: bool
+) -> tuple[World, SimNode]:
+    """Workers of these organisations, and bob, who has submitted."""
+    world = World(7, run)
+    world.add("gate")
+    for name, org in orgs.items():
+        rights = Rights(int(EPOCH_UNIX_S) + 10**7, place=Place(org=org))
+        world.add(name, serve=world.machine(cpu=1), rights=rights)
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.submit(job(tasks, quorum=quorum, speculate=options.get("speculate", False)))
+    return world, bob
+
+
+def test_copies_go_out_at_once_and_a_third_only_where_two_disagree() -> None:
+    world, bob = voters(AT_ONCE, alice=None, carol=None, dave=None)
+    world.elapse(1)
+    assert len(only(bob.reported, TaskPlaced)) == len(set(workers_of(bob))) == 2
+    assert not only(bob.reported, TaskAnswered)
+    world.elapse(20)
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskSucceeded)
+    assert len(only(bob.reported, TaskPlaced)) == 2
+
+
+def test_of_copies_at_once_one_that_lies_is_outvoted() -> None:
+    world, bob = voters(AT_ONCE, tasks=12, alice=None, carol=None, dave=b"a lie", erin=None)
+    world.elapse(60)
+    ended = ends(bob)
+    assert [getattr(ended[f"job/{n}"], "result", None) for n in range(12)] == [
+        b"%d" % n for n in range(12)
+    ]
+    placed = Counter(each.task_id for each in only(bob.reported, TaskPlaced))
+    assert set(placed.values()) == {2, 3}
+    dave = world.nodes["dave"].identity.peer_id
+    assert peer_of(bob).reputation.explain(dave, world.moment(bob)).wrong >= 1
+
+
+def test_copies_at_once_that_disagree_are_an_outcome_with_all_answers() -> None:
+    world, bob = voters(AT_ONCE, alice=b"a", carol=b"c", dave=b"d")
+    world.elapse(30)
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskDisagreed)
+    assert sorted(each.result for each in end.answers) == [b"a", b"c", b"d"]
+
+
+def test_copies_at_once_go_to_different_operators_or_one_after_the_other() -> None:
+    world, bob = of_orgs(
+        Quorum(2, of=3, at_once=True), {"alice": "acme", "carol": "acme", "dave": "other"}
+    )
+    world.elapse(1)
+    first = workers_of(bob)
+    assert len(first) == 2
+    assert "dave" in first
+    world.elapse(20)
+    assert isinstance(ends(bob)["job/0"], TaskSucceeded)
+
+
+def test_where_one_copy_alone_finds_a_worker_the_others_wait_for_it() -> None:
+    world, bob = of_orgs(Quorum(2, of=3, at_once=True), {"alice": "acme", "carol": "acme"})
+    world.elapse(60)
+    assert len(workers_of(bob)) == 1
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskDisagreed)
+    assert "shares the org acme" in [str(why).split(" with ")[0] for _, why in end.reasons]
+
+
+def test_a_slow_copy_is_not_overtaken_by_its_own_operator() -> None:
+    """Else the two would agree, and be of one operator."""
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        slow = running.work.payload == b"5"
+        return (20.0 if slow else 0.3), Succeeded(b"a lie" if slow else running.work.payload)
+
+    world, bob = of_orgs(
+        Quorum(2, of=2), {"alice": "acme", "carol": "acme"}, run, tasks=6, speculate=True
+    )
+    world.elapse(90)
+    assert len(only(bob.reported, TaskPlaced)) == 6
+    assert all(isinstance(each, TaskDisagreed) for each in ends(bob).values())
+
+
+def test_the_answer_of_one_that_has_joined_the_operator_of_another_does_not_count() -> None:
+    world, bob = of_orgs(
+        Quorum(2, of=2, at_once=True), {"alice": "acme", "carol": "other"}, tasks=1
+    )
+    world.elapse(0.7)
+    assert len(workers_of(bob)) == 2
+    (group,) = peer_of(bob).scheduler.groups.values()
+    pool = group.candidates.pool
+    carol = pool[world.nodes["carol"].identity.peer_id]
+    pool[carol.peer_id] = replace(carol, grant=granted(world, "carol", "acme"))
+    world.elapse(60)
+    (end,) = ends(bob).values()
+    assert isinstance(end, TaskDisagreed)
+    assert len(end.answers) == 1
+    assert any("shares the org acme" in x.attempt.why for x in only(bob.reported, TaskRetried))
+
+
+@pytest.mark.parametrize("lost_s", [0.6, 1.4])
+def test_a_copy_that_is_lost_is_made_again_beside_the_other(lost_s: float) -> None:
+    world, bob = voters(AT_ONCE, tasks=8, alice=None, carol=None, dave=None, erin=None)
+    world.elapse(lost_s)
+    world.kill(world.nodes["alice"])
+    world.elapse(90)
+    assert len(ends(bob)) == 8
+    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+
+
+def test_a_job_is_cancelled_while_copies_wait_and_run() -> None:
+    world, bob = voters(AT_ONCE, tasks=8, alice=None, carol=None, dave=None)
+    bob.submit(job(2, job_id="other", quorum=AT_ONCE))
+    world.elapse(1)
+    bob.cancel("job")
+    world.elapse(30)
+    ended = ends(bob)
+    assert len(ended) == 10
+    assert any(isinstance(ended[f"job/{n}"], TaskCancelled) for n in range(8))
+    assert all(isinstance(ended[f"other/{n}"], TaskSucceeded) for n in range(2))
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6])
+def test_copies_at_once_survive_their_scheduler(after_s: float) -> None:
+    world = town(7, None, alice=1, carol=1, dave=1, erin=1)
+    bob = world.nodes["bob"]
+    disk = bob.disk = Disk(world, lambda: 0.001)
+    given = job(4, quorum=AT_ONCE)
+    assert disk.submit(given)
+    bob.submit(given)
+    world.elapse(after_s)
+    world.kill(bob)
+    disk.crash(True)
+    (saved,), leases = disk.saved()
+    world.elapse(1)
+    world.restart(bob, Resume((saved,), leases))
+    world.elapse(60)
+    results = {x.task_id: x.result for x in only(disk.jobs["job"].events, TaskSucceeded)}
+    assert results == {f"job/{n}": b"%d" % n for n in range(4)}

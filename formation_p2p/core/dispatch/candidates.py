@@ -208,8 +208,6 @@ class Candidates:
         one that keeps most of the files that it reads, or else the one that the policy names. None
         while no worker is known, and where the policy or a hint has tasks wait for the worker that
         ranks highest when it is asked."""
-        if self._key.quorum is not None:
-            return run.voting.drawn if run.voting.drawn in self.pool else None
         if not self._has_homes:
             return None
         home = home_of(self._key.policy, run.key, self._near)

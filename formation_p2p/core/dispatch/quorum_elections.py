@@ -15,7 +15,7 @@ from typing import Final, assert_never
 from formation_p2p.core.dispatch.job_events import Answer, RetryReason
 from formation_p2p.core.dispatch.jobs import Jobs
 from formation_p2p.core.dispatch.parameters import DispatchParameters
-from formation_p2p.core.dispatch.quorum_ballot import Accepted, NoQuorum, tally
+from formation_p2p.core.dispatch.quorum_ballot import Accepted, NoQuorum, Open, tally
 from formation_p2p.core.dispatch.quorum_draw import DrawnQueues, Marks
 from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import TaskRun
@@ -63,8 +63,11 @@ class Elections:
         ballot, worker = run.voting, answer.worker
         marks = group.queues.marks(worker)
         has_vote = self._jury.has_vote(worker, now)
-        if marks is None or not has_vote:
-            why = "its place is not known" if has_vote else "it is trusted no longer"
+        # The one that answers first of two copies in flight may bar the other.
+        close = None if marks is None else ballot.bars(worker, marks)
+        if marks is None or not has_vote or close is not None:
+            why = "its place is not known" if close is None else str(close)
+            why = why if has_vote else "it is trusted no longer"
             reason = RetryReason.RESULT_LOST
             if self._jobs.lost(run, answer.attempt_id, worker, why, counts=False, reason=reason):
                 group.queues.wait(run, first=True)
@@ -88,7 +91,8 @@ class Elections:
                 return found.answer
             case NoQuorum():
                 self._jobs.disagreed(run, ballot.answers, (), "; ".join(problems[:1]))
-            case None:
+            case Open(missing):
+                ballot.lacks(missing)
                 if self._jobs.answered(run, answer):
                     group.queues.wait(run, first=True)
             case _:

@@ -190,7 +190,8 @@ class TaskGroup:
         """Whether another attempt of the task may be made there."""
         if isinstance(self.queues, DrawnQueues):
             profile = self.candidates.pool.get(active.worker)
-            if profile is None or not self.queues.may(run, profile):
+            beside = [each.worker for each in self.leases.values() if run in each.runs]
+            if profile is None or not self.queues.may(run, profile, beside):
                 return False
         return not run.avoids(active.worker)
 
@@ -207,7 +208,17 @@ class TaskGroup:
         if isinstance(self.queues, DrawnQueues):
             leases = self.leases.values()
             free = {x.worker for x in leases if not self.estimates.is_stuck(x, now)}
-            self.queues.draw(now, {x.worker for x in leases} - free)
+            self.queues.draw(now, {x.worker for x in leases} - free, self._in_flight())
+
+    def _in_flight(self) -> dict[TaskRun, list[PeerId]]:
+        """Where copies of tasks are of which several go out at once."""
+        found: dict[TaskRun, list[PeerId]] = {}
+        if self.key.quorum is not None and self.key.quorum.at_once:
+            for active in self.leases.values():
+                for run in active.runs:
+                    if run.is_wanted:
+                        found.setdefault(run, []).append(active.worker)
+        return found
 
     def first(self) -> TaskRun | None:
         """The task that has waited longest, or where none waits, one that is in flight."""

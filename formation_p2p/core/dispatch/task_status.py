@@ -7,6 +7,7 @@ known, "claimed" when a worker has leased what the task needs and was sent it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,6 +65,7 @@ class Statuses:
     def __init__(self, task_ids: Iterable[str], named: Callable[[str], str]) -> None:
         self._named = named
         self._now = dict.fromkeys(task_ids, TaskStatus.PENDING_ASSESSMENT)
+        self._in_flight = Counter[str]()  # attempts of each task
 
     def of(self, task_id: str) -> TaskStatus:
         return self._now[task_id]
@@ -86,6 +88,7 @@ class Statuses:
         """What an event of the job changes."""
         match event:
             case TaskPlaced(task_id, _, worker, lease_id, nearest):
+                self._in_flight[task_id] += 1
                 name = self._named(worker)
                 how = "the responsible one" if nearest else "the first that was free"
                 changes = []
@@ -104,16 +107,16 @@ class Statuses:
             case TaskRetried(task_id, attempt):
                 how = "lost on" if attempt.lost else "failed on"
                 reason = f"{how} {self._named(attempt.worker)}: {attempt.why}; it is placed again"
-                return [self._move(task_id, "again", reason)]
+                return [self._again(task_id, reason)]
             case TaskAnswered(task_id, answer):
                 reason = f"{self._named(answer.worker)} has answered; more answers are needed"
-                return [self._move(task_id, "again", reason)]
+                return [self._again(task_id, reason)]
             case TaskDisagreed(task_id, answers):
                 why = f"too few of its {len(answers)} answers are the same"
                 return [self._end(task_id, TaskStatus.FAILED, why)]
             case TaskRecalled(task_id):
                 reason = "taken back before it began; it is placed again"
-                return [self._move(task_id, "again", reason)]
+                return [self._again(task_id, reason)]
             case TaskReopened(task_id, worker):
                 reason = f"its result is lost with {self._named(worker)}; it runs again"
                 return [self._move(task_id, "again", reason)]
@@ -140,6 +143,13 @@ class Statuses:
         if self._now[task_id] is not TaskStatus.CLAIMED:
             return []
         return [self._move(task_id, "begin", f"on {self._named(worker)}")]
+
+    def _again(self, task_id: str, reason: str) -> StatusChange:
+        """An attempt has ended; another one of the task may be in flight."""
+        self._in_flight[task_id] -= 1
+        if self._in_flight[task_id] > 0:
+            return StatusChange(task_id, self._now[task_id], reason)
+        return self._move(task_id, "again", reason)
 
     def _move(self, task_id: str, event: str, reason: str) -> StatusChange:
         now = self._now[task_id]

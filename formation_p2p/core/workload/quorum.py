@@ -1,6 +1,7 @@
 """How many workers are to agree on a result, as a person asks for it.
 
 Quorum(2, of=3)                            two of at most three answers are to be the same
+Quorum(2, of=3, at_once=True)              the two are asked at the same time
 Quorum.adaptive(2, of=5, check=0.02)       one answer is enough of a worker that has proved
                                            itself, but for some that are checked
 """
@@ -27,13 +28,14 @@ Same: TypeAlias = Comparer | Callable[[Any, Any], object] | str
 _LABEL: Final = re.compile(r"label\.[a-z0-9_.-]{1,64}")
 DEFAULT_CHECK: Final = 0.02
 
-_TEXT: Final = re.compile(r"(\d{1,3})\s*(?:of|/)\s*(\d{1,3})((?:[\s,]+[a-z]+=\S+)*)")
+_TEXT: Final = re.compile(r"(\d{1,3})\s*(?:of|/)\s*(\d{1,3})((?:[\s,]+[a-z_]+=\S+)*)")
+_WORDS: Final = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
     """`need` of up to `of` answers are to be the `same`; copies of the task go out one after the
-    other, to workers drawn at random.
+    other, or so many `at_once` as are still needed, to workers drawn at random.
 
     No two of these have the same organisation, invitation or subnet, as `apart` says; `alike` names
     what they have in common, such as `arch` where results are floats. With a `check`, the answer of
@@ -47,6 +49,7 @@ class Quorum:
     alike: tuple[str, ...] = ()
     apart: tuple[str, ...] = APART
     check: float | None = None
+    at_once: bool = False
 
     def __post_init__(self) -> None:
         check_amount("quorum.of", self.of, 2, MAX_COPIES)
@@ -69,6 +72,13 @@ class Quorum:
             raise InvalidInput("quorum.check", problem)
         if self.check is not None:
             object.__setattr__(self, "check", float(self.check))
+        if not isinstance(cast("object", self.at_once), bool):
+            raise InvalidInput("quorum.at_once", f"{shown(self.at_once)} is not yes or no")
+        if self.at_once and check is not None:
+            problem = (
+                "does not go with check, where one answer may be enough; leave one of them out"
+            )
+            raise InvalidInput("quorum.at_once", problem)
 
     @property
     def comparer(self) -> Comparer:
@@ -92,14 +102,18 @@ class Quorum:
         if isinstance(self.same, Own):
             problem = "a function of your own cannot be kept with a job; write same='numbers(1e-6)'"
             raise InvalidInput("quorum.same", problem)
-        return [self.need, self.of, str(self.same), [*self.alike], [*self.apart], self.check]
+        packed = [self.need, self.of, str(self.same), [*self.alike], [*self.apart], self.check]
+        return [*packed, True] if self.at_once else packed
 
     @classmethod
     def unpack(cls, packed: object) -> Self:
         """Raises InvalidInput."""
         match packed:
-            case [int(need), int(of), str(same), list(alike), list(apart), None | float() as check]:
-                return cls(need, of, comparer_of(same), tuple(alike), tuple(apart), check)
+            case [int(need), int(of), str(same), list(alike), list(apart), check, *once] if (
+                once in ([], [True]) and (check is None or isinstance(check, float))
+            ):
+                same_as, at_once = comparer_of(same), bool(once)
+                return cls(need, of, same_as, tuple(alike), tuple(apart), check, at_once)
             case _:
                 raise InvalidInput("quorum", "is not a list of what it was packed as")
 
@@ -113,6 +127,8 @@ class Quorum:
             parts.append(f"alike={'+'.join(self.alike)}")
         if self.apart != APART:
             parts.append(f"apart={'+'.join(self.apart) or 'none'}")
+        if self.at_once:
+            parts.append("at_once=yes")
         return " ".join(parts)
 
 
@@ -146,12 +162,14 @@ def _parsed(text: str) -> Quorum:
                 fields[name] = float(value)
             except ValueError:
                 raise InvalidInput("quorum.check", f"{shown(value)} is not a number") from None
+        elif name == "at_once":
+            fields[name] = _WORDS.get(value, value)
         else:
             fields[name] = value
     return _made(fields)
 
 
-_FIELDS: Final = ("need", "of", "same", "alike", "apart", "check")
+_FIELDS: Final = ("need", "of", "same", "alike", "apart", "check", "at_once")
 
 
 def _made(fields: dict[str, Any]) -> Quorum:
