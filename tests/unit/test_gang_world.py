@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import Any, TypeVar, overload
@@ -560,7 +561,8 @@ def test_all_go_back_where_one_dies_before_it_is_leased() -> None:
     gangs.until(work.Leased, 1)
     gangs.world.elapse(0.05)
     gangs.world.kill(gangs.workers["carol"])
-    gangs.world.elapse(0.6)
+    gangs.until(work.Release, 1)
+    gangs.world.elapse(0.015)  # it arrives, and the next try has not begun
     assert gangs.events() == []
     assert not gangs.worker(gangs.workers["alice"]).has_leases
     gangs.workers["dave"] = gangs.world.add("dave", serve=gangs.world.machine())
@@ -667,3 +669,36 @@ def test_a_search_of_a_job_is_none_of_a_gang_that_has_a_round_of_its_number() ->
     town.world.elapse(5)
     assert town.events(GangFormed)
     assert any(isinstance(event, TaskSucceeded) for event in town.bob.reported)
+
+
+def test_a_gang_whose_known_workers_have_no_room_finds_one_that_came_since() -> None:
+    gangs = Gangs("alice", "carol")
+    erin = gangs.world.add("erin")
+    gangs.world.elapse(2)
+    erin.form("cd" * 16, GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(2)
+    gangs.form(GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(1)
+    for name in ("dave", "frank"):
+        gangs.workers[name] = gangs.world.add(name, serve=gangs.world.machine(cpu=1))
+    gangs.world.elapse(7)  # what was found at first would be asked again for twice as long
+    assert {gangs.name_of(each.peer_id) for each in gangs.formed().members} == {"dave", "frank"}
+
+
+def test_searches_of_a_gang_that_waits_for_room_become_rare_while_they_bring_nothing() -> None:
+    gangs = Gangs("alice", "carol")
+    erin = gangs.world.add("erin")
+    gangs.world.elapse(2)
+    erin.form("cd" * 16, GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(2)
+    gangs.form(GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(1)
+    once = gangs.bob.messages["a gang"]  # for one search
+    counts = [once]
+    for _ in range(6):
+        gangs.world.elapse(15)
+        counts.append(gangs.bob.messages["a gang"])
+    first, *later = (after - before for before, after in itertools.pairwise(counts))
+    assert first >= 2 * once
+    assert max(later) <= once
+    assert gangs.events() == []

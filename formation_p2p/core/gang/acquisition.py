@@ -2,9 +2,9 @@
 
 A try asks more workers than there are ranks, in rounds that only collect offers, chooses among all
 offers at once, and commits to all that were chosen. Where one is refused, or too few offer, all
-that is held or offered goes back, and the next try begins after a random while, with a new search.
-Holds expire by themselves, so that gangs that want the same workers never wait for each other for
-ever.
+that is held or offered goes back, and the next try begins after a random while. Where all that are
+known were asked, a search for more goes on meanwhile. Holds expire by themselves, so that gangs
+that want the same workers never wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from formation_p2p.core.discovery.finder import FindId, Found
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.gang.candidates import Candidates, Means, Refusals
 from formation_p2p.core.gang.choice import Arrangement, Place, choose, plan
-from formation_p2p.core.gang.membership import key_of_gang, members_of
+from formation_p2p.core.gang.membership import members_of
+from formation_p2p.core.gang.searches import Searches
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.gang.trips import Trips
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.negotiation.held_lease import HeldLease, LeaseKey
 from formation_p2p.core.negotiation.lessee import CollectedOffer, OffersCollected
 from formation_p2p.core.negotiation.messages import MAX_OTHERS
@@ -90,11 +90,9 @@ class Acquisition:
         self._looks = 0  # that may be in vain
         self._fruitless = 0
         self._since_s = 0.0  # it has been seeking
-        self._looked = 0
-        self._looked_s = 0.0
         self._known = 0  # workers, after the last search
         self._ticket = 0
-        self._finds: set[FindId] = set()
+        self._searches = Searches(gang_id, means)
         self._rounds: dict[RoundId, Requirements] = {}
         self._asked: Counter[Place] = Counter()
         self._offers: list[tuple[Requirements, CollectedOffer]] = []
@@ -124,17 +122,19 @@ class Acquisition:
     def stop(self, cause: str) -> None:
         """Give back all that is offered or held for these ranks."""
         self._drop(cause)
+        self._searches.forget()
         self._move("stop")
 
     def taken_over(self) -> dict[int, HeldLease]:
         """The leases, which are the gang's from now on."""
         held, self.held = self.held, {}
+        self._searches.forget()
         self._move("stop")
         return held
 
     def seeks(self, find: FindId) -> bool:
         """Whether a search is of this."""
-        return find in self._finds
+        return find in self._searches
 
     def asks(self, round_id: RoundId) -> bool:
         """Whether a round is of this."""
@@ -144,9 +144,11 @@ class Acquisition:
 
     def found(self, found: Found, now: Moment) -> None:
         """A search of ours has ended."""
-        self._finds.remove(found.find)
+        pool = self.candidates.pool
+        brought = bool(pool) and any(each.peer_id not in pool for each in found.profiles)
+        self._searches.ended(found.find, brought=brought)
         self.candidates.found(found.profiles)
-        if not self._finds:
+        if self.stage is Stage.LOOKING and not self._searches:
             self._looked_at(now)
 
     def collected(self, event: OffersCollected, now: Moment) -> None:
@@ -178,8 +180,7 @@ class Acquisition:
     def tick(self, now: Moment) -> None:
         """`due_s` has come: the next try begins."""
         self.due_s = float("inf")
-        known_s = now.mono_s - self._looked_s
-        if known_s > self._parameters.known_s or not self._try(now):
+        if self._searches.are_old(now) or not self._try(now):
             self._look(now)
 
     # -- one try --------------------------------------------------------------------------------
@@ -195,22 +196,14 @@ class Acquisition:
 
     def _look(self, now: Moment) -> None:
         """Search for workers, the first time around the gang's own key, then elsewhere."""
-        target, fresh = self._target(), self._looked > 0
-        self._looked += 1
-        self._looked_s = now.mono_s
-        least = math.ceil(len(self._ranks) * self._more)
-        for needs in dict.fromkeys(self._ranks.values()):
-            find = self._means.finder.find(needs, target, now, "a gang", fresh=fresh, least=least)
-            if find is not None:
-                self._finds.add(find)
-        self._move("look" if self._finds else "fail")
-        if not self._finds:  # too many are in flight
+        begun = self._search(now)
+        self._move("look" if begun else "fail")
+        if not begun:  # too many are in flight
             self.due_s = now.mono_s + self._parameters.look_again_s
 
-    def _target(self) -> Key:
-        """The gang's key, then half the key space away from it, a quarter, three quarters, …"""
-        turned = int(f"{self._looked:0{KEY_BITS}b}"[::-1], 2)
-        return Key(key_of_gang(self._gang_id) ^ turned)
+    def _search(self, now: Moment) -> bool:
+        kinds = dict.fromkeys(self._ranks.values())
+        return self._searches.begin(kinds, math.ceil(len(self._ranks) * self._more), now)
 
     def _looked_at(self, now: Moment) -> None:
         """All searches have ended."""
@@ -261,6 +254,8 @@ class Acquisition:
             self._rounds[asked] = needs
         if not self._rounds:
             self._fail(now, "too few workers have room for the gang")
+            if self._searches.are_due(now):
+                self._search(now)
 
     def _choose(self, now: Moment) -> None:
         """Commit to all, where each rank has an offer that still stands."""
@@ -303,7 +298,6 @@ class Acquisition:
             lessee.release(lease, cause)
         self._committing.clear()
         self.held.clear()
-        self._finds.clear()
         self._rounds.clear()
         self.due_s = float("inf")
 

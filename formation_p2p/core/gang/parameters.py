@@ -29,6 +29,10 @@ class GangParameters:
     max_back_off_s: float = 8.0
     # A try asks the workers that a search found so lately, and searches anew after that.
     known_s: float = 15.0
+    # Where all of these were asked in vain, one may be missing among them: a search begins after
+    # so long, half as long again at most, while the tries go on. The waits double up to the above
+    # while searches bring none that is new: a gang that waits for room asks little of the DHT.
+    search_again_s: float = 2.0
     # A worker that was silent until the wait for it has doubled to this, four times in a row, is
     # gone until it announces itself again.
     silence_s: float = 8.0
