@@ -76,11 +76,11 @@ def workers(profiles: Iterable[Profile]) -> Table:
         **FREE,
         "python": _pythons_of,
         "price": lambda each: format_micro(each.price_micro),
-        "to gates": lambda each: f"{each.gate_rtt_ms} ms" if each.gate_rtt_ms else "-",
+        "to gates": lambda each: str(each.link) or "-",
         "labels": lambda each: printable(" ".join(f"{k}={v}" for k, v in each.labels)) or "-",
         "drivers": lambda each: printable(" ".join(each.drivers)),
     }
-    if not any(each.gate_rtt_ms for each in shown):
+    if not any(str(each.link) for each in shown):
         del columns["to gates"]
     if not any(each.price_micro for each in shown):
         del columns["price"]

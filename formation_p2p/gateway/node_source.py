@@ -245,8 +245,8 @@ def _worker(
     gives = [f"{can.cpu_milli / 1000:g} cores", format_bytes(can.memory_bytes)]
     if can.gpus:
         gives.append(f"{len(can.gpus)} GPU" + ("s" if len(can.gpus) > 1 else ""))
-    if profile.gate_rtt_ms:
-        gives.append(f"{profile.gate_rtt_ms} ms to the gates")
+    if link := str(profile.link):
+        gives.append(f"{link} to the gates")
     gave = ""
     if standing is not None and standing.successes:
         gave = f"{standing.successes} task{'s' if standing.successes > 1 else ''} done for us"

@@ -28,6 +28,7 @@ from formation_p2p.core.negotiation.session import (
     Send,
 )
 from formation_p2p.core.peer.charter_news import CharterAdopted, CharterSpread
+from formation_p2p.core.peer.edge_link import MeasureRate
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
@@ -56,6 +57,7 @@ from formation_p2p.host.dht_requests import DhtRequests
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.lease_runs import LeaseRuns
 from formation_p2p.host.output_copies import OutputCopies
+from formation_p2p.host.rate_test import RateTest
 from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
@@ -99,6 +101,7 @@ class Performer:
         self._fetches = ResultFetches(exchange.private, config.journal, feed)
         self._checkpoints = CheckpointKeeper(stack, exchange, config.journal, feed)
         self._copies = OutputCopies(stack, exchange, feed)
+        self._rate_test = RateTest(stack, exchange, feed)
         self.service_reads = ServiceReads(feed)
         self.replica_host: ReplicaHost = NoReplicas(feed)
         self._shut_warning = ShutWarning(lambda: stack.own.reached, do)
@@ -178,6 +181,8 @@ class Performer:
                 self.charter_spread = effect
             case RenewalFailed(why):
                 log.info("this node's grant is not renewed: %s", why)
+            case MeasureRate(to):
+                self._do(self._rate_test.run, to)
             case Vacated():
                 self.vacated.set()
             case Left():

@@ -41,6 +41,7 @@ from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Fence, Received, Send, Undelivered
 from formation_p2p.core.peer.charter_news import CharterAdopted, CharterSpread
+from formation_p2p.core.peer.edge_link import MeasureRate
 from formation_p2p.core.peer.effects import (
     Explained,
     Left,
@@ -50,7 +51,7 @@ from formation_p2p.core.peer.effects import (
     Vacated,
     is_of_record,
 )
-from formation_p2p.core.peer.events import Renewed
+from formation_p2p.core.peer.events import RateMeasured, Renewed
 from formation_p2p.core.services.events import (
     EmitServiceEvent,
     ServicesRead,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 
 # Until a fetch that brings nothing more ends.
 GIVEN_UP_S: Final = 5.0
+# What a test of a rate comes to: 100 Mbit/s.
+_RATE_BYTES_S: Final = 12_500_000
 # Until a replica of a service is ready.
 START_S: Final = 20.0
 
@@ -180,6 +183,8 @@ class Performer:
                 node.refused.append(effect)
             case MemberMet():
                 node.met(effect)
+            case MeasureRate(to):
+                world.later(1.0, node, RateMeasured(to.peer_id, _RATE_BYTES_S))
             case Vacated():
                 node.vacated = True
             case Left():

@@ -25,8 +25,10 @@ from formation_p2p.core.records.lifetime import MAX_CLOCK_SKEW_S
 from formation_p2p.core.records.profile import (
     MAX_GATE_RTT_MS,
     MAX_PROFILE_BYTES,
+    MAX_RATE_MBIT_S,
     MAX_SPANS,
     MAX_TTL_S,
+    Link,
     Profile,
     open_profile,
     seal_profile,
@@ -282,16 +284,32 @@ BAD_FIELDS = {
 }
 
 
-def test_a_round_trip_to_the_gates_is_one_field_more_where_there_is_one() -> None:
-    edge = replace(PROFILE, gate_rtt_ms=MAX_GATE_RTT_MS)
-    assert open_profile(seal_profile(ALICE, edge), NOW).profile == edge
+def test_the_link_of_a_worker_is_one_field_more_where_there_is_one() -> None:
+    for link in (Link(MAX_GATE_RTT_MS), Link(0, MAX_RATE_MBIT_S), Link(20, 100)):
+        edge = replace(PROFILE, link=link)
+        assert open_profile(seal_profile(ALICE, edge), NOW).profile == edge
+    assert str(Link(20, 100)) == "20 ms, 100 Mbit/s"
+    assert str(Link(0, 100)) == "100 Mbit/s"
 
 
-@pytest.mark.parametrize("last", [0, -1, MAX_GATE_RTT_MS + 1, "20", True, None])
-def test_a_round_trip_out_of_bounds_makes_a_malformed_record(last: object) -> None:
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ([0, 0], "says nothing"),
+        ([-1, 5], "gate round trip"),
+        ([MAX_GATE_RTT_MS + 1, 0], "gate round trip"),
+        ([5, MAX_RATE_MBIT_S + 1], "gate rate"),
+        (["20", 5], "gate round trip"),
+        ([True, 5], "gate round trip"),
+        ([5], "is not a round trip and a rate"),
+        (20, "is not a round trip and a rate"),
+        (None, "is not a round trip and a rate"),
+    ],
+)
+def test_a_link_out_of_bounds_makes_a_malformed_record(last: object, why: str) -> None:
     _, payload = open_envelope(seal_profile(ALICE, PROFILE), DOMAIN, TYPE, MAX_PROFILE_BYTES)
     wire: Any = decode(payload, MAX_PROFILE_BYTES)
-    with pytest.raises(MalformedRecord, match="gate round trip"):
+    with pytest.raises(MalformedRecord, match=why):
         open_profile(seal(ALICE, DOMAIN, TYPE, encode([*wire, last])), NOW)
 
 

@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.lessor import LessorEffect
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.charter_news import CharterEffect
+from formation_p2p.core.peer.edge_link import MeasureRate
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.services.events import EmitServiceEvent, ReplicaEffect, ServiceAnswer
 from formation_p2p.core.trust.admission import AdmissionEffect
@@ -74,7 +75,9 @@ class MemberMet(Effect):
     grant: bytes = field(repr=False)
 
 
-WorkerEffect = LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed | HoursReceived
+WorkerEffect = (
+    LessorEffect | ExecutionEffect | AdmissionEffect | ShareUsed | HoursReceived | MeasureRate
+)
 UserEffect = EmitJobEvent | EmitGangEvent | Explained | RejectRequest | EmitServiceEvent
 PeerEffect = (
     DhtEffect

@@ -179,6 +179,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class RateMeasured:
+    """Bytes of a test came from a peer at this rate; 0 where it failed."""
+
+    peer_id: PeerId
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class BlobsChanged:
     """Content that is on this machine by now, whole, and content that is gone."""
 
@@ -228,6 +236,7 @@ PeerEvent = (
     | Reopen
     | Leave
     | Measured
+    | RateMeasured
     | BlobsChanged
     | EnvironmentsChanged
     | Tick

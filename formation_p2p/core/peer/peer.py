@@ -332,6 +332,9 @@ class Peer:
                     self.worker.serving(self.services.labels, now)
             case events.Measured(peer_id, rtt_us):
                 self._round_trips.measured(peer_id, rtt_us, now)
+            case events.RateMeasured(_, bytes_per_s):
+                if self.worker is not None:
+                    self.worker.rate_measured(bytes_per_s, now)
             case events.BlobsChanged():
                 self._blobs.changed(event)
             case events.EnvironmentsChanged(warm):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, assert_never
+from typing import assert_never
 
 from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.want import Want
@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
 from formation_p2p.core.peer.blob_index import BlobIndex
+from formation_p2p.core.peer.edge_link import EdgeLink
 from formation_p2p.core.peer.effects import WorkerEffect
 from formation_p2p.core.peer.events import Serve, UsageMeasured, WorkerReport
 from formation_p2p.core.peer.parameters import PeerParameters
@@ -34,15 +35,11 @@ from formation_p2p.core.records.profile import Profile, SignedProfile, seal_prof
 from formation_p2p.core.refusals import GrantEnded
 from formation_p2p.core.resources.fits import fits_now
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.services.serving import labels_of
-from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.trust.reciprocity import Reciprocity
 from formation_p2p.core.trust.shares import Shares, Weights
-
-_EDGE: Final = frozenset(labels_of({WorkerType.EDGE}))
 
 
 class Worker:
@@ -66,8 +63,7 @@ class Worker:
         self._identity = identity
         self._own = own
         self._network = network
-        self._dht = dht
-        self._round_trips = round_trips
+        self._link = EdgeLink(identity.peer_id, dht, round_trips)
         self._is_paused = self._is_left = False
         self._serve = serve
         self._sequence = 0
@@ -119,6 +115,7 @@ class Worker:
         serve = self._serve.serving(labels)
         if serve != self._serve and not self._is_left:
             self._serve = serve
+            self._link.serves(labels, now)
             self.announcer.pause(now)
             self.announcer.buckets = self._buckets()
             if not self._is_paused:
@@ -235,6 +232,10 @@ class Worker:
             self.announcer.altered()
         self._environments = warm
 
+    def rate_measured(self, bytes_per_s: int, now: Moment) -> None:
+        if self._link.measured(bytes_per_s, now):
+            self.announcer.altered()
+
     def handle_report(self, event: WorkerReport, now: Moment) -> list[WorkerEffect]:
         effects: Sequence[WorkerEffect] = ()
         if isinstance(event, Fenced):
@@ -308,13 +309,16 @@ class Worker:
 
     def tick(self, now: Moment) -> list[WorkerEffect]:
         self.escrow.tick(now)
-        effects = self._after(self.lessor.tick(now), now)
+        effects = self._after([*self.lessor.tick(now), *self._link.tick(now)], now)
         self.announcer.tick(now)
         return effects
 
     def next_timeout(self) -> float:
         return min(
-            self.lessor.next_timeout(), self.announcer.next_timeout(), self.escrow.next_timeout()
+            self.lessor.next_timeout(),
+            self.announcer.next_timeout(),
+            self.escrow.next_timeout(),
+            self._link.next_timeout(),
         )
 
     @property
@@ -363,17 +367,11 @@ class Worker:
             spans=spans,
             mix=self.lessor.seen.mix,
             environments=self._environments,
-            gate_rtt_ms=self._gate_rtt_ms(now),
+            link=self._link.link(now),
         )
         signed = SignedProfile(profile, seal_profile(self._identity, profile))
         self.announced = signed.raw
         return signed
-
-    def _gate_rtt_ms(self, now: Moment) -> int:
-        """A worker at the edge says how well it is connected; 0 for others."""
-        if not set(self._serve.labels) >= _EDGE:
-            return 0
-        return self._round_trips.median_ms(self._dht.gates, now) or 0
 
     def _until_unix_s(self, now: Moment) -> int:
         """No profile is good for longer than its grant."""

@@ -54,11 +54,34 @@ MAX_SPANS: Final = 64
 MAX_GRANT_BYTES: Final = 2048
 # A minute (core/placement/round_trips.py), rounded up to its step.
 MAX_GATE_RTT_MS: Final = 100_000
+# No machine has ten such ports.
+MAX_RATE_MBIT_S: Final = 1_000_000
 _ENVIRONMENT_BYTES: Final = ENVIRONMENT_CHARS // 2
 _MAX_WARM_BYTES: Final = MAX_WARM * _ENVIRONMENT_BYTES
 
 _DOMAIN: Final = "formation-profile"
 _PAYLOAD_TYPE: Final = b"/formation/profile/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How well a worker is connected: the median of its round trips to the network's gates, and the
+    rate at which bytes came from one. 0 is unknown. Raises InvalidInput."""
+
+    rtt_ms: int = 0
+    rate_mbit_s: int = 0
+
+    def __post_init__(self) -> None:
+        check_amount("gate round trip", self.rtt_ms, 0, MAX_GATE_RTT_MS)
+        check_amount("gate rate", self.rate_mbit_s, 0, MAX_RATE_MBIT_S)
+
+    def __str__(self) -> str:
+        rtt = f"{self.rtt_ms} ms" if self.rtt_ms else ""
+        rate = f"{self.rate_mbit_s} Mbit/s" if self.rate_mbit_s else ""
+        return ", ".join(filter(None, (rtt, rate)))
+
+
+NO_LINK: Final = Link()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +95,8 @@ class Profile:
     worker's last word: it is gone, and what it said before is void. `spans` says how deep the
     shards are that it announces itself in (capability/shards.py), bucket by bucket in the order
     of `buckets_of`; those past the end are whole. `mix` is what the worker was asked for lately.
-    `environments` names those that it has, the latest used first. `gate_rtt_ms` is the median of
-    the worker's round trips to the network's gates; 0 where it says none.
+    `environments` names those that it has, the latest used first. `link` is that of a worker at the
+    edge.
     """
 
     peer_id: PeerId
@@ -92,14 +115,13 @@ class Profile:
     spans: tuple[Span, ...] = ()
     mix: Mix = EMPTY_MIX
     environments: tuple[str, ...] = ()
-    gate_rtt_ms: int = 0
+    link: Link = NO_LINK
 
     def __post_init__(self) -> None:
         check_amount("sequence", self.sequence, 0, MAX_INT)
         check_amount("issued", self.issued_unix_s, 0, MAX_INT)
         check_amount("expires", self.expires_unix_s, 0, MAX_INT)
         check_amount("price", self.price_micro, 0, MAX_INT)
-        check_amount("gate round trip", self.gate_rtt_ms, 0, MAX_GATE_RTT_MS)
         object.__setattr__(self, "labels", sorted_labels(self.labels))
         _check_names("driver", self.drivers, MAX_DRIVERS)
         _check_names("service", self.services, MAX_SERVICES)
@@ -173,9 +195,10 @@ def _open(raw: bytes) -> SignedProfile:
 
 
 def _pack(profile: Profile) -> dict[str, object]:
-    """The fields on the wire, in order; the names are for the message in `seal_profile`. The round
-    trip is left out where there is none, as in profiles of versions that know none."""
-    gate_rtt = {"gate round trip": profile.gate_rtt_ms} if profile.gate_rtt_ms else {}
+    """The fields on the wire, in order; the names are for the message in `seal_profile`. The link
+    is left out where there is none, as in profiles of versions that know none."""
+    known = profile.link
+    link = {} if known == NO_LINK else {"link": [known.rtt_ms, known.rate_mbit_s]}
     return {
         "author": peer_id_to_bytes(profile.peer_id),
         "sequence": profile.sequence,
@@ -193,15 +216,15 @@ def _pack(profile: Profile) -> dict[str, object]:
         "span": [depth for span in profile.spans for depth in span],
         "mix": pack_mix(profile.mix),
         "environment": b"".join(map(bytes.fromhex, profile.environments)),
-        **gate_rtt,
+        **link,
     }
 
 
 def _unpack(fields: object, signer: PeerId) -> Profile:
-    gate_rtt_ms = 0
+    link = NO_LINK
     if type(fields) is list and len(fields) == 17:
         *fields, last = fields
-        gate_rtt_ms = take_int(last, "gate round trip", 1, MAX_GATE_RTT_MS)
+        link = _read_link(last)
     row = resources.take_row(fields, 16, "profile", "is not a list of sixteen or seventeen fields")
     author, sequence, issued, expires, capability, capacity, labels, *others = row
     drivers, services, price, reached_at, grant, withdrawn, spans, mix, warm = others
@@ -225,8 +248,19 @@ def _unpack(fields: object, signer: PeerId) -> Profile:
         spans=_read_spans(take_list(spans, "span", 2 * MAX_SPANS)),
         mix=resources.checked(unpack_mix, mix),
         environments=_read_environments(codec.take_bytes(warm, "environment", _MAX_WARM_BYTES)),
-        gate_rtt_ms=gate_rtt_ms,
+        link=link,
     )
+
+
+def _read_link(field: object) -> Link:
+    rtt_ms, rate_mbit_s = resources.take_row(field, 2, "link", "is not a round trip and a rate")
+    link = Link(
+        take_int(rtt_ms, "gate round trip", 0, MAX_GATE_RTT_MS),
+        take_int(rate_mbit_s, "gate rate", 0, MAX_RATE_MBIT_S),
+    )
+    if link == NO_LINK:
+        raise Malformed("link", "says nothing; a profile without one leaves it out")
+    return link
 
 
 def _read_environments(names: bytes) -> tuple[str, ...]:

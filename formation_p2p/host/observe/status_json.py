@@ -79,7 +79,8 @@ def worker_in_json(worker: Profile) -> Json:
         "capacity": asdict(worker.capacity),
         "labels": dict(worker.labels),
         "drivers": list(worker.drivers),
-        "gate_rtt_ms": worker.gate_rtt_ms or None,
+        "gate_rtt_ms": worker.link.rtt_ms or None,
+        "gate_rate_mbit_s": worker.link.rate_mbit_s or None,
     }
 
 
