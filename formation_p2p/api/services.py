@@ -36,7 +36,7 @@ from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.checkpoints import job_of
 from formation_p2p.host.drivers.driver import DriverMaker, KeepsEnvironments
-from formation_p2p.host.drivers.installed import set_up_drivers
+from formation_p2p.host.drivers.installed import SetUpDrivers, set_up_drivers
 from formation_p2p.host.drivers.lent import labels_of, lent_folders
 from formation_p2p.host.drivers.machine import Sandboxing
 from formation_p2p.host.environments.cache import EnvironmentCache
@@ -289,7 +289,7 @@ class NodeServices:
                     f"{problem}; if a GPU driver hangs, offer no GPU (--gpus 0)"
                 ) from None
             said = (*{**(labels or {}), HOST: self._name}.items(), *labels_of(lent).items())
-            if not isinstance(drivers, Mapping) and sandbox != "off":
+            if isinstance(makers, SetUpDrivers) and makers.in_sandbox:
                 room = MAX_LABELS - len(said)
                 said += await asyncio.to_thread(self._network_label, room)
             pairs = sorted_labels(said)

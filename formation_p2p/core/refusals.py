@@ -28,6 +28,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     "module that the workers have",
     "packages": "install it there: pip install 'formation_p2p[environments]'",
     "cloudpickle": "install the same major version of cloudpickle on both",
+    "label.gang.network": "a worker has it where bubblewrap, /dev/net/tun and user namespaces "
+    "are; `formation worker -v` says what is missing",
 }
 
 
@@ -49,7 +51,7 @@ class Infeasible:
         if self.resource.startswith("label."):
             key = self.resource.removeprefix("label.")
             has = "no such label" if free == "none" else f"{key}={free}"
-            return f"label.{key}: needs the label {key}={needed}, has {has}"
+            needed, free = f"the label {key}={needed}", has
         advice = f"; {_ADVICE[self.resource]}" if self.resource in _ADVICE else ""
         return f"{self.resource}: needs {needed}, has {free}{advice}"
 

@@ -15,8 +15,10 @@ import pytest
 import examples.allreduce
 from formation_p2p import InvalidInput, ProcessSpec
 from formation_p2p.api.gang_store import StoreTimeout
+from formation_p2p.core.gang.network import NETWORK_LABEL
+from formation_p2p.host.drivers.installed import set_up_drivers
 from tests.host.test_gang_devices import needs_devices
-from tests.support.network import DEADLINE_S
+from tests.support.network import DEADLINE_S, small_network
 from tests.system.test_gang import SMALL, three_workers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -93,3 +95,15 @@ async def test_mpi_as_it_comes_sums_over_the_network_of_a_gang(tmp_path: Path) -
             first, second = await gang.run(examples.allreduce.allreduce)
             assert first.startswith("2 ranks; the sum is 3; ")
             assert second == ""
+
+
+@needs_devices
+async def test_drivers_that_were_set_up_before_have_networks_of_gangs(tmp_path: Path) -> None:
+    """As those of `formation worker` are."""
+    made = await asyncio.to_thread(set_up_drivers, ["process"], tmp_path / "alice")
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        small_network(tmp_path, drivers=made) as network,
+    ):
+        (worker,) = await network.bob.workers()
+        assert NETWORK_LABEL in worker.labels

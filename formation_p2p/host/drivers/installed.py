@@ -7,7 +7,7 @@ a moment, and returns what makes the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,14 @@ DRIVERS: Final[Offered[SetUp]] = Offered(
 )
 
 
+class SetUpDrivers(dict[str, DriverMaker]):
+    """What makes each, by name, and whether their tasks run in a sandbox."""
+
+    def __init__(self, makers: Mapping[str, DriverMaker], *, in_sandbox: bool) -> None:
+        super().__init__(makers)
+        self.in_sandbox = in_sandbox
+
+
 def set_up_drivers(
     names: Iterable[str],
     home: Path | None = None,
@@ -41,7 +49,7 @@ def set_up_drivers(
     pythons: Iterable[str] = (),
     environments: EnvironmentSettings | None = None,
     lent: tuple[Lent, ...] = (),
-) -> dict[str, DriverMaker]:
+) -> SetUpDrivers:
     """How to make each. What the call finds of the machine, those it makes share. `home` is the
     node's own, the usual one by default; `pythons` are the versions that calls may use, or paths
     of interpreters: this process's own where none is named. `environments` is for the packages
@@ -53,7 +61,8 @@ def set_up_drivers(
     """
     wanted = {name: _offered(name) for name in names}
     machine = Machine.found(home, sandbox, interpreters(pythons), environments, lent)
-    return {name: _made(name, set_up, machine) for name, set_up in wanted.items()}
+    makers = {name: _made(name, set_up, machine) for name, set_up in wanted.items()}
+    return SetUpDrivers(makers, in_sandbox=machine.sandbox is not None)
 
 
 def _offered(name: str) -> SetUp:
