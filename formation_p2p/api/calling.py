@@ -57,11 +57,28 @@ class CallingNode(DataNode):
         **kwargs: Unpack[CallKwargs],
     ) -> Mapped[R]: ...
 
+    # Several iterables, as `Executor.map` has them.
+    @overload
     def map(
         self,
-        function: Callable[[Any], R],
+        function: Callable[..., R],
+        items: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        trust_results: bool = ...,
+        ordered: bool = ...,
+        buffersize: int = ...,
+        show_output: bool | None = ...,
+        progress: bool | Progress = ...,
+        options: TaskOptions = ...,
+        **kwargs: Unpack[CallKwargs],
+    ) -> Mapped[R]: ...
+
+    def map(
+        self,
+        function: Callable[..., R],
         items: Iterable[Any] | AsyncIterable[Any],
-        *,
+        *more: Iterable[Any],
         trust_results: bool = False,
         ordered: bool = True,
         buffersize: int = LOOK_AHEAD,
@@ -71,6 +88,9 @@ class CallingNode(DataNode):
         **kwargs: Unpack[CallKwargs],
     ) -> Mapped[R]:
         """`[function(item) for item in items]`, each on whichever machine can.
+
+        With several iterables, `function` takes one item of each, as with the built-in `map`: the
+        shortest ends it. They are zipped, so that an asynchronous one comes alone.
 
         Await it for the list, or `async for` one result after the other: in the order of the
         items, or with `ordered=False` as they come. Items are taken as results are: at most
@@ -88,6 +108,9 @@ class CallingNode(DataNode):
         cancelled then.
         """
         self._lifecycle.check()
+        if more and any(isinstance(each, AsyncIterable) for each in (items, *more)):
+            problem = "an asynchronous iterable comes alone; have one that yields tuples"
+            raise InvalidInput("items", problem)
         if buffersize < 1:
             raise InvalidInput("buffersize", f"{buffersize} is less than one item; allow more")
         chosen = call_options(kwargs, options, call="map")
@@ -97,6 +120,7 @@ class CallingNode(DataNode):
                 self._code,
                 function,
                 items,
+                more,
                 chosen,
                 buffersize,
                 trust_results=trust_results,

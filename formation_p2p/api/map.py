@@ -140,8 +140,9 @@ class Flow:
         self,
         jobs: Bridge,
         code: CallCode,
-        function: Callable[[Any], Any],
+        function: Callable[..., Any],
         items: Iterable[Any] | AsyncIterable[Any],
+        more: tuple[Iterable[Any], ...],
         options: TaskOptions,
         buffersize: int,
         *,
@@ -155,6 +156,7 @@ class Flow:
         self._call_code = code
         self._function = function
         self._items = items
+        self._more_items = more
         self._room = buffersize
         self._enough_room = min(BATCH_CALLS, max(1, buffersize // 2))
         self._held_bytes = 0
@@ -178,7 +180,8 @@ class Flow:
         self.printer = OutputPrinter() if show_output else None
         self._succeeded = self._failed = 0
         self._reporting = ExitStack()
-        total = len(items) if isinstance(items, Sized) else None
+        lengths = [len(each) for each in (items, *more) if isinstance(each, Sized)]
+        total = min(lengths) if len(lengths) == 1 + len(more) else None
         self._report = self._reporting.enter_context(reporting(progress, total))
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
@@ -196,7 +199,8 @@ class Flow:
             self._reader = asyncio.create_task(self._read(self._items))
             self._reader.add_done_callback(self._read_ended)
         else:
-            iterator = iter(self._items)
+            more = self._more_items  # `zip` would hold a lone item, which may be large, longer
+            iterator = zip(self._items, *more, strict=False) if more else iter(self._items)
         while True:
             self._submitter.lifecycle.check_process()
             while iterator is not None and self._more and self._has_room:
@@ -256,7 +260,7 @@ class Flow:
         size = large = 0
         try:
             for item in items:
-                arguments.append(self._pickler.dumps((item,), {}))
+                arguments.append(self._pickler.dumps(item if self._more_items else (item,), {}))
                 size += size_of(arguments[-1])
                 large += _is_large(arguments[-1])
                 is_enough = size >= BATCH_BYTES or large >= BATCH_LARGE

@@ -478,7 +478,9 @@ PROGRAMS: Final = {
         lambda: {"slow": slow}, needs_node=True, after="assert len(results) == 20"
     ),
     "partial(pow, 2)": Around(
-        dict, needs_node=True, after="assert powers == [2**n for n in range(10)]"
+        dict,
+        needs_node=True,
+        after="assert [*powers, *towers] == [*(2**n for n in range(10)), 2**10, 3**20]",
     ),
     "function=slow": Around(lambda: {"slow": slow}, needs_node=True),
     "import formation_p2p.joblib": Around(lambda: {"SyncNode": formation_p2p.SyncNode}),

@@ -103,6 +103,20 @@ async def aiter_of(items: list[int]) -> AsyncIterator[int]:
         yield item
 
 
+async def test_a_call_takes_one_item_of_each_iterable(bob: Node) -> None:
+    """The shortest ends them. How many calls there are is known where all have a length."""
+    totals: set[int | None] = set()
+
+    def progress(done: int, failed: int, total: int | None) -> None:
+        totals.add(total)
+
+    async with asyncio.timeout(DEADLINE_S):
+        assert await bob.map(pow, itertools.count(2), [3, 2], needs=SMALL) == [8, 9]
+        powers = bob.map(pow, [2, 3, 4], [3, 2], [7, 7], needs=SMALL, progress=progress)
+        assert await powers == [1, 2]
+    assert totals == {2}
+
+
 async def test_what_the_iterable_raises_is_raised(bob: Node) -> None:
     def broken() -> Iterator[int]:
         yield 1
@@ -165,3 +179,11 @@ async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: N
 async def test_a_look_ahead_of_nothing_is_refused(bob: Node) -> None:
     with pytest.raises(InvalidInput, match="buffersize"):
         bob.map(abs, [1], buffersize=0)
+
+
+async def test_an_asynchronous_iterable_beside_another_is_refused(bob: Node) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(InvalidInput, match="comes alone"):
+        bob.map(pow, [1], numbers())  # type: ignore[call-overload]
