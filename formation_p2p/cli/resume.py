@@ -54,12 +54,12 @@ Examples:
 _SOME: Final = click.IntRange(min=0)
 
 STATE: Final = option(
-    "--state", "FILE", "The file that keeps the jobs.", envvar="FORMATION_STATE", default=...
+    "--state", "FILE", "The file that keeps the jobs; needed.", envvar="FORMATION_STATE"
 )
 
 
 def resume(
-    state: Path = STATE,
+    state: Path | None = STATE,
     job_id: str | None = argument(
         "JOB",
         "Wait for this job, or show how it ended: its id, or the start of it. By default all "
@@ -79,7 +79,7 @@ def resume(
     keep tasks and results for some seconds after their scheduler falls silent. Ends as `formation
     submit` does. With --json, each event is a line of JSON, earlier events included.
     """
-    _check_there(state)
+    state = _there(state)
     place = flags.home_of(home, join)
 
     async def follow_all(interrupt: Interrupt) -> int:
@@ -118,9 +118,17 @@ def resume(
     end_with(follow_all)
 
 
-def _check_there(state: Path) -> None:
+def _there(state: Path | None) -> Path:
+    if state is None:
+        raise InvalidInput(
+            "state",
+            "name the file that keeps the jobs, by --state FILE or FORMATION_STATE: the one given "
+            "to `formation run` or `submit`, which keep none without; what the nodes that run here "
+            "are doing is in `formation top`",
+        )
     if not state.exists():
         raise LocalError(f"{state} is not there; name the file that --state named before")
+    return state
 
 
 async def _whole(node: Node, job_id: str) -> str:
@@ -161,7 +169,7 @@ def _folder_name(task: Task, index: int) -> str:
 
 
 def jobs(
-    state: Path = STATE,
+    state: Path | None = STATE,
     prune: bool = option(
         "--prune", "", "First delete ended jobs beyond the --keep options.", default=False
     ),
@@ -191,7 +199,7 @@ def jobs(
 
     size_bytes = flags.parsed("keep-size", keep_size, parse_bytes) or 0
     retention = Retention(parse_duration_s(keep_time, "keep-time"), keep_jobs, size_bytes)
-    _check_there(state)
+    state = _there(state)
     found = peek(state)
     if prune:
         with contextlib.closing(State(state, retention)) as opened:

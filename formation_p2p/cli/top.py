@@ -35,7 +35,9 @@ Examples:
 
 
 def top(
-    once: bool = option("--once", "", "Show it once and end.", default=False),
+    once: bool = option(
+        "--once", "", "Show it once and end, as where it is no terminal.", default=False
+    ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
@@ -59,7 +61,7 @@ def top(
 
     seen = _look(place, with_workers=True)
     shown = nodes(seen["nodes"], _as_of_now(seen))
-    if once:
+    if once or not console().is_terminal:  # in a pipe nothing can be drawn over
         console().print(shown)
         return
     with Live(shown, console=console(), screen=True, auto_refresh=False) as live:

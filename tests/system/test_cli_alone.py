@@ -105,6 +105,8 @@ def test_without_a_network_every_command_says_what_to_do(
         (["run", "--timeout", "soon", "--", "true"], "timeout: 'soon' is not a duration"),
         (["run", "--env", "A", "--env", "B", "--", "true"], "A and B are two; name one file"),
         (["submit", "none.toml"], "none.toml: No such file"),
+        (["jobs"], "formation: state: name the file that keeps the jobs, by --state FILE"),
+        (["resume"], "formation: state: name the file that keeps the jobs, by --state FILE"),
         (["worker", "--memory", "much"], "memory: 'much' is not a size"),
         (["worker", "--label", "zone"], "label: 'zone' is not a pair"),
         (["worker", "--label", "host=x"], "label.host: is the node's name"),

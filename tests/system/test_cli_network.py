@@ -343,7 +343,7 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     with started(world.carol, "run", *at, "--needs", "cpu=0.5", "--", "sh", "-c", script) as run:
         run.line_with("first")
         seen = json.loads(world.carols("top", "--once", "--json").out)
-        table = world.carols("top", "--once").out.decode()
+        table = world.carols("top").out.decode()
         with started(world.carol, "logs", "-f") as logs:
             printed = logs.line_with("| first")
             lines = world.carols("logs", "--json").out.decode().splitlines()
