@@ -160,11 +160,13 @@ async def asked_again(ask: Callable[[], Awaitable[T]], found: Callable[[T], bool
 
 
 async def why_alone(node: Link, home: Path) -> str | None:
-    """Why this node has reached no peer, and what to do about it; None where it has."""
+    """Why this node has reached no peer, and what to do about it; None where it has, or is the
+    gate that others are to reach."""
     if await node.neighbours() > 0:
         return None
     if (why := await _why_incompatible(node)) is not None:
         return why
+    from formation_p2p.cli.local.client import LocalNode
     from formation_p2p.host.machine.home import Home
 
     network = Home(home).network()
@@ -174,6 +176,9 @@ async def why_alone(node: Link, home: Path) -> str | None:
             "`formation worker` on another machine of the LAN, or, for machines elsewhere, "
             "`formation gate` where all can reach it, and invite from there"
         )
+    own = Home(home).identity().peer_id
+    if isinstance(node, LocalNode) and all(gate.peer_id == own for gate in network.contacts()):
+        return None
     return f"no gate of this network answers; see that one runs at {', '.join(network.gates)}"
 
 

@@ -288,6 +288,18 @@ def _another(home: Path, greeting: object) -> Iterator[None]:
         socket_of(home).unlink()
 
 
+def test_a_gate_alone_in_its_network_is_not_called_silent(tmp_path: Path) -> None:
+    formation(tmp_path, "network", "create")
+    with started(tmp_path, "gate", *LOOPBACK) as gate:
+        gate.line_with("to invite others")
+        _wait_for(socket_of(tmp_path))
+        found = formation(tmp_path, "workers", "--json")
+    assert (found.code, json.loads(found.out)) == (0, {"workers": []})
+    assert (
+        found.err == "formation: no worker is in this network; start one with `formation worker`\n"
+    )
+
+
 def _connected(home: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(HANGS_S)
