@@ -30,7 +30,7 @@ from formation_p2p.core.workload.outcome import (
     Outcome,
     Usage,
 )
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Stream
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, LooksAhead, Stream
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.scratch import ScratchFolders
 from formation_p2p.host.gang.place import MemberPlace
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 # An execution that takes longer is said to have started.
 SHORT_S: Final = 0.05
+# After its begin the driver looks ahead: by then it runs, and what gets it to run is not held up.
+AHEAD_AFTER_S: Final = 0.01
 
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 _MOVED: Final = Failed(FailureKind.MOVED, "it was given notice, and is to go on elsewhere")
@@ -85,6 +87,10 @@ class LeaseRun:
         self._ended: list[Ended] = []
         self._news = trio.Event()
         self._busy = trio.Event()
+        # The last that the driver made ready for, while another ran.
+        self._ahead = ""
+        self._looking = trio.CancelScope()
+        self._lined_up = trio.Event()
         self._watching: trio.CancelScope | None = None
         self._killing = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -110,6 +116,9 @@ class LeaseRun:
         for work in self._waiting:
             if work.attempt_id == attempt_id:
                 self._waiting.remove(work)
+                if attempt_id == self._ahead:
+                    self._looking.cancel()
+                self._lined_up.set()  # another may be the next
                 self._emit(ExecutionsEnded(self.lease_id, (Ended(attempt_id, _NOT_BEGUN, 0),)))
                 return
         if attempt_id not in self._taken or (attempt_id == self._current and not begun):
@@ -129,11 +138,14 @@ class LeaseRun:
         self._changed()
 
     async def run(self) -> None:
+        driver: object = self._driver  # which may have more to it than its protocol says
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._announce)
                     nursery.start_soon(self._keep_time)
+                    if isinstance(driver, LooksAhead):
+                        nursery.start_soon(self._look_ahead, driver)
                     while True:
                         await self._work()
         finally:
@@ -175,6 +187,7 @@ class LeaseRun:
         # trio.current_time takes five times as long, and this is done twice for each call.
         self._began_s = time.perf_counter()
         self._busy.set()
+        self._lined_up.set()
 
     @property
     def is_killed(self) -> bool:
@@ -218,6 +231,7 @@ class LeaseRun:
 
     def _changed(self) -> None:
         self._news.set()
+        self._lined_up.set()
         if self._watching is not None:
             self._watching.cancel()
 
@@ -293,6 +307,31 @@ class LeaseRun:
             for attempt_id in [a for a, ends_s in self._ends_s.items() if ends_s <= now_s]:
                 self._ends_s[attempt_id] = math.inf
                 self.kill(attempt_id, begun=True)
+
+    @property
+    def _is_lined_up(self) -> bool:
+        """Whether one waits behind another that runs, and nothing was made ready for it yet."""
+        is_behind = bool(self._current and self._waiting)
+        return is_behind and self._waiting[0].attempt_id != self._ahead
+
+    async def _look_ahead(self, driver: LooksAhead) -> None:
+        """While one runs, have the driver make ready for the next; once for each."""
+        while True:
+            self._lined_up = trio.Event()
+            if not self._is_lined_up:
+                await self._lined_up.wait()
+                continue
+            await trio.sleep(AHEAD_AFTER_S)
+            if not self._is_lined_up:
+                continue
+            work = self._waiting[0]
+            self._ahead = work.attempt_id
+            with trio.CancelScope() as self._looking:
+                try:
+                    await driver.look_ahead(work.payload)
+                except Exception:
+                    # As in `_work`. It runs all the same.
+                    log.exception("the driver %s fails to look ahead", self._under.needs.driver)
 
     async def _announce(self) -> None:
         """Tell of executions that take longer than a moment that they have started."""

@@ -30,9 +30,12 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.blobs import files as blob_files
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.drivers import process
+from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
@@ -40,6 +43,7 @@ from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
+from tests.support.drivers_world import bare_machine
 from tests.support.stacks import run, running
 from tests.support.waiting import until
 
@@ -124,6 +128,35 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
             with pytest.raises(Unreachable, match="not allowed"):
                 await mallory.get(alice.put(content(0.1)))
             assert read == []
+
+    run(story)
+
+
+def test_the_inputs_of_the_next_task_are_fetched_before_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
+    driver = ProcessDriver(bare_machine())
+
+    async def look_ahead(*blobs: Blob) -> None:
+        inputs = {f"{number}": from_(blob, alice) for number, blob in enumerate(blobs)}
+        await driver.look_ahead(ProcessSpec(("true",), inputs=inputs).encode())
+
+    async def story() -> None:
+        async with running(alice, bob):
+            one, other = alice.put(content(1)), alice.put(content(2), "other")
+            await look_ahead(one, other)  # a driver without blobs fetches none
+            await driver.look_ahead(b"no spec")
+            driver.blobs = bob.exchange
+            monkeypatch.setattr(process, "MAX_AHEAD_BYTES", MIB)
+            await look_ahead(one, other)
+            assert not bob.store.holds(one.cid)
+            await look_ahead(one)
+            assert bob.store.holds(one.cid)
+            (alice.folder / "other").unlink()
+            monkeypatch.setattr(process, "MAX_AHEAD_BYTES", 4 * MIB)
+            await look_ahead(other, one)  # what cannot be had is for its run to tell
+            assert not bob.store.holds(other.cid)
 
     run(story)
 

@@ -270,6 +270,75 @@ def test_ending_the_lease_waits_until_all_is_dead_and_tells_nothing(tmp_path: Pa
     assert len(driver.ran) == 1
 
 
+class Farsighted:
+    """Runs each until `go`, and looks ahead for as long as the payload says; notes what it did."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, bytes]] = []
+        self.go = trio.Semaphore(0)
+
+    async def run(self, execution: Execution, report: Report) -> Outcome:
+        self.done.append(("run", execution.payload))
+        await self.go.acquire()
+        return Succeeded(execution.payload)
+
+    async def look_ahead(self, payload: bytes) -> None:
+        self.done.append(("ahead", payload))
+        if payload == b"raise":
+            raise RuntimeError("out of order")
+        if payload == b"for ever":
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.done.append(("left", payload))
+
+    async def end_lease(self, lease_id: str) -> None:
+        raise AssertionError("nobody asked")
+
+
+def test_while_one_runs_the_driver_makes_ready_for_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Farsighted()
+
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a")
+        await until(lambda: len(driver.done) == 1)
+        reported.add(b"raise", b"b")
+        await until(lambda: len(driver.done) == 2)
+        driver.go.release()
+        await until(lambda: len(driver.done) == 4)
+        driver.go.release()
+        driver.go.release()
+        await reported.until(3)
+
+    story(driver, tmp_path, scenario)
+    assert driver.done == [
+        *(("run", b"a"), ("ahead", b"raise"), ("run", b"raise"), ("ahead", b"b"), ("run", b"b"))
+    ]
+    assert [each.getMessage() for each in caplog.records] == ["the driver test fails to look ahead"]
+
+
+def test_nothing_is_made_ready_for_what_is_taken_back(tmp_path: Path) -> None:
+    driver = Farsighted()
+
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"for ever", b"b", b"for ever")
+        await until(lambda: len(driver.done) == 2)
+        reported.lease.kill("1", begun=False)
+        await until(lambda: len(driver.done) == 4)
+        driver.go.release()
+        await until(lambda: ("run", b"b") in driver.done and len(driver.done) == 6)
+
+    story(driver, tmp_path, scenario)  # which ends the lease while the driver looks ahead
+    assert driver.done == [
+        *(("run", b"a"), ("ahead", b"for ever"), ("left", b"for ever"), ("ahead", b"b")),
+        *(("run", b"b"), ("ahead", b"for ever"), ("left", b"for ever")),
+    ]
+
+
 # -- a driver that takes many at once -------------------------------------------------------
 
 

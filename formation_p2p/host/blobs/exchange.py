@@ -213,6 +213,12 @@ class Exchange:
                 await self.fetch(blob)
                 await trio.to_thread.run_sync(self._store.copy, blob.cid, path)
 
+    async def fetch_ahead(self, blobs: Iterable[Blob]) -> None:
+        """Have blobs in the cache, as what was used last. Raises LocalError, Unreachable."""
+        for blob in blobs:
+            with self._store.pinned(blob.cid):
+                await self.fetch(blob)
+
     async def take(self, blob: Blob, holder: str, *, durable: bool = False) -> None:
         """Have a blob here, until `holder` is released; `durable` as for `BlobStore.hold`. Raises
         LocalError, Unreachable."""

@@ -250,6 +250,16 @@ class Driver(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A driver that runs one execution after the other, and makes ready for the next meanwhile."""
+
+    async def look_ahead(self, payload: bytes) -> None:
+        """Get here what an execution with this payload needs, and start nothing. It may come, or be
+        taken back: then this is cancelled. What fails is for `run` to tell."""
+        ...
+
+
 class BlobCopies(Protocol):
     """Content that is fetched where it is not on this machine."""
 
@@ -261,6 +271,11 @@ class BlobCopies(Protocol):
 
 class BlobAccess(BlobCopies, Protocol):
     """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
+
+    async def fetch_ahead(self, blobs: Iterable[Blob]) -> None:
+        """Have them on this machine, for `copies` that follow soon. Raises LocalError,
+        RemoteError."""
+        ...
 
     async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others

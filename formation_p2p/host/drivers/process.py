@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.core.workload.process import ProcessSpec
@@ -43,6 +45,10 @@ from formation_p2p.host.environments.build import BuiltEnvironment, environment_
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder
+
+# Of the inputs of a task that another runs before, fetched meanwhile: in moments. More is fetched
+# in its turn: a task that begins now is not to wait for those of tasks to come.
+MAX_AHEAD_BYTES: Final = 64 * MIB
 
 
 def set_up(machine: Machine) -> DriverMaker:
@@ -106,6 +112,14 @@ class ProcessDriver:
 
     def has_own_network(self, needs: Requirements) -> bool:
         return self._machine.sandbox is not None and needs.network_mbps == 0
+
+    async def look_ahead(self, payload: bytes) -> None:
+        """Fetches its inputs."""
+        with suppress(FormationError):  # `run` meets it too
+            inputs = ProcessSpec.decode(payload).inputs.values()
+            if self.blobs is None or sum(each.size_bytes for each in inputs) > MAX_AHEAD_BYTES:
+                return
+            await self.blobs.fetch_ahead(inputs)
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
