@@ -308,8 +308,7 @@ class LeaseRun:
                 self._ends_s[attempt_id] = math.inf
                 self.kill(attempt_id, begun=True)
 
-    @property
-    def _is_lined_up(self) -> bool:
+    def _has_unready(self) -> bool:
         """Whether one waits behind another that runs, and nothing was made ready for it yet."""
         is_behind = bool(self._current and self._waiting)
         return is_behind and self._waiting[0].attempt_id != self._ahead
@@ -318,11 +317,11 @@ class LeaseRun:
         """While one runs, have the driver make ready for the next; once for each."""
         while True:
             self._lined_up = trio.Event()
-            if not self._is_lined_up:
+            if not self._has_unready():
                 await self._lined_up.wait()
                 continue
             await trio.sleep(AHEAD_AFTER_S)
-            if not self._is_lined_up:
+            if not self._has_unready():
                 continue
             work = self._waiting[0]
             self._ahead = work.attempt_id

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,7 @@ from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.blobs import files as blob_files
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.drivers import process
-from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
@@ -132,9 +132,7 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
     run(story)
 
 
-def test_the_inputs_of_the_next_task_are_fetched_before_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_inputs_of_the_next_task_are_fetched_before_its_turn(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
     driver = ProcessDriver(bare_machine())
 
@@ -145,17 +143,15 @@ def test_the_inputs_of_the_next_task_are_fetched_before_its_turn(
     async def story() -> None:
         async with running(alice, bob):
             one, other = alice.put(content(1)), alice.put(content(2), "other")
-            await look_ahead(one, other)  # a driver without blobs fetches none
+            (alice.folder / "other").unlink()
+            await look_ahead(one)  # a driver without blobs fetches none
             await driver.look_ahead(b"no spec")
             driver.blobs = bob.exchange
-            monkeypatch.setattr(process, "MAX_AHEAD_BYTES", MIB)
-            await look_ahead(one, other)
+            await look_ahead(one, replace(other, size_bytes=MAX_AHEAD_BYTES))
             assert not bob.store.holds(one.cid)
             await look_ahead(one)
             assert bob.store.holds(one.cid)
-            (alice.folder / "other").unlink()
-            monkeypatch.setattr(process, "MAX_AHEAD_BYTES", 4 * MIB)
-            await look_ahead(other, one)  # what cannot be had is for its run to tell
+            await look_ahead(other)  # what cannot be had is for its run to tell
             assert not bob.store.holds(other.cid)
 
     run(story)
