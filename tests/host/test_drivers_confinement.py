@@ -22,7 +22,7 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.cores import Cores
+from formation_p2p.host.drivers.cores import MAX_COUNTED, Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
@@ -130,6 +130,26 @@ def test_workers_of_one_machine_take_different_cores() -> None:
     ours.give_back((0,))
     others.give_back((0, 1, 2))
     assert ours.take(2) == (0, 2)
+
+
+def test_tasks_of_many_workers_are_spread_evenly_over_the_cores_of_a_machine() -> None:
+    name = f"test-even-{os.getpid()}"
+    workers = [Cores([0, 1], name) for _ in range(6)]
+    assert [each.take(1) for each in workers] == 3 * [(0,), (1,)]
+    workers[1].give_back((1,))
+    workers[3].give_back((1,))
+    assert [workers[5].take(1), workers[4].take(1), workers[3].take(1)] == [(1,), (1,), (0,)]
+
+
+def test_past_the_number_that_is_counted_each_worker_goes_by_its_own_tasks() -> None:
+    name = f"test-full-{os.getpid()}"
+    others, ours = Cores([0, 1], name), Cores([0, 1], name)
+    for _ in range(2 * MAX_COUNTED):
+        others.take(1)
+    assert [ours.take(1), ours.take(1), ours.take(2)] == [(0,), (1,), (0, 1)]
+    ours.give_back((0, 1))
+    others.give_back((1,))
+    assert ours.take(1) == (1,)
 
 
 def test_where_no_socket_can_say_so_tasks_have_cores_all_the_same() -> None:
