@@ -8,7 +8,8 @@ them the dead refuse connections at once, as after a kill; in the others they ar
 a power failure.
 
     extra_starts             replicas started beyond those lost, after 1, 5 and 20 % of workers died
-    filled_p95_s             from their death until as many are ready again
+    filled_p95_s             from their death until as many are ready again; filled_late were so
+                             after more than 40 s
     moves_quiet              replicas started or stopped in ten minutes in which nothing happens
     false_gap_starts         replicas started while all reads fail for 40 s and 120 s, and after
     duplicates_after_heal_s  after 120 s in two parts: until no service has more than it wants
@@ -51,6 +52,8 @@ QUIET_S: Final = 600.0
 # What is lost is looked for again for so long; once all is filled, something that is too much for
 # so long.
 AFTER_DEATH_S: Final = 120.0
+# What a replica is to be ready again within: 20 s and its start. More is told.
+FILLED_S: Final = 40.0
 AFTER_FILLED_S: Final = 20.0
 LOSS: Final = 0.15
 LOSS_S: Final = 300.0
@@ -85,7 +88,7 @@ def crowd(seed: int, workers: int = CROWD) -> list[float]:
 def deaths(village: Village, seed: int) -> dict[str, Any]:
     """1, 5 and 20 % of the workers die, one after the other."""
     unfilled, seen = village.lacking(), village.seen
-    extra, filled = 0, list[float]()
+    extra, filled = 0, dict[float, list[float]]()
     for share in SHARES:
         at_s = village.now_s
         lost = _die(village, share, silent=seed % 2 == 1)
@@ -97,11 +100,14 @@ def deaths(village: Village, seed: int) -> dict[str, Any]:
                 and max(_filled_s(village, lost, at_s)) < AFTER_DEATH_S
             ):
                 over_s = min(over_s, village.now_s + AFTER_FILLED_S)
-        more = len(seen.since(at_s, "start")) - lost.total()
+        more = Counter(each.service for each in seen.since(at_s, "start")) - lost
         if more:
-            print(f"deaths: seed {seed}, {share:.0%}: {more} started too much", file=sys.stderr)
-        extra += more
-        filled += _filled_s(village, lost, at_s)
+            print(f"deaths: seed {seed}, {share:.0%}: too much: {dict(more)}", file=sys.stderr)
+        extra += more.total()
+        filled[share] = _filled_s(village, lost, at_s)
+        if late := [took_s for took_s in filled[share] if took_s > FILLED_S]:
+            told = ", ".join(f"{took_s:.0f}" for took_s in late)
+            print(f"deaths: seed {seed}, {share:.0%}: ready after {told} s", file=sys.stderr)
     return {
         "unfilled_at_first": unfilled,
         "extra_starts": extra,
@@ -231,12 +237,17 @@ def _tell(village: Village, seed: int, tell: Callable[[Village, int], T]) -> T:
 
 def _deaths(arguments: argparse.Namespace) -> dict[str, Any]:
     runs = _stories(arguments, deaths)
-    filled = [each for run in runs for each in run["filled"]]
+    by_share = {share: [each for run in runs for each in run["filled"][share]] for share in SHARES}
+    filled = [each for took in by_share.values() for each in took]
     return {
         "extra_starts": sum(run["extra_starts"] for run in runs),
         "filled_p50_s": _rounded(percentile(filled, 50)),
         "filled_p95_s": _rounded(percentile(filled, 95)),
         "filled_max_s": _rounded(max(filled)),
+        "filled_p95_s_by_share": {
+            f"{share:.0%}": _rounded(percentile(took, 95)) for share, took in by_share.items()
+        },
+        "filled_late": sum(took_s > FILLED_S for took_s in filled),
         "lost": len(filled),
         "unfilled_at_first": sum(run["unfilled_at_first"] for run in runs),
         "missing": sum(run["missing"] for run in runs),
