@@ -349,15 +349,18 @@ def test_services_run_as_often_as_they_want_though_messages_are_lost() -> None:
     assert [len(hamlet.having(name)) for name in names] == [2, 2, 2]
 
 
-def test_a_worker_that_restarts_has_no_replica_and_may_get_one() -> None:
+def test_who_has_the_slot_of_a_worker_that_restarts_does_not_yield_to_its_old_claim() -> None:
     hamlet = started(4, 2)
     node = hamlet.having("echo")[0]
     hamlet.world.kill(node)
     hamlet.world.elapse(1)
     serve = hamlet.world.machine(cpu=8)
     hamlet.world.restart(node, serve, ServeServices(CPU))
-    hamlet.world.elapse(90)
+    hamlet.world.elapse(20)
     assert len(hamlet.having("echo")) == 2
+    hamlet.world.elapse(70)
+    assert len(hamlet.having("echo")) == 2
+    assert hamlet.steps(ServiceStep.DRAINING) == []
 
 
 def test_a_few_workers_share_many_services() -> None:

@@ -11,7 +11,7 @@ from formation_p2p.core.dht.operations import Asked
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.claim import Claim, ClaimState, wins
 from formation_p2p.core.services.holding import Holding
-from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.means import Means, has_own
 from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.replica import Own, Replica
 from formation_p2p.core.services.signed_spec import SignedSpec
@@ -76,8 +76,10 @@ class Keeping:
 
     def _rival_answered(self, replica: Replica, other: Claim, ended: Asked, now: Moment) -> None:
         self._means.take(replica.service, ended.answers, now)
-        if not ended.good or self._holding.get(replica.service) is not replica:
+        if self._holding.get(replica.service) is not replica:
             return
+        if not any(map(has_own, ended.good)):
+            return  # it does not answer, or has begun anew: its claim outlives its replica
         claim = self._means.sight(replica.service).claims[other.peer_id].claim
         assert replica.claim is not None, "it was claimed"
         if claim.slot != replica.slot or claim.state is not ClaimState.READY:
