@@ -1,4 +1,4 @@
-"""What a node logs of its own grant: that it ends soon, has ended or was replaced."""
+"""What a node logs of its own grant: that it ends soon, has ended, was replaced or is banned."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ log = logging.getLogger(__name__)
 
 _NEXT: Final = (
     "ask for an invite and run `formation network join -` here; the node takes it up as it runs"
+)
+
+_LIFT: Final = (
+    "To be let in again, ask those who sign the charter for a version without the ban "
+    "(`formation charter propose --no-ban PEER`)"
 )
 
 
@@ -29,6 +34,13 @@ def tell(effect: GrantEffect, *, serving: bool) -> None:
             log.log(level, "this node has a new grant, until %s", when)
         case _:
             assert_never(effect)
+
+
+def tell_charter(version: int, banned: str) -> None:
+    """`banned` says why this node is banned by it; empty where it is not."""
+    log.info("version %d of the network's charter counts from now on", version)
+    if banned:
+        log.warning("%s: others end its leases and refuse it. %s", banned, _LIFT)
 
 
 def _in_words(left_s: float) -> str:

@@ -173,8 +173,8 @@ class Performer:
             case KeepGrant(network):
                 if self._config.keep_grant is not None:
                     self._do(self._config.keep_grant, network)
-            case CharterAdopted(signed):
-                log.info("version %d of the network's charter counts from now on", signed.version)
+            case CharterAdopted(signed, banned):
+                grant_log.tell_charter(signed.version, banned)
                 if self._config.keep_charter is not None:
                     self._do(self._config.keep_charter, signed)
             case CharterSpread():

@@ -184,6 +184,34 @@ def test_a_banned_invitation_bans_all_that_was_bound_of_it() -> None:
     assert not any(isinstance(each, TaskSucceeded) for each in bob.reported)
 
 
+def test_a_node_is_told_that_the_charter_bans_it_and_others_are_not() -> None:
+    world, (gate, bob, *workers) = town()
+    peers = charter_of(world, banned_keys=frozenset({workers[0].identity.peer_id}))
+    world.deliver(gate, OfferCharter(peers.raw))
+    world.elapse(60)
+    invitation = read_grant(bob.network().grant, world.root.public_key).invitation
+    all_of_it = charter_of(world, peers, banned_invitations=frozenset({invitation}))
+    world.deliver(gate, OfferCharter(all_of_it.raw))
+    world.elapse(60)
+
+    def bans(node: SimNode) -> list[str]:
+        return [each.banned for each in node.told if isinstance(each, CharterAdopted)]
+
+    assert bans(workers[0])[0] == "the charter (version 1) bans this peer"
+    assert bans(bob) == ["", "the charter (version 2) bans the invitation of the grant"]
+    assert bans(gate) == ["", ""]
+
+
+def test_a_bearer_of_a_foreign_grant_is_banned_by_its_key_alone() -> None:
+    world = World(4)
+    membership = Membership(world.root.public_key)
+    assert membership.bans_bearer(ALICE.peer_id, b"") is None
+    banned = charter_of(world, banned_keys=frozenset({ALICE.peer_id}))
+    membership.adopt(banned.raw, world.moment(world.add("gate")))
+    assert membership.bans_bearer(ALICE.peer_id, b"") is not None
+    assert membership.bans_bearer(CAROL.peer_id, b"") is None
+
+
 def _done() -> Any:
     from formation_p2p.core.workload.outcome import Succeeded
 
@@ -242,7 +270,12 @@ def test_so_many_peers_that_brought_nothing_are_remembered() -> None:
     world, node = listener.world, listener.node
     peer = peer_of(node)
     news = CharterNews(
-        peer.membership, CharterShelf(peer.membership), peer.dht, node.identity.peer_id, max_empty=1
+        peer.membership,
+        CharterShelf(peer.membership),
+        peer.dht,
+        node.identity.peer_id,
+        lambda: b"",
+        max_empty=1,
     )
     first, second = (world.nodes[name].contact for name in ("w0", "w1"))
     asked = []

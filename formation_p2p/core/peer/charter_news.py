@@ -12,6 +12,7 @@ claims costs one small request a second.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,9 +43,11 @@ COPIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CharterAdopted(Effect):
-    """This node goes by this charter from now on: keep it, in place of the one before."""
+    """This node goes by this charter from now on: keep it, in place of the one before. `banned`
+    says why it bans this very node, and is empty where it does not."""
 
     signed: SignedCharter
+    banned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ CharterEffect = CharterAdopted | CharterSpread
 
 
 class CharterNews:
-    """`begin` once the node is up; hand it what is `heard`, and every operation that ends."""
+    """`begin` once the node is up; hand it what is `heard`, and every operation that ends. `grant`
+    is what the node `own` shows now."""
 
     def __init__(
         self,
@@ -69,12 +73,14 @@ class CharterNews:
         shelf: CharterShelf,
         dht: Kademlia[SignedProfile],
         own: PeerId,
+        grant: Callable[[], bytes],
         max_empty: int = MAX_EMPTY,
     ) -> None:
         self._max_empty = max_empty
         self._membership = membership
         self._shelf = shelf
         self._dht = dht
+        self._own, self._grant = own, grant
         # Of its own, so that what it draws changes nothing elsewhere.
         self._rng = random.Random(own)
         self._empty_s: dict[PeerId, float] = {}  # the first comes first
@@ -96,7 +102,8 @@ class CharterNews:
         """What came of it since the last time."""
         if (signed := self._shelf.adopted) is not None:
             self._shelf.adopted = None
-            adopted = CharterAdopted(signed, cause="a new charter")
+            banned = self._membership.bans_bearer(self._own, self._grant())
+            adopted = CharterAdopted(signed, banned or "", cause="a new charter")
             self._effects.append(adopted)
         effects, self._effects = self._effects, []
         return effects

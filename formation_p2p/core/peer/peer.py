@@ -112,7 +112,9 @@ class Peer:
         self._parameters = parameters
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
-        self.charters = CharterNews(self.membership, charters, self.dht, identity.peer_id)
+        self.charters = CharterNews(
+            self.membership, charters, self.dht, identity.peer_id, lambda: self.network.grant
+        )
         inviters = Inviters(self.dht, self.membership, network.network_id)
         self.renewal = Renewal(identity.peer_id, network, rng, inviters, parameters.renews)
         self._circles = Circles(identity.peer_id, network)

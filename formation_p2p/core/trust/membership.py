@@ -60,6 +60,16 @@ class Membership:
         why = None if self.charter is None else self.charter.bans(peer_id, "")
         return None if why is None else Denied("belong", why)
 
+    def bans_bearer(self, peer_id: PeerId, grant: bytes) -> str | None:
+        """Why a peer that shows this grant is banned, by itself or with its invitation."""
+        if self.charter is None:
+            return None
+        try:
+            invitation = read_grant(grant, self.root_public_key).invitation
+        except InvalidInput:  # none of this network
+            invitation = ""
+        return self.charter.bans(peer_id, invitation)
+
     def region_of(self, grant: bytes, peer_id: PeerId, now: Moment) -> str | None:
         """Where the charter has a peer, which showed this grant: empty for nowhere. None where it
         has no regions, so that what workers say counts."""
