@@ -162,8 +162,7 @@ class Flow:
         self._held_bytes = 0
         self._held_large = 0
         self._result_bytes = 0  # of all results so far
-        self._fed = 0
-        self._in_flight = 0
+        self._fed = self._in_flight = 0
         self._ended: list[tuple[int, TaskEnd]] = []
         self._more = True
         self._failure: BaseException | None = None
