@@ -13,6 +13,7 @@ from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import JobEnded, TaskGaveUp, TaskPlaced, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.execution.effects import ExecutionSaved
 from formation_p2p.core.gang.choice import Arrangement
 from formation_p2p.core.gang.events import (
     EmitGangEvent,
@@ -43,7 +44,8 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameter
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.outcome import FailureKind, Succeeded
 from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -702,3 +704,25 @@ def test_searches_of_a_gang_that_waits_for_room_become_rare_while_they_bring_not
     assert first >= 2 * once
     assert max(later) <= once
     assert gangs.events() == []
+
+
+def test_a_task_runs_again_where_its_gang_has_its_rank_again() -> None:
+    gangs = Gangs("alice", "carol")
+    gangs.world.run = lambda running: (5.0, Succeeded(b""))
+    gangs.form(GangSpec((NEEDS,) * 2))
+    gangs.world.elapse(2)
+    gangs.submit(0, 1)
+    gangs.world.elapse(0.5)
+    member = gangs.of(gangs.formed().members[1].peer_id)
+    (running,) = member.running
+    state = Blob(Cid(RAW, digest_of(b"")), 0, (member.contact,))
+    gangs.world.deliver(member, ExecutionSaved(*running, state))
+    gangs.world.elapse(0.5)  # others are to hold it, and are looked for
+    gangs.world.kill(member)
+    gangs.world.elapse(0.1)
+    gangs.world.restart(member, gangs.world.machine(cpu=1))
+    gangs.world.elapse(30)
+    (replaced,) = gangs.events(MemberReplaced)
+    assert replaced.member.peer_id == member.identity.peer_id
+    ended = [each.task_id for each in gangs.bob.reported if isinstance(each, TaskSucceeded)]
+    assert sorted(ended) == ["job/0", "job/1"]

@@ -199,9 +199,10 @@ class Candidates:
         self._reviewed_s = float("-inf")
 
     def at_hand(self, now: Moment) -> Iterator[PeerId]:
-        """Those that have a lease of ours, or may be asked."""
-        leased = self._leased()
-        return (p for p in self.pool if p in leased or self.is_askable(p, now))
+        """Those that have a lease of ours, or may be asked. None is asked for the tasks of a gang's
+        member: they run where their gang has it."""
+        leased, asks = self._leased(), self._key.member is None
+        return (p for p in self.pool if p in leased or (asks and self.is_askable(p, now)))
 
     def home(self, run: TaskRun) -> PeerId | None:
         """The worker that a task waits for, of those that have not failed it if there are any: the
