@@ -35,6 +35,7 @@ from formation_p2p.core.negotiation.messages import (
     pack,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.core.negotiation.releases import MAX_RELEASES, REPEATS, Releases
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.negotiation.session import Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
@@ -552,6 +553,32 @@ def test_a_released_lease_is_given_back_once(bob: Bob) -> None:
     bob.lessee.release(lease, "idle")
     bob.lessee.release(lease, "idle")
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
+
+
+def test_a_release_that_may_be_lost_is_sent_again_while_its_worker_may_hold_the_lease(
+    bob: Bob,
+) -> None:
+    lease, other = bob.leased(ALICE), bob.leased(CAROL)
+    bob.lessee.release(lease, "idle")
+    bob.lessee.release(other, "idle")
+    bob.hears()
+    broke = Undelivered(ALICE.peer_id, "the stream was reset")
+    for _ in range(REPEATS):
+        bob.lessee.undelivered(broke, at(1))
+        assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
+    bob.lessee.undelivered(broke, at(1))
+    assert bob.hears() == ([], [])
+    late_s = LEASE_DEFAULTS.max_lease_s
+    bob.lessee.undelivered(Undelivered(CAROL.peer_id, "the stream was reset"), at(late_s))
+    assert bob.hears() == ([], [])
+
+
+def test_the_releases_kept_in_mind_are_bounded() -> None:
+    releases = Releases()
+    for number in range(MAX_RELEASES + 1):
+        releases.sent(ALICE, f"a{number}", 10.0)
+    assert len(releases) == MAX_RELEASES
+    assert (ALICE, "a0") not in releases.again(ALICE.peer_id, at(0))
 
 
 def test_what_a_worker_says_of_leases_that_are_not_its_own_is_ignored(bob: Bob) -> None:

@@ -20,6 +20,7 @@ from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.call import MAX_CALLS, Call
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, LeaseKey
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.core.negotiation.releases import Releases
 from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
@@ -116,6 +117,7 @@ class Lessee:
         self.rounds: dict[RoundId, Round] = {}
         self.calls: dict[int, Call] = {}  # the oldest first
         self.offers: dict[LeaseKey, CollectedOffer] = {}
+        self._releases = Releases()
         self._round_count = 0
         # Random, so that answers to an earlier incarnation of this node match nothing.
         self._request_count = rng.getrandbits(48)
@@ -216,7 +218,7 @@ class Lessee:
             return
         lease = self.held.get((sender.peer_id, message.lease_id))
         if lease is None and isinstance(message, work.Leased):
-            self._send(sender, work.Release(message.lease_id), "a lease that is not waited for")
+            self._release(sender, message.lease_id, now.mono_s, "a lease that is not waited for")
         if lease is None:
             return
         match message:
@@ -281,7 +283,7 @@ class Lessee:
         """Give a lease back: nothing is to run under it any more."""
         if lease.move("released"):
             del self.held[lease.key]
-            self._send(lease.lessor, work.Release(lease.lease_id), cause)
+            self._release(lease.lessor, lease.lease_id, lease.asked_s, cause)
 
     def forsake(self, refuses: Callable[[HeldLease], Denied | None]) -> None:
         """Leases at workers that are not admitted any more are lost; one that is committed to is
@@ -312,6 +314,8 @@ class Lessee:
         for lease in [x for x in self.held.values() if x.lessor.peer_id == event.to]:
             if not self._ask(lease, "undelivered", now):
                 self._lose(lease, "undelivered", Silent(event.reason))
+        for contact, lease_id in self._releases.again(event.to, now):
+            self._give_back(contact, lease_id, "the release may be lost")
 
     def disconnected(self, peer_id: PeerId, now: Moment) -> None:
         """The connection to a worker closed: ask whether it is still there."""
@@ -438,6 +442,11 @@ class Lessee:
         """Turn an offer down, unless its name is that of a lease held."""
         if (to.peer_id, lease_id) not in self.held:
             self._send(to, work.Release(lease_id), cause)
+
+    def _release(self, to: Contact, lease_id: str, asked_s: float, cause: str) -> None:
+        """Of a lease that its worker granted, or renewed, not before `asked_s`."""
+        self._releases.sent(to, lease_id, asked_s + self._parameters.max_lease_s)
+        self._send(to, work.Release(lease_id), cause)
 
     def _lose(self, lease: HeldLease, event: str, refusal: Refusal) -> None:
         state = lease.state
