@@ -11,7 +11,8 @@ from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.sim.node import SimNode
-from tests.support.services_world import Hamlet, asked, claim_of, lone, person, wanting
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from tests.support.services_world import NOW, Hamlet, asked, claim_of, lone, person, wanting
 
 
 def why_yielded(hamlet: Hamlet) -> set[str]:
@@ -113,6 +114,43 @@ def test_who_had_a_slot_before_is_in_doubt_with_who_has_it() -> None:
     assert sight.doubts(now) == {second.peer_id: 7, first.peer_id: 5}
     assert sight.live(float(now.issued_unix_s), sight.doubts(now)).keys() == {1}
     assert now.state is ClaimState.READY
+
+
+def test_a_slot_whose_guardians_have_died_too_is_filled_before_its_claim_ends() -> None:
+    hamlet = Hamlet(20)
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(92)
+    [has] = hamlet.having("echo")
+    replica = has.peer.services.holding.get("echo")  # type: ignore[attr-defined]
+    claim = replica.claim.claim
+    for peer_id in (claim.peer_id, *claim.guardians):
+        hamlet.world.vanish(hamlet.world.peers[peer_id])
+    while not hamlet.having("echo"):
+        hamlet.world.elapse(1)
+    assert EPOCH_UNIX_S + hamlet.world.now_s < claim.expires_unix_s
+
+
+def test_whose_claim_is_overdue_is_asked_and_keeps_its_slot() -> None:
+    hamlet = Hamlet(4, services=ServiceParameters(republish_s=55.0))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(400)
+    assert hamlet.world.messages["services: probe"] > 0
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 1
+
+
+def test_a_claim_is_overdue_while_its_replica_is_to_be_there() -> None:
+    sight = Sight()
+    late, fresh, stops = person("late"), person("fresh"), person("stops")
+    claims = (
+        claim_of(late, sequence=5),
+        claim_of(fresh, slot=1, issued_unix_s=int(NOW.unix_s) + 30),
+        claim_of(stops, slot=2, state=ClaimState.DRAINING),
+    )
+    for claim in claims:
+        sight.take(SignedClaim(claim, b""))
+    assert sight.overdue(NOW.unix_s + 10) == {late.peer_id: 5}
 
 
 def test_workers_that_wait_for_their_turn_leave_a_slot_that_is_taken() -> None:

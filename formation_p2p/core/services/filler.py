@@ -149,7 +149,8 @@ class Filler:
         ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
         slot = min(free, key=lambda each: (each != suspected, ranks[each], each))
         is_guard = rank is not None
-        wait_s = self._wait_s(ranks[slot] if rank is None else rank, signed, now, is_guard=is_guard)
+        turn = self._turn(service, slot, ranks[slot], known) if rank is None else rank
+        wait_s = self._wait_s(turn, signed, now, is_guard=is_guard)
         turn_s = now.mono_s + wait_s
         due_s = max(now.mono_s, turn_s - self._means.parameters.probe_s)
         if attempt is None:
@@ -200,6 +201,14 @@ class Filler:
     def _free(self, signed: SignedSpec, now: Moment, doubted: Mapping[PeerId, int]) -> list[int]:
         wanted, sight = self._wanted(signed, now), self._means.sight(signed.spec.name)
         return list(sight.free(wanted, now.unix_s, signed.spec.version, doubted))
+
+    def _turn(self, service: str, slot: int, rank: int, doubted: Mapping[PeerId, int]) -> int:
+        """How many are to act before a worker that is no guardian, and the next but `rank`."""
+        claims = self._means.sight(service).claims
+        if any(claims[each].claim.slot == slot for each in doubted if each in claims):
+            # The nearest would have the slot by now. Of the others few read at the same time.
+            return rank.bit_length()
+        return rank
 
     def _wait_s(self, rank: int, signed: SignedSpec, now: Moment, *, is_guard: bool) -> float:
         ours = self._means.parameters
@@ -265,13 +274,13 @@ class Filler:
         return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
 
     def _silent(self, attempt: Attempt, now: Moment) -> list[Claim]:
-        """Those whose claims of the slot have expired, and those in doubt once more: while no read
-        was answered they were not either."""
+        """Those whose claims of the slot have expired, and those in doubt. A guardian has asked its
+        suspect often enough, and asks once more: while no read was answered it was not either."""
         if attempt.probes >= PROBES:
             return []
         sight = self._means.sight(attempt.service)
         silent = sight.to_probe(attempt.slot, now.unix_s, attempt.doubted)
-        if not attempt.probes:
+        if not (attempt.probes and attempt.is_guard):
             claims = [sight.claims[each].claim for each in attempt.doubted if each in sight.claims]
             silent += [claim for claim in claims if claim.slot == attempt.slot]
         return silent

@@ -76,10 +76,10 @@ class Keeping:
 
     def _rival_answered(self, replica: Replica, other: Claim, ended: Asked, now: Moment) -> None:
         self._means.take(replica.service, ended.answers, now)
-        if self._holding.get(replica.service) is not replica:
+        # A rival that has begun anew answers, and has no claim any more.
+        is_there = any(map(has_own, ended.good))
+        if not is_there or self._holding.get(replica.service) is not replica:
             return
-        if not any(map(has_own, ended.good)):
-            return  # it does not answer, or has begun anew: its claim outlives its replica
         claim = self._means.sight(replica.service).claims[other.peer_id].claim
         assert replica.claim is not None, "it was claimed"
         if claim.slot != replica.slot or claim.state is not ClaimState.READY:

@@ -20,6 +20,9 @@ class ServiceParameters:
 
     # Claims are put there again at half their life.
     republish_s: float = 30.0
+    # One older than this was not put there again: its holder may be gone, and its guardians too. It
+    # is asked itself before anything follows, as after its claim has ended.
+    overdue_s: float = 36.0
     # Who has a replica looks at the claims of its service so often: two that run in one slot after
     # a partition, or are too many, find that out then.
     look_s: float = 15.0
@@ -40,7 +43,7 @@ class ServiceParameters:
     # Workers read the claims of a service so often, and so much more rarely for each worker of the
     # type that is nearer to the slot. Whatever their number, some read each slot every 4 seconds.
     read_s: float = 30.0
-    read_rank_s: float = 20.0
+    read_rank_s: float = 25.0
     max_read_s: float = 3600.0
     # The first time, each one nearer makes it so much later.
     first_read_s: float = 1.0

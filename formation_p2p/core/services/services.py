@@ -290,7 +290,9 @@ class Services:
             self.autoscaling.judge(service, now)
         elif signed is not None:
             self._see_crowded(signed, now)
-            self._filler.consider(service, now)
+            overdue_s = now.unix_s - self._means.parameters.overdue_s
+            overdue = self._means.sight(service).overdue(overdue_s)
+            self._filler.consider(service, now, overdue)
 
     def _look_soon(self, service: str, now: Moment) -> None:
         self._watcher.soon(service, now, self._means.parameters.retry_s)

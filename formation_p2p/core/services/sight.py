@@ -85,6 +85,15 @@ class Sight:
             and doubted.get(signed.claim.peer_id, -1) < signed.claim.sequence
         ]
 
+    def overdue(self, before_unix_s: float) -> dict[PeerId, int]:
+        """Who is in doubt, since their claims were to be renewed and are of before then."""
+        doubted: dict[PeerId, int] = {}
+        for signed in self.claims.values():
+            claim = signed.claim
+            if claim.is_live and claim.issued_unix_s < before_unix_s:
+                doubted |= self.doubts(claim)
+        return doubted
+
     def doubts(self, claim: Claim) -> dict[PeerId, int]:
         """Who is in doubt with the holder of a claim: those that had the slot before, too. It has
         claimed the slot since they did not answer."""

@@ -13,6 +13,7 @@ from formation_p2p.core.dht.operations import Asked
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance, key_of
+from formation_p2p.core.services.claim import MAX_GUARDIANS
 from formation_p2p.core.services.means import Means
 from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.spec import ServiceSpec
@@ -58,8 +59,12 @@ class Watcher:
         return min(self._due_s.values(), default=float("inf"))
 
     def every_s(self, spec: ServiceSpec) -> float:
-        ours = self._means.parameters
-        return min(ours.read_s + ours.read_rank_s * self._rank(spec), ours.max_read_s)
+        ours, rank, own = self._means.parameters, self._rank(spec), self._means.peer_id
+        claims = self._means.sight(spec.name).claims.values()
+        if not any(own in each.claim.guardians for each in claims if each.claim.is_live):
+            # Guardians ask the holder itself. Where they have died with it, the next ones see that.
+            rank = max(rank - MAX_GUARDIANS, 0)
+        return min(ours.read_s + ours.read_rank_s * rank, ours.max_read_s)
 
     def look(self, service: str, now: Moment, cause: str, hops: int = 0) -> None:
         """Ask one of its holders."""
