@@ -44,6 +44,8 @@ CLOSING_S: Final = 5.0
 # that is closed while a request is on its way would lose that.
 LINGER_S: Final = 0.5
 _CLOSING_EVERY_S: Final = 0.02
+# Where no descriptor is free: a listener stays readable, and would be asked in every turn.
+_FULL_S: Final = 1.0
 _SWEEP_S: Final = 2.0
 # What needs no token: that a gateway is here, and where its network is joined.
 _PUBLIC: Final = ("/health", "/api/network")
@@ -102,10 +104,9 @@ class GatewayServer:
 
     async def __aenter__(self) -> Self:
         try:
-            loop = asyncio.get_running_loop()
             for each in self._sockets:
                 each.listen(BACKLOG)
-                loop.add_reader(each, self._accept, each)
+                self._listen(each)
             self._sweeping = asyncio.create_task(self._sweep())
             if self._members is not None:
                 self._members.begin(self._relay)
@@ -156,6 +157,10 @@ class GatewayServer:
         for each in self._sockets:
             each.close()
 
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._is_closing:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(BACKLOG):
             try:
@@ -163,7 +168,10 @@ class GatewayServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                log.warning("cannot accept a connection: %s", error)
+                log.warning("no connection is accepted for %g s: %s", _FULL_S, error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(_FULL_S, self._listen, listener)
                 return
             connection.setblocking(False)
             peer = str((connection.getpeername() or ("",))[0]) if _is_connected(connection) else ""

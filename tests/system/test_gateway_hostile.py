@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -132,6 +135,37 @@ async def test_a_stranger_cannot_have_a_body_kept_nor_write_in_the_log(
         bad = {"origin": "http://[x"}
         assert (await fetch(address, "GET", "/api/overview", None, bad)).status in (401, 403)
     assert "fault" not in caplog.text
+
+
+async def test_a_gateway_without_a_descriptor_left_waits_for_one_and_does_not_spin(
+    gateway: GatewayServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else 300 connections have it write ten thousand lines a second into its log."""
+    loop = asyncio.get_running_loop()
+    clients = [socket.socket() for _ in range(4)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(clients[0].fileno())  # the lowest
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        for each in clients:
+            each.setblocking(False)
+            await loop.sock_connect(each, gateway.address)
+
+        async def is_full() -> bool:
+            return "no connection is accepted" in caplog.text
+
+        async with asyncio.timeout(60):
+            await until(is_full)
+            for _ in range(2000):
+                await asyncio.sleep(0)
+        assert caplog.text.count("no connection is accepted") < 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for each in clients:
+            each.close()
+    async with asyncio.timeout(60):
+        assert (await fetch(gateway.address, "GET", "/health")).status == 200
 
 
 async def test_who_reads_nothing_loses_the_connection(source: MemorySource) -> None:

@@ -298,6 +298,10 @@ def test_an_issuer_answers_a_peer_once_in_a_while_and_not_one_that_it_distrusts(
     again = issuer.asked(ALICE_ID, grant, at(600.5))
     assert isinstance(again, GrantRefused)
     assert isinstance(again.refusal, Busy)
+    # It is not even read: a signature costs the holder of the root's key a millisecond.
+    unread = issuer.asked(ALICE_ID, b"no grant", at(601))
+    assert isinstance(unread, GrantRefused)
+    assert isinstance(unread.refusal, Busy)
     assert isinstance(issuer.asked(ALICE_ID, grant, at(601 + ISSUE_EVERY_S)), GrantIssued)
     reputation.note(ALICE_ID, Experience.WRONG, LATE)
     refused = issuer.asked(ALICE_ID, grant, at(800))

@@ -83,6 +83,9 @@ class Issuer:
     def asked(self, peer_id: PeerId, grant: bytes, now: Moment) -> GrantIssued | GrantRefused:
         if self._reputation.score_milli(peer_id, now) < self._least_milli:
             return GrantRefused(Denied(RENEW, "this node has had bad experience with you"))
+        # Before anything is made for it: to make a grant, and check it, takes a millisecond.
+        if self._lately.has(peer_id, now.mono_s):
+            return GrantRefused(Busy("the table of renewed grants", MAX_ISSUED))
         made = self._made(peer_id, grant, now)
         if not isinstance(made, bytes):
             return GrantRefused(made)

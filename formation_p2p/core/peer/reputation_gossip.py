@@ -32,13 +32,17 @@ class Lately:
         self._peers: dict[PeerId, tuple[float, str]] = {}  # the first comes first
         self._origins: dict[str, dict[PeerId, None]] = {}
 
-    def admits(self, peer_id: PeerId, now_s: float, origin: str = "") -> bool:
+    def has(self, peer_id: PeerId, now_s: float) -> bool:
+        """Whether it was admitted less than `every_s` ago."""
         while self._peers:
             first = next(iter(self._peers))
             if self._peers[first][0] + self._every_s > now_s:
                 break
             self._drop(first)
-        if peer_id in self._peers:
+        return peer_id in self._peers
+
+    def admits(self, peer_id: PeerId, now_s: float, origin: str = "") -> bool:
+        if self.has(peer_id, now_s):
             return False
         if len(self._peers) >= self._max_peers and not self._makes_room_for(origin):
             return False
