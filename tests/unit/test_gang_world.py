@@ -583,6 +583,22 @@ def test_all_go_back_where_one_refuses_while_others_have_not_answered() -> None:
     assert gangs.idle()
 
 
+@pytest.mark.parametrize("arrange", [Arrangement.STRICT_SPREAD, Arrangement.STRICT_PACK])
+def test_several_may_end_at_once_before_they_are_leased(arrange: Arrangement) -> None:
+    gangs = Gangs("alice", "carol", cpu=2)
+    gangs.slow("alice")
+    gangs.form(GangSpec((NEEDS,) * 2, arrange=arrange))
+    gangs.until(work.Commit, 2)
+    for node in gangs.workers.values():
+        gangs.world.vanish(node)
+    gangs.world.elapse(4)
+    assert gangs.events() == []
+    for node in gangs.workers.values():
+        gangs.world.restart(node, gangs.world.machine(cpu=2))
+    gangs.world.elapse(30)
+    assert len(gangs.formed().members) == 2
+
+
 def test_one_that_is_told_late_may_recover_before_the_gang_is_complete() -> None:
     gangs = Gangs("alice", "carol")
     gangs.slow("carol")

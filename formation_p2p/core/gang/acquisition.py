@@ -171,11 +171,10 @@ class Acquisition:
             self.due_s = float("inf")
 
     def lost(self, lease: HeldLease, refusal: Refusal, now: Moment) -> None:
-        """One that was committed to has ended: all others go back."""
-        self._committing.pop(lease.key, None)
-        self.held = {rank: each for rank, each in self.held.items() if each is not lease}
+        """One that was committed to has ended: all others go back. Several may end at once."""
         self.candidates.refused(lease.lessor.peer_id, refusal, now)
-        self._fail(now, "a worker of the gang has refused")
+        if lease.key in self._committing or lease in self.held.values():
+            self._fail(now, "a worker of the gang has refused")
 
     def tick(self, now: Moment) -> None:
         """`due_s` has come: the next try begins."""
@@ -292,10 +291,10 @@ class Acquisition:
     def _drop(self, cause: str) -> None:
         lessee = self._means.lessee
         self._turn_down(cause)
-        for key in self._committing:
-            lessee.release(lessee.held[key], cause)
-        for lease in self.held.values():
-            lessee.release(lease, cause)
+        committed = (lessee.held.get(key) for key in self._committing)
+        for lease in (*committed, *self.held.values()):
+            if lease is not None:  # it has not ended by itself
+                lessee.release(lease, cause)
         self._committing.clear()
         self.held.clear()
         self._rounds.clear()
