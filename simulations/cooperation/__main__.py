@@ -26,6 +26,7 @@ CASES: Final[Mapping[str, Callable[[int], Mapping[str, object]]]] = {
     "chains": moving.chains,
     "quorum": quorum.run,
     "quota": quota.run,
+    "quota-deaths": quota.with_deaths,
 }
 
 

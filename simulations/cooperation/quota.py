@@ -1,7 +1,9 @@
 """A quota of 100 hours over 50 workers, while its account's holders die and messages are lost.
 
 `used_hours` is what all workers together charged to the grant, of `limit_hours`; `ran_on_s` how
-long after the quota was used up the last task ran. `messages` are those about slices.
+long after the quota was used up the last task ran. `messages` are those about slices. With deaths
+a smaller farm loses workers too: `killed` in all, of which `gone` never came back, nor what was
+left of their slices.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.core.dispatch.job import Job
@@ -44,6 +47,9 @@ LOSS: Final = 0.05
 DIES_S: Final = 20.0
 DEAD_S: Final = 120.0
 TASK_S: Final = 300.0
+# With deaths: a worker dies so often, and one in three for ever while most are alive.
+WORKER_DIES_S: Final = 60.0
+GONE: Final = 3
 STEP_S: Final = 5.0
 _SLICES: Final = (AskSlice, SliceAnswer, AskAccount, AccountRows)
 
@@ -57,10 +63,11 @@ class Farm:
         self.world.max_steps = 100_000_000
         self.world.witness = self._saw
         self.messages: Counter[str] = Counter()
+        self.killed = self.gone = 0
         gate = self.world.add("gate")
         self.world.elapse(1.0)
         self.others = [self._add(f"other {n}", gate) for n in range(others)]
-        serve = self.world.machine(cpu=cores)
+        serve = self.serve = self.world.machine(cpu=cores)
         self.workers = [self._add(f"worker {n}", gate) for n in range(workers)]
         for worker in self.workers:
             self.world.deliver(worker, serve)
@@ -112,6 +119,22 @@ class Farm:
             self.world.kill(node)
             self.world.after(DEAD_S, self.world.restart, node)
 
+    def lose_worker(self) -> None:
+        alive = [node for node in self.workers if node.alive]
+        if len(alive) <= len(self.workers) // 2:
+            return
+        node = self.rng.choice(alive)
+        self.world.kill(node)
+        self.killed += 1
+        if self.killed % GONE == 0 and self.gone < len(self.workers) // 3:
+            self.gone += 1
+        else:
+            self.world.after(DEAD_S, self._back, node)
+
+    def _back(self, node: SimNode) -> None:
+        """With what it has on its disk."""
+        self.world.restart(node, replace(self.serve, used=node.usage))
+
 
 def run(
     seed: int,
@@ -119,16 +142,22 @@ def run(
     workers: int = WORKERS,
     others: int = OTHERS,
     cores: int = CORES,
+    *,
+    deaths: bool = False,
 ) -> Mapping[str, object]:
     farm = Farm(seed, hours=hours, workers=workers, others=others, cores=cores)
     farm.submit(round(2 * hours * 3600 / TASK_S))
     world, began_s = farm.world, farm.world.now_s
     within_s, dies_s, full_s = 3 * hours * 3600 / (workers * cores), began_s, None
+    worker_dies_s = began_s + WORKER_DIES_S if deaths else float("inf")
     while world.now_s < began_s + within_s and not _is_over(farm):
         world.elapse(STEP_S)
         if world.now_s >= dies_s:
             farm.churn()
             dies_s += DIES_S
+        if world.now_s >= worker_dies_s:
+            farm.lose_worker()
+            worker_dies_s += WORKER_DIES_S
         if full_s is None and farm.used_s >= hours * 3600:
             full_s = world.now_s
     over_s = world.now_s
@@ -139,7 +168,11 @@ def run(
         "took_s": round(over_s - began_s),
         "ran_on_s": None if full_s is None else round(over_s - full_s),
         "messages": dict(sorted(farm.messages.items())),
-    }
+    } | ({"killed": farm.killed, "gone": farm.gone} if deaths else {})
+
+
+def with_deaths(seed: int) -> Mapping[str, object]:
+    return run(seed, hours=8, workers=8, others=12, cores=2, deaths=True)
 
 
 def _is_over(farm: Farm) -> bool:

@@ -81,6 +81,38 @@ def test_two_workers_together_have_no_more_than_the_quota() -> None:
     assert circle.status("alice").verdict is Verdict.SPENT
 
 
+def test_a_worker_that_begins_again_has_used_what_it_has_used() -> None:
+    """It does not know what was noted for it; where all is used up, it is not to give that back."""
+    quarter = grant_of("bob", Quota(cpu_milli_hours=250))
+    limit = HOUR_MILLI_S // 4
+    circle = Circle()
+    for name in ("alice", "carol"):
+        circle.work(name)
+        circle.lease(name, "bob", quarter)
+    for step in range(150):
+        if step in (90, 120):
+            circle.work("alice")
+            circle.lease("alice", "bob", quarter)
+        for name in ("alice", "carol"):
+            if circle.denied(name, quarter) is None:
+                circle.use(name, "bob", quarter, Used(6700, 0))
+        circle.elapse(6.7)
+    account = accounts_of(quarter)[0].name
+    spent = sum(circle.used[name][account].cpu_milli_s for name in ("alice", "carol"))
+    assert limit <= spent <= limit + 4 * 6700
+
+
+def test_a_worker_that_begins_again_gives_back_what_it_left() -> None:
+    circle = one()
+    circle.use("alice", "bob", BOBS, Used(5000, 0))
+    circle.work("alice")  # killed, with a slice
+    circle.lease("alice", "bob", BOBS)
+    circle.use("alice", "bob", BOBS, Used(5000, 0))
+    circle.escrows["alice"].ended("bob", circle.now)
+    circle.elapse(PARAMETERS.give_back_s + 1)
+    assert circle.status("alice").total == Used(10_000, 0)
+
+
 def test_what_is_left_of_a_slice_is_given_back_after_the_last_lease() -> None:
     circle = one()
     circle.use("alice", "bob", BOBS, Used(5000, 0))

@@ -331,7 +331,9 @@ class QuotaEscrow:
                 idle = next((x for x, each in self._accounts.items() if not each.leases), None)
                 self._accounts.pop(idle or "", None)
             month = month_of(now.unix_s)
-            asked = self._accounts[account.name] = _AskedFor(account.quota, month)
+            # What an earlier incarnation used was noted then: it is not to be given back.
+            asked = _AskedFor(account.quota, month, allowed=self._used(month, account.name))
+            self._accounts[account.name] = asked
         asked.quota = account.quota
         asked.turn(now)
         return asked
