@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 SHORT_S: Final = 0.05
 # After its begin the driver looks ahead: by then it runs, and what gets it to run is not held up.
 AHEAD_AFTER_S: Final = 0.01
+# What is not ready when its turn comes has so long yet: it may be about to be. Then the run itself
+# takes over, with all the patience that it has.
+AHEAD_GRACE_S: Final = 1.0
 
 _CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
 _MOVED: Final = Failed(FailureKind.MOVED, "it was given notice, and is to go on elsewhere")
@@ -225,6 +228,8 @@ class LeaseRun:
 
     def _take(self) -> Work:
         work = self._waiting.popleft()
+        if work.attempt_id == self._ahead:
+            self._looking.deadline = trio.current_time() + AHEAD_GRACE_S
         self._taken[work.attempt_id] = work
         self._notices[work.attempt_id] = Notice()
         return work

@@ -339,6 +339,22 @@ def test_nothing_is_made_ready_for_what_is_taken_back(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_not_ready_in_time_is_left_to_its_run(tmp_path: Path) -> None:
+    driver = Farsighted()
+
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"for ever")
+        await until(lambda: len(driver.done) == 2)
+        driver.go.release()
+        await until(lambda: len(driver.done) == 4)  # while the second runs
+        driver.go.release()
+        await reported.until(2)
+
+    story(driver, tmp_path, scenario)
+    each = ("ahead", "run", "left")
+    assert driver.done == [("run", b"a"), *((what, b"for ever") for what in each)]
+
+
 # -- a driver that takes many at once -------------------------------------------------------
 
 
