@@ -148,6 +148,7 @@ class Acquisition:
         brought = bool(pool) and any(each.peer_id not in pool for each in found.profiles)
         self._searches.ended(found.find, brought=brought)
         self.candidates.found(found.profiles)
+        self.trips.keep({*pool, *self._taken})
         if self.stage is Stage.LOOKING and not self._searches:
             self._looked_at(now)
 
