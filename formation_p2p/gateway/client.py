@@ -144,6 +144,11 @@ class Client:
             return None
         self.has_begun = False
         framed = {name for name, _ in first.headers} & {b"content-length", b"transfer-encoding"}
+        if len(framed) == 2:
+            # Of two servers in a row, one might go by each (RFC 9112, section 6.1).
+            problem = "content-length and transfer-encoding exclude each other"
+            await self.answer(400, {"error": "bad request", "message": problem})
+            return None
         if not framed:
             self._http.next_event()  # that there is no body
         target = first.target.decode("latin-1")

@@ -17,7 +17,7 @@ def why_not_json(body: bytes) -> str | None:
     """Why it is refused, for people."""
     try:
         value = json.loads(body, parse_constant=_refuse)
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # 1e999 is read as infinite
     except (ValueError, RecursionError) as error:
         return f"the body is not JSON: {error}"
     if _levels(value) > MAX_LEVELS:

@@ -92,6 +92,11 @@ async def test_what_a_worker_says_of_itself_breaks_no_page_of_others(
         raw = json.dumps(body).encode()
         refused = await fetch(gateway.address, "POST", "/api/worker/register", raw)
         assert refused.status == 422, capabilities
+    url = "https://tunnel.example.org"
+    # What Python reads of it is infinite, and cannot be told to others.
+    endless = f'{{"worker_id": "e", "tunnel_url": "{url}", "capabilities": {{"a": 1e999}}}}'
+    refused = await fetch(gateway.address, "POST", "/api/worker/register", endless.encode())
+    assert refused.status == 422
     heartbeats: list[dict[str, Any]] = [
         {"status": "\ud800"},
         {"available_memory": "x" * 100_000},
@@ -108,6 +113,20 @@ async def test_what_a_worker_says_of_itself_breaks_no_page_of_others(
         assert refused.status == 422, heartbeat
     shown = await fetch(gateway.address, "GET", "/api/admin/workers")
     assert [each["worker_id"] for each in shown.json["workers"]] == ["good"]
+
+
+async def test_a_request_with_two_lengths_is_refused_with_what_follows_it(
+    gateway: GatewayServer,
+) -> None:
+    """A proxy in front that goes by the other one takes what follows for a body."""
+    both = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    async with asyncio.timeout(60), caller(gateway.address) as calling:
+        host = f"Host: {gateway.address[0]}:{gateway.address[1]}\r\n".encode()
+        first = b"POST /api/worker/register HTTP/1.1\r\n" + host + both
+        calling.writer.write(first + b"GET /health HTTP/1.1\r\n" + host + b"\r\n")
+        answered = await calling.reader.read()
+    assert answered.startswith(b"HTTP/1.1 400 ")
+    assert answered.count(b"HTTP/1.1 ") == 1
 
 
 async def test_a_job_that_could_not_be_shown_is_refused(
