@@ -43,7 +43,10 @@ from formation_p2p.core.peer.events import Measured, UsageMeasured
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.peer.worker import Worker
+from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.outcome import FailureKind, Succeeded
 from formation_p2p.core.workload.work import Task
@@ -107,6 +110,12 @@ class Gangs:
         request = work.PlacementRequest(7, needs, sender.network().grant, ticket=began_ms)
         self.world.deliver(self.workers["alice"], Received(sender.contact, request))
         return type(self.world.sent[-1].message).__name__
+
+    def save(self, member: SimNode) -> None:
+        """What runs there saves: others are to hold it, and are looked for."""
+        (running,) = member.running
+        state = Blob(Cid(RAW, digest_of(b"")), 0, (member.contact,))
+        self.world.deliver(member, ExecutionSaved(*running, state))
 
     def sent(self, kind: type[work.WorkMessage]) -> list[tuple[float, str]]:
         return [(s.at_s, s.receiver) for s in self.world.sent if isinstance(s.message, kind)]
@@ -730,10 +739,8 @@ def test_a_task_runs_again_where_its_gang_has_its_rank_again() -> None:
     gangs.submit(0, 1)
     gangs.world.elapse(0.5)
     member = gangs.of(gangs.formed().members[1].peer_id)
-    (running,) = member.running
-    state = Blob(Cid(RAW, digest_of(b"")), 0, (member.contact,))
-    gangs.world.deliver(member, ExecutionSaved(*running, state))
-    gangs.world.elapse(0.5)  # others are to hold it, and are looked for
+    gangs.save(member)
+    gangs.world.elapse(0.5)
     gangs.world.kill(member)
     gangs.world.elapse(0.1)
     gangs.world.restart(member, gangs.world.machine(cpu=1))
@@ -742,3 +749,32 @@ def test_a_task_runs_again_where_its_gang_has_its_rank_again() -> None:
     assert replaced.member.peer_id == member.identity.peer_id
     ended = [each.task_id for each in gangs.bob.reported if isinstance(each, TaskSucceeded)]
     assert sorted(ended) == ["job/0", "job/1"]
+
+
+@pytest.mark.parametrize("on_loss", [OnLoss.REPLACE, OnLoss.END])
+def test_a_member_that_the_policy_admits_no_longer_is_replaced(on_loss: OnLoss) -> None:
+    gangs = Gangs("alice", "carol", "dave")
+    gangs.world.run = lambda running: (90.0, Succeeded(b""))
+    options = TaskOptions(policy=parse_policy("trust>=0.3 & balanced"))
+    gangs.form(GangSpec((NEEDS,) * 2, options, on_loss=on_loss))
+    gangs.world.elapse(2)
+    gangs.submit(0, 1)
+    gangs.world.elapse(0.5)
+    member = gangs.of(gangs.formed().members[1].peer_id)
+    gangs.save(member)
+    gangs.world.elapse(0.5)
+    assert isinstance(gangs.bob.peer, Peer)
+    for _ in range(10):
+        now = gangs.world.moment(gangs.bob)
+        gangs.bob.peer.reputation.note(member.identity.peer_id, Experience.WRONG, now)
+    gangs.world.elapse(250)
+    (lost,) = gangs.events(MemberLost)
+    assert lost.worker == member.identity.peer_id
+    assert not gangs.worker(member).has_leases
+    if on_loss is OnLoss.REPLACE:
+        (replaced,) = gangs.events(MemberReplaced)
+        assert replaced.member.peer_id != member.identity.peer_id
+        ended = [each.task_id for each in gangs.bob.reported if isinstance(each, TaskSucceeded)]
+        assert sorted(ended) == ["job/0", "job/1"]
+    else:
+        assert isinstance(gangs.events()[-1], GangEnded)

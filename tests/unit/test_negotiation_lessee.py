@@ -555,6 +555,14 @@ def test_a_released_lease_is_given_back_once(bob: Bob) -> None:
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
 
 
+def test_a_lease_that_is_given_up_is_lost_once(bob: Bob) -> None:
+    lease, distrusted = bob.leased(ALICE), Silent("it is not believed")
+    for _ in range(2):
+        bob.lessee.give_up(lease, distrusted, "barred")
+    lost = LeaseLost(lease, distrusted, HeldState.HELD)
+    assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [lost])
+
+
 def test_a_release_that_may_be_lost_is_sent_again_while_its_worker_may_hold_the_lease(
     bob: Bob,
 ) -> None:

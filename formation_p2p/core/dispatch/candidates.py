@@ -62,7 +62,7 @@ class Candidates:
         self.pool: dict[PeerId, Profile] = {}
         self._near = Peers(())  # those of the pool
         self._rejected: dict[PeerId, Refusal] = {}
-        self.barred: dict[PeerId, None] = {}
+        self.barred: dict[PeerId, Refusal] = {}
         self.back_off = BackOff(parameters.max_workers)
         self._reviewed_s = float("-inf")
         self._looked_around = 0
@@ -88,8 +88,8 @@ class Candidates:
 
     def bar(self, refused: Refusals) -> None:
         """The policy admits these no longer: their leases get nothing more to do."""
-        for peer_id, _ in refused:
-            self._note(self.barred, peer_id, None)
+        for peer_id, why in refused:
+            self._note(self.barred, peer_id, why)
         self.learn((), tuple(each for each in refused if each[0] in self.pool))
 
     def forget_expired(self, now: Moment) -> None:

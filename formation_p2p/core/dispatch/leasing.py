@@ -289,10 +289,15 @@ class Leasing:
                 group.wake_by(active.idle_s + group.linger_s)
 
     def release_barred(self, group: TaskGroup, cause: str) -> None:
-        """Give back, at once, those that get nothing more to do."""
+        """Give back, at once, those that get nothing more to do. A gang looks for another member
+        then."""
         barred = group.candidates.barred
         kept = [active for active in group.leases.values() if active.worker not in barred]
         self.release(group, cause, kept=kept)
+        if group.key.member is not None:
+            for active in group.leases.values():
+                if active.worker in barred and not active.is_busy:
+                    self._lessee.give_up(active.lease, barred[active.worker], cause)
 
     def release_yielding(self, group: TaskGroup, cause: str) -> None:
         """Give back, once nothing runs under them, those that give way to an equal."""

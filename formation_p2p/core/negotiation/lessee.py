@@ -285,6 +285,13 @@ class Lessee:
             del self.held[lease.key]
             self._release(lease.lessor, lease.lease_id, lease.asked_s, cause)
 
+    def give_up(self, lease: HeldLease, refusal: Refusal, cause: str) -> None:
+        """Give a lease back whose holder does not know of that: it follows as LeaseLost."""
+        state = lease.state
+        self.release(lease, cause)
+        if state is not lease.state:
+            self._events.append(LeaseLost(lease, refusal, state))
+
     def forsake(self, refuses: Callable[[HeldLease], Denied | None]) -> None:
         """Leases at workers that are not admitted any more are lost; one that is committed to is
         given back as its answer comes."""
