@@ -17,6 +17,7 @@ import trio
 from formation_p2p.core.negotiation.tunnel import TunnelError
 from formation_p2p.core.units import KIB
 from formation_p2p.host.gang.seat import Tunnel
+from formation_p2p.host.net.transport.pieces import rest_of
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +69,11 @@ async def _receive(end: socket.socket) -> bytes:
 
 
 async def _to_program(tunnel: Tunnel, end: socket.socket) -> None:
-    while data := await tunnel.read(PIECE_BYTES):
-        view = memoryview(data)
-        while view:
+    while pieces := await tunnel.read_pieces(PIECE_BYTES):
+        left: list[bytes | memoryview] = [*pieces]
+        while left:
             try:
-                view = view[end.send(view) :]
+                left = rest_of(left, end.sendmsg(left))
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(end.fileno())
     with suppress(OSError):  # the program has closed it, having heard enough

@@ -23,6 +23,7 @@ from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.transport.accepting import next_client
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.host.net.transport.own_port import TAKEN, OwnPort
+from formation_p2p.host.net.transport.pieces import rest_of
 from formation_p2p.host.net.transport.raw import MAX_READ_BYTES, RawStream
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class TcpStream(RawStream):
         except OSError as error:
             self._torn = True
             raise ConnectionClosedError(f"connection lost: {error}") from error
-        self._unsent = _rest(parts, sent)
+        self._unsent = rest_of(parts, sent)
         return not self._unsent
 
     async def flush(self) -> bool:
@@ -158,7 +159,7 @@ class TcpStream(RawStream):
             sent = 0
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"connection lost: {error}") from error
-        self._unsent = _rest(self._unsent, sent)
+        self._unsent = rest_of(self._unsent, sent)
         self._torn = False
         return not self._unsent
 
@@ -186,14 +187,6 @@ class TcpStream(RawStream):
 def _without_zone(name: Sequence[Any]) -> tuple[str, int]:
     """The host and port of a socket's end; link-local hosts come with their interface."""
     return name[0].partition("%")[0], name[1]
-
-
-def _rest(parts: Sequence[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    for index, part in enumerate(parts):
-        if sent < len(part):
-            return [memoryview(part)[sent:], *parts[index + 1 :]]
-        sent -= len(part)
-    return []
 
 
 class NoSuchFamily(LocalError):
