@@ -37,6 +37,8 @@ from tests.system.test_gang import three_workers
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NEEDS = "cpu=0.5,memory=128MiB"
+# A member that spins has more of a core, also where many others want it.
+IDLE_MILLI = 20
 
 
 def rank_of(member: Any, name: str) -> int:
@@ -76,7 +78,6 @@ async def test_a_gang_divides_its_work_and_says_what_it_uses(tmp_path: Path) -> 
             assert await gang.work(rank_of, found) == dict(found.assigned)
             spinning = [gang.call(rank, spins, 60.0) for rank in range(3)]
             await until(lambda: _all_busy(gang))
-            assert all(each.memory_bytes > 50_000_000 for each in gang.usage())
             assert gang.pool.used.cpu_milli == sum(each.cpu_milli for each in gang.usage())
             await asyncio.to_thread(_shown, tmp_path, gang)
             for call in spinning:
@@ -102,7 +103,7 @@ def _shown(folder: Path, gang: Gang) -> None:
     assert [each["worker"] for each in told["gangs"][0]["members"]] == [
         each.peer_id for each in gang.members
     ]
-    assert all(each["cpu_milli"] > 100 for each in told["gangs"][0]["members"])
+    assert all(each["cpu_milli"] > IDLE_MILLI for each in told["gangs"][0]["members"])
     (told,) = shown_gangs(folder / "alice")
     (member,) = told["hosted"]
     assert (member["gang_id"], member["size"]) == (gang.gang_id, 3)
@@ -120,7 +121,8 @@ def shown_gangs(home: Path) -> list[dict[str, Any]]:
 
 async def _all_busy(gang: Gang) -> bool:
     used = gang.usage()
-    return len(used) == 3 and all(each.cpu_milli > 100 for each in used)
+    spin = (each.cpu_milli > IDLE_MILLI and each.memory_bytes > 50_000_000 for each in used)
+    return len(used) == 3 and all(spin)
 
 
 def slow_part(member: Any, name: str) -> tuple[int, bytes | None]:

@@ -97,11 +97,11 @@ def _end_of(
         return Denied(RENEW, "the invitation was withdrawn; ask for another one")
     if life is None or terms.is_cut:
         return Denied(RENEW, "the grant was given until its end alone; ask for an invite")
-    end_unix_s = life.end_unix_s(now.unix_s)
-    if life.renewed_until_unix_s <= expires_unix_s or end_unix_s <= expires_unix_s:
+    if life.renewed_until_unix_s <= expires_unix_s:
         return Denied(RENEW, "the invitation is not renewed for longer; ask for another one")
-    early_s = expires_unix_s - now.unix_s - SPENT * life.life_s
-    if early_s > 0:
+    early_s = max(expires_unix_s - now.unix_s - SPENT * life.life_s, 0.0)
+    end_unix_s = life.end_unix_s(now.unix_s)
+    if early_s or end_unix_s <= expires_unix_s:
         retry_ms = min(int(early_s * 1000) + 1, _MAX_RETRY_MS)
         return Denied(RENEW, "half of the grant's life is left; it is renewed later", retry_ms)
     return end_unix_s
