@@ -29,6 +29,7 @@ from formation_p2p.core.trust.renewal import (
     extended,
     renewed,
     taken,
+    why_not_renewed,
 )
 from formation_p2p.core.trust.reputation import Reputation
 
@@ -83,9 +84,11 @@ class Issuer:
     def asked(self, peer_id: PeerId, grant: bytes, now: Moment) -> GrantIssued | GrantRefused:
         if self._reputation.score_milli(peer_id, now) < self._least_milli:
             return GrantRefused(Denied(RENEW, "this node has had bad experience with you"))
-        # Before anything is made for it: to make a grant, and check it, takes a millisecond.
+        # To make a grant, and check it, takes a millisecond; to say why there is none, little.
         if self._lately.has(peer_id, now.mono_s):
-            return GrantRefused(Busy("the table of renewed grants", MAX_ISSUED))
+            charter = self._charter()
+            why = why_not_renewed(self._root_id, self.withdrawn, grant, peer_id, now, charter)
+            return GrantRefused(why or Busy("the table of renewed grants", MAX_ISSUED))
         made = self._made(peer_id, grant, now)
         if not isinstance(made, bytes):
             return GrantRefused(made)

@@ -46,6 +46,19 @@ class RenewalFailed(Effect):
 RenewalEffect = KeepGrant | RenewalFailed
 
 
+def why_not_renewed(
+    root_id: bytes,
+    withdrawn: frozenset[str],
+    grant: bytes,
+    peer_id: PeerId,
+    now: Moment,
+    charter: Charter | None,
+) -> Denied | None:
+    """Why the peer that showed this grant gets no new one; None where it would. Signs nothing."""
+    end = _end_of(root_id, withdrawn, grant, peer_id, now, charter)
+    return end if isinstance(end, Denied) else None
+
+
 def renewed(
     root: Identity,
     withdrawn: frozenset[str],
