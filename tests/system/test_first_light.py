@@ -192,7 +192,7 @@ async def _placed(root: Path, wire: list[Sent]) -> float:
         events = [event async for event in job.events()]
         (result,) = await job
         # The system's clock, which the worker's interpreter read when the task ran.
-        took_s = value_of(result) - submitted_s
+        took_s: float = value_of(result) - submitted_s
         sent = list(wire)
 
     (placed,) = (event for event in events if isinstance(event, TaskPlaced))

@@ -34,7 +34,7 @@ from formation_p2p.core.peer.renewal import (
     Renewal,
 )
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.core.refusals import Busy, Denied, Gone, PeerRefusal
+from formation_p2p.core.refusals import Busy, Denied, Gone
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.grants import (
     MAX_PRIORITY,
@@ -306,23 +306,6 @@ def test_an_issuer_answers_a_peer_once_in_a_while_and_not_one_that_it_distrusts(
     refused = issuer.asked(ALICE_ID, grant, at(800))
     assert isinstance(refused, GrantRefused)
     assert "bad experience" in str(refused.refusal)
-
-
-def test_an_issuer_signs_nothing_for_a_peer_that_asks_again_at_once() -> None:
-    """A signature costs the holder of the root's key a millisecond, and asking nothing."""
-
-    class Counting(Issuer):
-        made = 0
-
-        def _made(self, peer_id: PeerId, grant: bytes, now: Moment) -> bytes | PeerRefusal:
-            self.made += 1
-            return super()._made(peer_id, grant, now)
-
-    issuer = Counting(ROOT, NONE_WITHDRAWN, Reputation(identity("gate").peer_id), 100)
-    grant = granted()
-    for n in range(20):
-        issuer.asked(ALICE_ID, grant, at(600 + n / 10))
-    assert issuer.made == 1
 
 
 # -- in a small town ----------------------------------------------------------------------------
