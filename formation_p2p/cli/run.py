@@ -100,6 +100,8 @@ def run(
     flags.learn_peers(flags.folder_of(home, None), kwargs)
     of_script: TaskOptions | None = None
     kind = Kind(wasm, fuel, image)
+    if not argv and not kind.program:
+        raise InvalidInput("run", "names no program; write it last, as `formation run -- uname -a`")
     place_of_script = script_of(argv, sent) if kind.driver == ProcessSpec.driver else None
     if place_of_script is not None:
         from formation_p2p.host.policies import options_of

@@ -94,7 +94,10 @@ def test_without_a_network_every_command_says_what_to_do(
 @pytest.mark.parametrize(
     ("command", "reported"),
     [
-        (["run"], "argv: names no program"),
+        (
+            ["run"],
+            "formation: run: names no program; write it last, as `formation run -- uname -a`",
+        ),
         (["run", "--wasm", "none.wasm"], "none.wasm: No such file"),
         (["run", "--image", "-v", "--", "true"], "image: is not a name of an image"),
         (["run", "--fuel", "7", "--", "true"], "fuel: is for a module; name one with wasm"),
