@@ -63,6 +63,7 @@ class CallingNode(DataNode):
         self,
         function: Callable[..., R],
         items: Iterable[Any],
+        second: Iterable[Any],
         /,
         *more: Iterable[Any],
         trust_results: bool = ...,

@@ -82,6 +82,14 @@ class Edge:
         return open_profile(raw, EPOCH_UNIX_S + self.world.now_s).profile.link
 
 
+def test_a_rate_is_of_no_use_to_a_node_that_serves_nothing() -> None:
+    edge = Edge()
+    told = RateMeasured(edge.node.identity.peer_id, 10**6)
+    assert isinstance(edge.gate.peer, Peer)
+    assert edge.gate.peer.handle(told, edge.world.moment(edge.gate)) == []
+    assert edge.announced() == NO_LINK
+
+
 def test_a_worker_at_the_edge_says_how_well_it_is_connected_with_the_gates() -> None:
     edge = Edge()
     edge.measured(13_000, 14_000)

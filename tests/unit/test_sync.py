@@ -105,6 +105,7 @@ TYPED = """
         p: list[int] = node.map(sum, [node.put([1])])
         q: list[int] = node.map(len, (node.put((n,)) for n in range(3)))
         r: list[int] = node.map(lambda text: len(text), ["a"])
+        s: list[int] = node.map(pow, [2, 3], [5, 2])
 """
 REFUSED = """
     from formation_p2p import ProcessSpec, SyncNode
