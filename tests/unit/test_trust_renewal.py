@@ -308,11 +308,9 @@ def test_an_issuer_answers_a_peer_once_in_a_while_and_not_one_that_it_distrusts(
     assert "bad experience" in str(refused.refusal)
 
 
-def test_an_invitation_bound_to_many_fills_the_table_for_its_own_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("formation_p2p.core.peer.renewal.MAX_ISSUED", 2)
-    issuer = Issuer(ROOT, NONE_WITHDRAWN, Reputation(identity("gate").peer_id), 100)
+def test_an_invitation_bound_to_many_fills_the_table_for_its_own_alone() -> None:
+    reputation = Reputation(identity("gate").peer_id)
+    issuer = Issuer(ROOT, NONE_WITHDRAWN, reputation, 100, max_issued=2)
     invitation = issue(ROOT, Rights(EPOCH_S + LIFE_S, life=FOR_EVER))
     for name, answer in (("1", GrantIssued), ("2", GrantIssued), ("3", GrantRefused)):
         peer_id = identity(name).peer_id

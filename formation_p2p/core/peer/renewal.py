@@ -72,6 +72,7 @@ class Issuer:
         reputation: Reputation,
         least_milli: int,
         charter: Callable[[], Charter | None] = _no_charter,
+        max_issued: int = MAX_ISSUED,
     ) -> None:
         self.withdrawn = withdrawn
         self._key = root
@@ -79,7 +80,8 @@ class Issuer:
         self._reputation = reputation
         self._least_milli = least_milli
         self._charter = charter
-        self._lately = Lately(MAX_ISSUED, ISSUE_EVERY_S)
+        self._full = Busy("the table of renewed grants", max_issued)
+        self._lately = Lately(max_issued, ISSUE_EVERY_S)
 
     def asked(self, peer_id: PeerId, grant: bytes, now: Moment) -> GrantIssued | GrantRefused:
         if self._reputation.score_milli(peer_id, now) < self._least_milli:
@@ -88,14 +90,14 @@ class Issuer:
         if self._lately.has(peer_id, now.mono_s):
             charter = self._charter()
             why = why_not_renewed(self._root_id, self.withdrawn, grant, peer_id, now, charter)
-            return GrantRefused(why or Busy("the table of renewed grants", MAX_ISSUED))
+            return GrantRefused(why or self._full)
         made = self._made(peer_id, grant, now)
         if not isinstance(made, bytes):
             return GrantRefused(made)
         # The holder of a bearer grant can bind it to ids without end.
         invitation = read_grant(grant, self._root_id).invitation
         if not self._lately.admits(peer_id, now.mono_s, invitation):
-            return GrantRefused(Busy("the table of renewed grants", MAX_ISSUED))
+            return GrantRefused(self._full)
         return GrantIssued(made)
 
     def _made(self, peer_id: PeerId, grant: bytes, now: Moment) -> bytes | PeerRefusal:
