@@ -16,21 +16,38 @@ class FormationClient(Client):  # type: ignore[misc]
     next life of the scheduler; those that this does not know are cancelled, as all of a plain
     Client's are."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._settled = asyncio.Event()  # not while the next life learns who waits for what
+        self._settled.set()
+        super().__init__(*args, **kwargs)
+
     async def _gather_remote(self, direct: bool, local_worker: Any) -> Any:
         try:
-            return await super()._gather_remote(direct, local_worker)
+            response = await super()._gather_remote(direct, local_worker)
         except OSError:
             if getattr(self.cluster, "survival", None) is None or self.status == "closed":
                 raise
             await asyncio.sleep(_AGAIN_S)
-            # As where workers have lost results: the next life is asked.
-            return {"status": "error", "keys": []}
+        else:
+            if response["status"] != "error" or self._settled.is_set():
+                return response
+            # The next life knows none of the keys yet. To be asked about one, it would cancel it.
+            await self._settled.wait()
+        # As where workers have lost results: the next life is asked.
+        return {"status": "error", "keys": []}
 
     async def _reconnect(self) -> None:
         if getattr(self.cluster, "survival", None) is None:
             await super()._reconnect()
             return
-        # As Dask's own, which cancels all futures first.
+        self._settled.clear()
+        try:
+            await self._survive()
+        finally:
+            self._settled.set()
+
+    async def _survive(self) -> None:
+        # As Dask's own `_reconnect`, which cancels all futures first.
         self.status, self.scheduler_comm = "connecting", None
         for state in self.futures.values():
             if state.status == "finished":

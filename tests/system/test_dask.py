@@ -54,8 +54,16 @@ async def test_a_cluster_works_and_outlives_its_scheduler(tmp_path: Path) -> Non
             await cluster.keep(kept)
             later = client.map(np.negative, kept)
             await wait(later)
+
+            async def gathered(after_s: float) -> Any:
+                await asyncio.sleep(after_s)
+                return await client.gather(kept)
+
+            # The next life is asked for results before it is told who waits for them.
+            gathers = [asyncio.create_task(gathered(n * 0.002)) for n in range(50)]
             with suppress(OSError):
                 await client.run_on_scheduler(die)
+            assert await asyncio.gather(*gathers) == 50 * [[0, 1, 4, 9]]
             assert await client.gather(kept) == [0, 1, 4, 9]
             assert await client.gather(later) == [0, -1, -4, -9]
 
