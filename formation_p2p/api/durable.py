@@ -157,11 +157,17 @@ class DurableJobs:
         if job_id in self._handles:
             return self._handles[job_id]
         state, _ = self._opened()
-        job = await asyncio.to_thread(state.job, job_id)
-        if job is None:
+        story = await asyncio.to_thread(state.story, job_id)
+        if story is None:
             problem = f"{job_id} is not in {self._path}; `formation jobs` lists those that are"
             raise InvalidInput("job", problem)
-        events = await asyncio.to_thread(lambda: tuple(state.history(job_id)))
+        job, events = story
+        if not isinstance(events[-1] if events else None, JobEnded):
+            # It was dropped here, since the disk failed or its submission was cancelled.
+            raise StateError(
+                f"{self._path} does not say how {job_id} ended; ask again, or go on with it by "
+                "`formation resume`"
+            )
         handle = JobHandle(job, self._bridge)
         _tell(handle, events)
         return handle

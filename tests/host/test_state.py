@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,7 +273,7 @@ def test_its_whole_story_can_be_told_again(path: Path) -> None:
     state = reopened(state)
     assert list(state.history(job.job_id)) == story
     assert state.load(ALICE) == ((), ())  # it has ended
-    assert state.job(job.job_id) == job
+    assert state.story(job.job_id) == (job, tuple(story))
     state.close()
 
 
@@ -310,7 +312,7 @@ def test_jobs_that_are_not_kept_are_passed_over(path: Path) -> None:
     state.write([*all_done(passing), *reported(kept, placed(kept, 0))])
     assert [each.job_id for each in state.summaries()] == [kept.job_id]
     assert list(state.history(passing.job_id)) == []
-    assert state.job(passing.job_id) is None
+    assert state.story(passing.job_id) is None
     state.close()
 
 
@@ -477,8 +479,12 @@ def test_pruning_makes_way_for_whoever_waits_and_goes_on_later(path: Path) -> No
 
     assert not state.prune(busy)
     assert asked == [1]
-    assert state.summaries()[0].tasks == 3_000
-    # Whatever the bounds say now: half a job is kept by nobody.
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM tasks").fetchone() == (3_000,)
+    # Half a job is no job, and whatever the bounds say now, it is kept by nobody.
+    assert state.summaries() == ()
+    assert state.story(big.job_id) is None
+    assert not state.has_ended(big.job_id)
     state = reopened(state)
     assert state.prune()
     assert state.summaries() == ()
@@ -593,9 +599,10 @@ def test_what_came_with_the_tasks_of_an_ended_job_goes_and_the_file_shrinks(path
     assert state.prune()
     assert path.stat().st_size < before - 120 * 100_000 + 2 * MAX_FREE_PAGES * 4096
     state = reopened(state)
-    assert state.job(running.job_id) == running
-    known = state.job(over.job_id)
-    assert known is not None
+    assert state.story(running.job_id) == (running, ())
+    story = state.story(over.job_id)
+    assert story is not None
+    known, _ = story
     for task in known.tasks:
         assert task.shared == b"\0asm"
         assert ProcessSpec.decode(task.payload) == ProcessSpec(("convert", "a"), files_out=("b",))
@@ -614,7 +621,8 @@ def test_a_payload_that_is_large_without_its_files_goes_whole(path: Path) -> Non
     state.save_job(job)
     state.write(all_done(job))
     assert state.prune()
-    known = state.job(job.job_id)
-    assert known is not None
+    story = state.story(job.job_id)
+    assert story is not None
+    known, _ = story
     assert [task.payload for task in known.tasks] == [b"", b"", b""]
     state.close()

@@ -19,7 +19,7 @@ from formation_p2p.host.storage.sqlite import Schema
 from formation_p2p.host.storage.state import State, peek
 from tests.support.state_world import ALICE, all_done, hold, job_of, placed, reported, succeeded
 
-Story = tuple[Job | None, list[JobEvent]]
+Story = tuple[Job, tuple[JobEvent, ...]] | None
 
 
 @pytest.fixture
@@ -45,10 +45,7 @@ def filled(path: Path) -> dict[str, Story]:
 
 def all_that_it_says(state: State) -> dict[str, Story]:
     state.load(ALICE)
-    return {
-        each.job_id: (state.job(each.job_id), list(state.history(each.job_id)))
-        for each in state.summaries()
-    }
+    return {each.job_id: state.story(each.job_id) for each in state.summaries()}
 
 
 def said_or_refused(path: Path, schema: Schema = JOBS) -> dict[str, Story] | None:

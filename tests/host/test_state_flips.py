@@ -34,19 +34,17 @@ from tests.support.state_world import (
 SEED = 20_261_122
 FLIPS = 60
 FILES = ("jobs.db", "jobs.db-wal", "jobs.db-shm")
-Said = dict[str, tuple[Job | None, list[JobEvent]]]
+Said = dict[str, tuple[Job, list[JobEvent]]]
 
 
 def said(path: Path) -> Said:
     """Of each job what was submitted and how its tasks ended: what is acknowledged."""
     with closing(State(path)) as state:
         state.load(ALICE)
+        stories = filter(None, (state.story(each.job_id) for each in state.summaries()))
         return {
-            each.job_id: (
-                state.job(each.job_id),
-                [x for x in state.history(each.job_id) if isinstance(x, TaskEnd | JobEnded)],
-            )
-            for each in state.summaries()
+            job.job_id: (job, [x for x in events if isinstance(x, TaskEnd | JobEnded)])
+            for job, events in stories
         }
 
 

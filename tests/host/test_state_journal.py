@@ -235,6 +235,31 @@ def test_what_is_old_is_deleted_when_a_job_has_ended(path: Path) -> None:
     trio.run(retention, path)
 
 
+async def untold(path: Path) -> None:
+    disk = Disk(path, Retention(jobs=0))
+    parameters = JournalParameters(prune_every_s=0.05, settle_s=0.02)
+    with shell_of(disk, parameters) as shell:
+        job = job_of(1)
+        disk.save_job(job)
+        shell.put(*all_done(job))
+        hang(disk)
+        assert shell.done == []
+        assert [each.job_id for each in disk.summaries()] == [job.job_id]
+        await shell.until_done(3)
+        await shell.until(lambda: disk.summaries() == ())
+
+
+def hang(disk: Disk) -> None:
+    """The loop is told nothing meanwhile."""
+    while not disk.batches:
+        time.sleep(0.001)
+    time.sleep(0.2)
+
+
+def test_what_nobody_was_told_of_yet_is_not_deleted(path: Path) -> None:
+    trio.run(untold, path)
+
+
 # -- a disk that fails -----------------------------------------------------------------------------
 
 

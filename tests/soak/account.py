@@ -17,7 +17,9 @@ from formation_p2p.host.storage.state import State
 from tests.soak.jobs import Drawn
 
 # At the beginning of a line. What tasks raised is in lines of JSON.
-TRACEBACK: Final = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+TRACEBACK: Final = re.compile(
+    r"^(  \+ Exception Group )?Traceback \(most recent call last\)", re.MULTILINE
+)
 SHOWN_CHARS: Final = 1000
 
 

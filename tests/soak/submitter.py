@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import random
 import signal
 import sys
@@ -22,7 +23,7 @@ from typing import Final
 
 import cloudpickle
 
-from formation_p2p import FormationError, JobHandle, Node, Retention
+from formation_p2p import FormationError, InvalidInput, JobHandle, Node, Retention
 from formation_p2p.core.dispatch.job_events import TaskEnd
 from tests.soak import calls
 from tests.soak.calls import digest
@@ -61,9 +62,14 @@ async def compare(job: JobHandle) -> None:
 
 
 async def compare_kept(node: Node) -> None:
-    """What earlier incarnations left, one after the other, since some are large."""
-    for kept in await node.kept():
-        await compare(await node.job(kept.job_id))
+    """What earlier incarnations left, one after the other, since some are large, and first what is
+    deleted first."""
+    for kept in sorted(await node.kept(), key=lambda each: each.ended_unix_s or math.inf):
+        try:
+            job = await node.job(kept.job_id)
+        except InvalidInput:  # it is deleted already
+            continue
+        await compare(job)
 
 
 async def compare_map(node: Node, drawn: Drawn) -> None:

@@ -41,7 +41,7 @@ from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.journal import Journal, JournalParameters
-from formation_p2p.host.storage.state import State
+from formation_p2p.host.storage.state import Retention, State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.nodes import OpenNode
@@ -124,6 +124,39 @@ async def test_a_job_is_finished_by_the_next_life(world: World) -> None:
         assert [each.name for each in await bob.kept()] == ["quick", "slow"]
         with pytest.raises(InvalidInput, match="formation jobs"):
             await bob.job("0" * 16)
+
+
+async def test_a_job_that_is_deleted_while_it_is_asked_for_is_refused_or_whole(
+    world: World,
+) -> None:
+    """It is neither a handle that never ends."""
+    none = Retention(jobs=0)
+    quickly = JournalParameters(prune_every_s=0.0)
+    async with world.bob(retention=none, journal=quickly) as bob:
+        for n in range(10):
+            job = await bob.submit(sh(f"echo {n}"), needs=SMALL)
+            await job
+            refused = False
+            while not refused:
+                try:
+                    again = await bob.job(job.job_id)
+                except InvalidInput:
+                    refused = True
+                else:
+                    assert printed(await again) == [str(n)]
+
+
+async def test_a_job_of_which_the_disk_says_no_end_and_the_node_nothing_is_refused(
+    world: World,
+) -> None:
+    async with world.bob() as bob:
+        job = await bob.submit(sh("sleep 60"), needs=SMALL)
+        bob.bridge.drop((job.job_id,), StateError("the disk is full"))
+        with pytest.raises(StateError, match="full"):
+            await job
+        await asyncio.sleep(0)  # the node lets go of it
+        with pytest.raises(StateError, match="formation resume"):
+            await bob.job(job.job_id)
 
 
 async def test_large_calls_are_finished_by_the_next_life(world: World) -> None:

@@ -157,6 +157,7 @@ class Journal:
         stored nor acknowledged. `State.load` from now on reads what the new one begins with. Waits
         while something is being stored."""
         with self._storing, self._news:
+            self._pruned_s = time.monotonic()  # it reads first
             self._incarnation += 1
             self._waiting.clear()
             self._output = 0
@@ -237,7 +238,10 @@ class Journal:
                     # performed, nor take the node down.
                     log.exception("%s failed; please report this", type(entry.effect).__name__)
             batch[-1].performed()
-            self._last_performed = max(self._last_performed, batch[-1].number)
+            with self._news:
+                self._last_performed = max(self._last_performed, batch[-1].number)
+                if self._may_prune:
+                    self._news.notify_all()
 
         try:
             batch[0].loop.run_sync_soon(perform)
@@ -250,8 +254,10 @@ class Journal:
 
     @property
     def _prune_due_s(self) -> float:
+        """Of a job whose end has not been told, whoever waits for it reads after a crash."""
         due_s = self._pruned_s + self._parameters.prune_every_s
-        return due_s if self._may_prune else float("inf")
+        told = self._last_performed == self._last_put
+        return due_s if self._may_prune and told else float("inf")
 
     def _rest(self) -> None:
         """Nothing waits to be stored."""

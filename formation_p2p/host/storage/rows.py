@@ -48,6 +48,8 @@ class JobSummary:
     ended_unix_s: float | None
 
 
+# Of the jobs that are not being deleted (`State.prune`): of others, tasks are gone already.
+WHOLE: Final = "ended_unix_s IS NOT 0"
 # What `attempts.lost` says, by its number: whether the attempt was lost, and whether that counts.
 # It does not where the task had no part in it, or had less memory than it is tried again with.
 _LOST: Final = (False, True), (True, True), (True, False), (False, False)
@@ -137,7 +139,7 @@ def read_summaries(db: sqlite3.Connection) -> tuple[JobSummary, ...]:
     summaries = db.execute(
         f"SELECT job_id, name, submitted_unix_s, ended_unix_s, count(tasks.number), {counts}"
         " FROM jobs LEFT JOIN tasks ON job = jobs.number LEFT JOIN results ON task = tasks.number"
-        " GROUP BY jobs.number ORDER BY jobs.number"
+        f" WHERE {WHOLE} GROUP BY jobs.number ORDER BY jobs.number"
     )
     return tuple(
         JobSummary(job_id, name, tasks, job_events.JobEnded(*ended), submitted_unix_s, ended_unix_s)

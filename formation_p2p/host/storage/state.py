@@ -163,11 +163,16 @@ class State:
             )
             return jobs, rows.read_leases(db)
 
-    def job(self, job_id: str) -> Job | None:
-        """A job that is kept, ended or not; None where there is none."""
+    def story(self, job_id: str) -> tuple[Job, tuple[job_events.JobEvent, ...]] | None:
+        """A job that is kept, ended or not, and its events as in `history`, of one moment; None
+        where there is none."""
         with reading(self.path) as db:
             number = _number_of(db, job_id)
-            return None if number is None else read_job(db, number, time.time())
+            if number is None:
+                return None
+            events = rows.read_history(db, number)
+            told = tuple(self._with_content(job_id, event) for event in events)
+            return read_job(db, number, time.time()), told
 
     def history(self, job_id: str) -> Iterator[job_events.JobEvent]:
         """The events of a job, task by task in their order, JobEnded last where it has ended. Reads
@@ -192,7 +197,8 @@ class State:
             if emptied and not go_on():
                 return False
         while (number := self._next_to_go()) is not None:
-            # Where that is cut short, the job is so old now that it goes first next time.
+            # Where that is cut short, the job is so old now that it goes first next time, and what
+            # is left of it is shown to nobody (rows.WHOLE).
             with self._writing() as db:
                 db.execute("UPDATE jobs SET ended_unix_s = 0 WHERE number = ?", (number,))
             while self._delete_some(number):
@@ -304,5 +310,6 @@ def _kind(effect: Effect) -> type:
 
 
 def _number_of(db: sqlite3.Connection, job_id: str) -> int | None:
-    row = db.execute("SELECT number FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    known = f"SELECT number FROM jobs WHERE job_id = ? AND {rows.WHOLE}"
+    row = db.execute(known, (job_id,)).fetchone()
     return None if row is None else int(row[0])
