@@ -25,6 +25,7 @@ import cloudpickle
 
 from formation_p2p import FormationError, InvalidInput, JobHandle, Node, Retention
 from formation_p2p.core.dispatch.job_events import TaskEnd
+from formation_p2p.core.errors import StateError
 from tests.soak import calls
 from tests.soak.calls import digest
 from tests.soak.jobs import HEAVY, KINDS, NEEDS, Drawn
@@ -66,10 +67,10 @@ async def compare_kept(node: Node) -> None:
     deleted first."""
     for kept in sorted(await node.kept(), key=lambda each: each.ended_unix_s or math.inf):
         try:
-            job = await node.job(kept.job_id)
-        except InvalidInput:  # it is deleted already
-            continue
-        await compare(job)
+            await compare(await node.job(kept.job_id))
+        except (InvalidInput, StateError):
+            if kept.job_id in [each.job_id for each in await node.kept()]:
+                raise
 
 
 async def compare_map(node: Node, drawn: Drawn) -> None:

@@ -22,6 +22,7 @@ import pytest
 import trio
 
 from formation_p2p import FormationError, NotPlain, ResultTooLarge, python_calls, value_of
+from formation_p2p.core.errors import StateError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.parcel import Parcel
@@ -231,6 +232,9 @@ async def test_large_results_of_a_job_survive_their_submitter(tmp_path: Path) ->
         again = await bob.job(job_id)
         results = await again.results()
         assert [value_of(each)["array"][5] for each in results] == [3, 4]
+        unread = await (await bob.job(job_id)).results()
     with closing(State(state, Retention(jobs=0))) as kept:
         kept.prune()
     assert not (tmp_path / "jobs.db.results").exists()
+    with pytest.raises(StateError, match="deleted with its job"):
+        value_of(unread[0])

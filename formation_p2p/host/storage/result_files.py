@@ -78,6 +78,11 @@ class _Stored:
     def take(self) -> memoryview:
         try:
             return _opened(self._path, self._size_bytes).take()
+        except FileNotFoundError as error:
+            problem = (
+                f"{self._path} was deleted with its job; keep more by Node.join(retention=...)"
+            )
+            raise StateError(f"{problem}, or submit the job again") from error
         except OSError as error:
             problem = f"{self._path} has a result, and cannot be read: {error}"
             raise StateError(f"{problem}; submit its job again") from error
