@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.dispatch import job_events
@@ -38,8 +37,8 @@ _ENDED: Final[dict[type[job_events.JobEvent], TaskState]] = {
     job_events.TaskCancelled: TaskState.CANCELLED,
 }
 
-# What a lease has on the disk, as `SavedLease` begins.
-_HELD: Final = attrgetter(*(part.name for part in fields(SavedLease) if part.name != "attempts"))
+# What a lease has on the disk.
+_HELD: Final = tuple(part.name for part in fields(SavedLease) if part.name != "attempts")
 
 
 @dataclass(slots=True)
@@ -99,7 +98,10 @@ class Disk:
         in_flight: dict[tuple[PeerId, str], dict[str, str]] = {}
         saved = tuple(SavedJob(stored.job, _begun(stored, in_flight)) for stored in jobs)
         leases = tuple(
-            SavedLease(*(*_HELD(hold), tuple(in_flight.get(key, {}).items())))
+            SavedLease(
+                **{name: getattr(hold, name) for name in _HELD},
+                attempts=tuple(in_flight.get(key, {}).items()),
+            )
             for key, hold in self._leases.items()
         )
         return saved, leases

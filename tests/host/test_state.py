@@ -381,6 +381,7 @@ def test_a_lease_and_what_runs_under_it_are_found_again(path: Path) -> None:
     state.write(
         [
             hold("lease"),
+            hold("marked", ("grant:4f0c", "org:acme")),
             hold("given back"),
             *reported(
                 job,
@@ -397,6 +398,7 @@ def test_a_lease_and_what_runs_under_it_are_found_again(path: Path) -> None:
     _, leases = state.load(ALICE)
     assert leases == (
         SavedLease("lease", BOBS, NEEDS, 5, 17, ("gpu-0",), ((f"{ids[3]}#1", ids[3]),)),
+        SavedLease("marked", BOBS, NEEDS, 5, 17, ("gpu-0",), (), ("grant:4f0c", "org:acme")),
     )
     state.close()
 

@@ -84,7 +84,7 @@ def lives(draw: st.DrawFn) -> list[SchedulerEffect]:
         )
         lease_id = draw(st.sampled_from(("one", "two")))
         if action == "hold":
-            effects.append(hold(lease_id))
+            effects.append(hold(lease_id, draw(st.sampled_from((None, (), ("org:acme",))))))
         elif action == "let go":
             effects.append(let_go(lease_id))
         if action == "reopen" and ended.get(0) is TaskSucceeded:

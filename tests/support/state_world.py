@@ -78,8 +78,8 @@ def all_done(job: Job) -> list[EmitJobEvent]:
     return reported(job, *events, JobEnded(len(job.tasks), 0, 0, 0))
 
 
-def hold(lease_id: str = "lease") -> PersistLease:
-    return PersistLease(lease_id, BOBS, NEEDS, 5, 17, ("gpu-0",), cause="test")
+def hold(lease_id: str = "lease", marks: tuple[str, ...] | None = None) -> PersistLease:
+    return PersistLease(lease_id, BOBS, NEEDS, 5, 17, ("gpu-0",), marks, cause="test")
 
 
 def let_go(lease_id: str = "lease") -> ForgetLease:

@@ -9,6 +9,7 @@ import cbor2
 import pytest
 
 from formation_p2p.api.task_result import result_of
+from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job_events import (
     TaskAnswered,
     TaskCancelled,
@@ -17,6 +18,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskRetried,
     TaskSucceeded,
 )
+from formation_p2p.core.dispatch.quorum_draw import DrawnQueues
 from formation_p2p.core.errors import Disagreement
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.peer.story import StoryStep
@@ -442,3 +444,79 @@ def test_copies_at_once_survive_their_scheduler(after_s: float) -> None:
     world.elapse(60)
     results = {x.task_id: x.result for x in only(disk.jobs["job"].events, TaskSucceeded)}
     assert results == {f"job/{n}": b"%d" % n for n in range(4)}
+
+
+@pytest.mark.parametrize("quorum", [AT_ONCE, NEAR])
+def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quorum) -> None:
+    """Nobody looks for workers while copies run, and what is known of these expires."""
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        return 3 * DiscoveryParameters().ttl_s, Succeeded(running.work.payload)
+
+    world = town(7, run, alice=1, carol=1, dave=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(1, quorum=quorum))
+    world.elapse(7 * DiscoveryParameters().ttl_s)
+    assert isinstance(ends(bob)["job/0"], TaskSucceeded)
+    assert len(only(bob.reported, TaskPlaced)) == 2
+    assert not only(bob.reported, TaskRetried)
+
+
+def test_copies_that_were_in_flight_count_before_their_workers_are_found_again() -> None:
+    world = town(7, lambda running: (1.5, Succeeded(running.work.payload)), alice=1, carol=1)
+    bob = world.nodes["bob"]
+    disk = bob.disk = Disk(world, lambda: 0.001)
+    given = job(1, quorum=AT_ONCE)
+    assert disk.submit(given)
+    bob.submit(given)
+    world.elapse(1)
+    world.kill(bob)
+    disk.crash(True)
+    saved, leases = disk.saved()
+    assert [len(each.attempts) for each in leases] == [1, 1]
+    assert [each.marks is not None for each in leases] == [True, True]
+    world.elapse(3)
+    world.restart(bob, Resume(saved, leases))
+    world.elapse(30)
+    events = disk.jobs["job"].events
+    assert only(events, TaskSucceeded)
+    assert len(only(events, TaskPlaced)) == 2
+    assert not only(events, TaskRetried)
+
+
+def test_an_answer_of_a_worker_of_which_nothing_is_known_does_not_count() -> None:
+    """An earlier release has not written down what is known of the worker of a lease."""
+    world = town(7, lambda running: (6.0, Succeeded(running.work.payload)), alice=1, carol=1)
+    bob = world.nodes["bob"]
+    disk = bob.disk = Disk(world, lambda: 0.001)
+    given = job(1, quorum=AT_ONCE)
+    assert disk.submit(given)
+    bob.submit(given)
+    world.elapse(1)
+    world.kill(bob)
+    disk.crash(True)
+    saved, leases = disk.saved()
+    world.restart(bob, Resume(saved, tuple(replace(each, marks=None) for each in leases)))
+    world.elapse(60)
+    events = disk.jobs["job"].events
+    assert only(events, TaskSucceeded)
+    assert {x.attempt.why for x in only(events, TaskRetried)} == {"its place is not known"}
+
+
+def test_beside_a_copy_of_which_nothing_is_known_no_other_goes_out() -> None:
+    world = town(7, lambda running: (9.0, Succeeded(running.work.payload)), a=1, b=1, c=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(1, quorum=AT_ONCE))
+    world.elapse(1)
+    (group,) = peer_of(bob).scheduler.groups.values()
+    (run,) = {run for active in group.leases.values() for run in active.runs}
+    one, two = workers = [active.worker for active in group.leases.values()]
+    assert one != two
+    other = next(each for who, each in group.candidates.pool.items() if who not in workers)
+    assert isinstance(group.queues, DrawnQueues)
+    assert group.queues.may(run, other, [one])
+    del group.candidates.pool[one]
+    assert group.queues.may(run, other, [one])
+    for active in group.leases.values():
+        active.marks = None
+    assert not group.queues.may(run, other, [one])

@@ -25,7 +25,9 @@ class ActiveLease:
     `fetching` are those that have ended, and whose results are on their way: their runs, and how
     they ended. `heard_s` is since when the worker has reported the end of no attempt, `idle_s`
     since when none is in flight or fetched. One that is `leaving` gets nothing more to do, and
-    `moved` are the tasks that go on elsewhere from what its worker has.
+    `moved` are the tasks that go on elsewhere from what its worker has. Where several workers are
+    to agree, `marks` are those of its worker that count, as it was when the lease was granted: what
+    it has announced expires while a task runs. None where they are not known.
     """
 
     lease: HeldLease
@@ -41,6 +43,7 @@ class ActiveLease:
     heard_s: float = float("-inf")
     leaving: bool = False
     moved: list[TaskRun] = field(default_factory=list)
+    marks: frozenset[str] | None = None
 
     @property
     def worker(self) -> PeerId:

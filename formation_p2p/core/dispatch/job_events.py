@@ -271,7 +271,8 @@ class EmitJobEvent(Effect):
 
 @dataclass(frozen=True, slots=True)
 class PersistLease(Effect):
-    """Store a lease, for the next incarnation of this scheduler to find it again."""
+    """Store a lease, for the next incarnation of this scheduler to find it again. `marks` are as
+    for ActiveLease."""
 
     lease_id: str
     lessor: Contact
@@ -279,6 +280,7 @@ class PersistLease(Effect):
     priority: int
     fence: int
     device_ids: tuple[str, ...]
+    marks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

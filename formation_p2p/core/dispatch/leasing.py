@@ -247,7 +247,8 @@ class Leasing:
     def granted(self, group: TaskGroup, lease: HeldLease, now: Moment) -> None:
         group.acquisition.leased(lease.lessor.peer_id)
         group.candidates.back_off.leased(lease.lessor.peer_id)
-        group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s)
+        marks = group.marks_of(lease.lessor.peer_id)
+        group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s, marks=marks)
         if lease.scheduling_key.member is not None:
             return  # a gang does not outlive its owner
         self._outbox.emit(
@@ -258,6 +259,7 @@ class Leasing:
                 lease.scheduling_key.priority,
                 lease.fence,
                 lease.device_ids,
+                None if marks is None else tuple(sorted(marks)),
                 cause="a lease was granted",
             )
         )
@@ -267,7 +269,9 @@ class Leasing:
         lease = self._lessee.adopt(
             saved.lessor, saved.lease_id, group.key, saved.fence, saved.device_ids, now
         )
-        active = group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s)
+        marks = None if saved.marks is None else frozenset(saved.marks)
+        active = ActiveLease(lease, idle_s=now.mono_s, marks=marks)
+        group.leases[lease.key] = active
         return active
 
     def ended(self, group: TaskGroup, active: ActiveLease) -> None:

@@ -33,15 +33,22 @@ Marks = Callable[[Profile], frozenset[str]]
 
 
 class DrawnQueues(Queues):
-    """`marks` are those of a worker, as core/trust/marks.py has them. Where copies go out at once,
-    a task may wait for several workers, and for some while a copy of it is in flight."""
+    """`marks` are those of a worker, as core/trust/marks.py has them, and `leased` those that the
+    worker of a lease had when that was granted. Where copies go out at once, a task may wait for
+    several workers, and for some while a copy of it is in flight."""
 
     def __init__(
-        self, candidates: Candidates, max_steal_scan: int, rng: random.Random, marks: Marks
+        self,
+        candidates: Candidates,
+        max_steal_scan: int,
+        rng: random.Random,
+        marks: Marks,
+        leased: Callable[[PeerId], frozenset[str] | None],
     ) -> None:
         super().__init__(candidates, max_steal_scan)
         self._rng = rng
         self._marks = marks
+        self._leased = leased
 
     def wait(self, run: TaskRun, *, first: bool = False) -> None:
         """For the draw, unless a copy of it waits for a worker already."""
@@ -141,19 +148,21 @@ class DrawnQueues(Queues):
 
     def may(self, run: TaskRun, worker: Profile, beside: Collection[PeerId] = ()) -> bool:
         """Whether this worker may give the task's next answer, where those `beside` it are to give
-        one too. Of one of these that is not known any more, nothing can be said."""
+        one too. Where one of these is not known any more, nothing can be said."""
         if not (run.voting.answers or beside):
             return True
-        pool = self._candidates.pool
-        if any(each not in pool for each in beside):
-            return False
-        others = {each: self._marks(pool[each]) for each in beside}
+        others: dict[PeerId, frozenset[str]] = {}
+        for each in beside:
+            known = self.marks(each)
+            if known is None:
+                return False
+            others[each] = known
         return run.voting.bars(worker.peer_id, self._marks(worker), others) is None
 
     def marks(self, worker: PeerId) -> frozenset[str] | None:
-        """Of one that is known."""
+        """Of one that is known: as it has announced last, or else as it was leased."""
         profile = self._candidates.pool.get(worker)
-        return None if profile is None else self._marks(profile)
+        return self._leased(worker) if profile is None else self._marks(profile)
 
     def barred(self) -> list[tuple[TaskRun, Refusals]]:
         """The tasks for which none of the workers that are known may give a further answer, and why

@@ -44,7 +44,8 @@ class SavedJob:
 
 @dataclass(frozen=True, slots=True)
 class SavedLease:
-    """A lease that was held, and the attempts in flight on it: their ids and their tasks'."""
+    """A lease that was held, and the attempts in flight on it: their ids and their tasks'.
+    `marks` are as for ActiveLease."""
 
     lease_id: str
     lessor: Contact
@@ -53,6 +54,7 @@ class SavedLease:
     fence: int
     device_ids: tuple[str, ...]
     attempts: tuple[tuple[str, str], ...]
+    marks: tuple[str, ...] | None = None
 
 
 def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:

@@ -24,6 +24,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.held_lease import LeaseKey
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.trust.marks import of_kinds
 
 # Workers that lack the same thing, while others have it, are rarely so many.
 _TELLING: Final = 2
@@ -133,7 +134,7 @@ class TaskGroup:
         self.queues = (
             Queues(self.candidates, scanned)
             if key.quorum is None or draw is None
-            else DrawnQueues(self.candidates, scanned, *draw)
+            else DrawnQueues(self.candidates, scanned, *draw, self._leased_marks)
         )
         self.leases: dict[LeaseKey, ActiveLease] = {}
         self.told: dict[JobRun, Awaited] = {}
@@ -185,6 +186,17 @@ class TaskGroup:
             and active.worker not in self.candidates.barred
             and not self.candidates.is_failing(active.worker, now)
         )
+
+    def marks_of(self, worker: PeerId) -> frozenset[str] | None:
+        """What counts of a worker where several are to agree, as far as it is known."""
+        if self.key.quorum is None or not isinstance(self.queues, DrawnQueues):
+            return None
+        marks = self.queues.marks(worker)
+        kinds = (*self.key.quorum.apart, *self.key.quorum.alike)
+        return None if marks is None else of_kinds(marks, kinds)
+
+    def _leased_marks(self, worker: PeerId) -> frozenset[str] | None:
+        return next((x.marks for x in self.leases.values() if x.worker == worker), None)
 
     def suits(self, run: TaskRun, active: ActiveLease) -> bool:
         """Whether another attempt of the task may be made there."""

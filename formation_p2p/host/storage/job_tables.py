@@ -93,9 +93,15 @@ _ANSWERS: Final = (
         BEGIN DELETE FROM answers WHERE task = NEW.task; END""",
 )
 
+# What counts of the worker of a lease where several workers are to agree (CBOR): it has answered
+# before the next life of the scheduler has found it again. NULL where that is not known.
+_LEASE_MARKS: Final = ("ALTER TABLE leases ADD COLUMN marks BLOB",)
+
 # "forS"
 JOBS: Final = Schema(
-    "jobs", 0x666F7253, (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED, _CHECKPOINTS, _ANSWERS)
+    "jobs",
+    0x666F7253,
+    (_FIRST, _FILES, _EMPTIED, _REASONS, _CHECKED, _CHECKPOINTS, _ANSWERS, _LEASE_MARKS),
 )
 
 # What a task or a part keeps when its job has ended: well above a command and its arguments.

@@ -57,7 +57,7 @@ _LOST: Final = (False, True), (True, True), (True, False), (False, False)
 _ANSWER: Final = "attempt_id, worker, result, ran_ms, marks"
 # The kind of a failure that is none of an attempt's.
 _DISAGREED: Final = "disagreed"
-_LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids"
+_LEASE: Final = "lessor, lease_id, addresses, needs, priority, fence, device_ids, marks"
 
 
 def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask, ...]:
@@ -126,8 +126,9 @@ def read_leases(db: sqlite3.Connection) -> tuple[SavedLease, ...]:
             fence,
             _texts(device_ids),
             tuple(in_flight[lessor, lease_id]),
+            None if marks is None else _texts(marks),
         )
-        for lessor, lease_id, addresses, needs, priority, fence, device_ids in db.execute(
+        for lessor, lease_id, addresses, needs, priority, fence, device_ids, marks in db.execute(
             f"SELECT {_LEASE} FROM leases"
         )
     )
@@ -353,7 +354,7 @@ REOPEN: Final = (
     f"DELETE FROM results WHERE task = (SELECT number {_OF_TASK})",
     f"DELETE FROM checkpoints WHERE task = (SELECT number {_OF_TASK})",
 )
-PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+PERSIST: Final = f"INSERT OR REPLACE INTO leases ({_LEASE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 FORGET: Final = "DELETE FROM leases WHERE lessor = ? AND lease_id = ?"
 
 
@@ -366,6 +367,7 @@ def persist_row(lease: job_events.PersistLease) -> Row:
         lease.priority,
         lease.fence,
         encode(list(lease.device_ids)),
+        None if lease.marks is None else encode([*lease.marks]),
     )
 
 
