@@ -1,0 +1,177 @@
+"""Copies of a task that go out side by side, to workers that are processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from formation_p2p import (
+    ProcessResult,
+    ProcessSpec,
+    Quorum,
+    TaskPlaced,
+    TaskResult,
+    TaskRetried,
+)
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.machine.home import Home
+from tests.support.commands import formation, started
+from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.nodes import OpenNode
+from tests.support.programs import Program
+from tests.support.waiting import until
+from tests.support.worker_processes import working
+
+# All workers are of one machine, and of one subnet.
+AT_ONCE = Quorum(2, of=3, apart=(), at_once=True)
+NEEDS = "cpu=0.5,memory=128MiB"
+WORKERS = ("alice", "carol", "dave")
+
+
+@dataclass(frozen=True)
+class Electorate:
+    """Three workers without a sandbox, by their peer ids, and bob, who submits."""
+
+    folder: Path
+    running: dict[str, Program]
+    bob: OpenNode
+    invite: Callable[..., str]
+
+    def argv(self, script: str) -> tuple[str, ...]:
+        """It runs in the folder of the test. Each copy leaves a mark there first."""
+        mark = 'echo "$here $$" >> marks'
+        return ("sh", "-c", f"here=$PWD; cd {self.folder}; {mark}; {script}")
+
+    def task(self, script: str) -> ProcessSpec:
+        return ProcessSpec(self.argv(script))
+
+    @property
+    def marks(self) -> list[tuple[str, int]]:
+        """The worker and the process of each copy, in the order in which they began."""
+        path = self.folder / "marks"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [line.rpartition(" ") for line in lines]
+        return [(Path(at).relative_to(self.folder).parts[0], int(pid)) for at, _, pid in found]
+
+    def peer_id(self, name: str) -> str:
+        return list(self.running)[WORKERS.index(name)]
+
+
+@asynccontextmanager
+async def electorate(folder: Path) -> AsyncIterator[Electorate]:
+    async with asyncio.timeout(DEADLINE_S), gate_at(folder) as invitation:
+        with ExitStack() as workers:
+            options = ("--sandbox", "off")
+            running = await working(folder, invitation, WORKERS, workers, options)
+            async with OpenNode.join(invitation(), home=folder / "bob", listen=()) as bob:
+                await sees(bob, len(WORKERS))
+                yield Electorate(folder, running, bob, invitation)
+
+
+def printed(result: TaskResult) -> str:
+    assert result.status == "succeeded", result
+    return ProcessResult.decode(result.result).stdout_tail.decode().strip()
+
+
+async def test_two_copies_run_side_by_side_and_no_third_where_they_agree(tmp_path: Path) -> None:
+    # Neither ends before the other has begun.
+    waits = "until [ $(wc -l < marks) -ge 2 ]; do sleep 0.05; done; echo same"
+    async with electorate(tmp_path) as voters:
+        job = await voters.bob.submit(voters.task(waits), needs=NEEDS, quorum=AT_ONCE)
+        (result,) = await job
+        assert printed(result) == "same"
+        assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2
+
+
+async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(tmp_path: Path) -> None:
+    """The one case in which three are in flight."""
+    # The first copy of the last task does not end by itself.
+    slow = 'mkdir slow 2> /dev/null && echo "$$" > slow/pid && exec sleep 600; echo same'
+    async with electorate(tmp_path) as voters:
+        quick = [voters.task("echo same")] * 3
+        work = [*quick, voters.task(slow)]
+        job = await voters.bob.submit(work, needs=NEEDS, quorum=AT_ONCE, speculate=True)
+        events = [each async for each in job.events()]
+        assert [printed(each) for each in await job] == ["same"] * 4
+        placed = [each for each in events if isinstance(each, TaskPlaced)]
+        copies = [each.worker for each in placed if each.task_id == placed[-1].task_id]
+        assert len(set(copies)) == len(copies) == 3
+        pid = int((tmp_path / "slow" / "pid").read_text())
+        await until(lambda: not psutil.pid_exists(pid))
+
+
+async def test_a_worker_that_lies_is_outvoted_and_reported(tmp_path: Path) -> None:
+    async with electorate(tmp_path) as voters:
+        says = "case $here in */dave/*) echo a lie;; *) echo the truth;; esac"
+        tasks = [voters.task(says)] * 12
+        job = await voters.bob.submit(tasks, needs=NEEDS, quorum=AT_ONCE)
+        assert {printed(each) for each in await job} == {"the truth"}
+        wrong = {str(each.peer_id): each.wrong for each in await voters.bob.trust()}
+        dave = voters.peer_id("dave")
+        assert wrong.pop(dave) >= 1
+        assert not any(wrong.values())
+
+
+async def test_a_worker_that_is_killed_amid_the_copies_costs_its_copy_alone(tmp_path: Path) -> None:
+    async with electorate(tmp_path) as voters:
+        waits = "until [ -e go ]; do sleep 0.05; done; echo same"
+        job = await voters.bob.submit(voters.task(waits), needs=NEEDS, quorum=AT_ONCE)
+        await until(lambda: len(voters.marks) == 2)
+        (killed, _), (stays, _) = voters.marks
+        voters.running[voters.peer_id(killed)].process.kill()
+        await until(lambda: len(voters.marks) == 3)
+        (tmp_path / "go").touch()
+        events = [each async for each in job.events()]
+        (result,) = await job
+        assert printed(result) == "same"
+        (other,) = {*WORKERS} - {killed, stays}
+        assert [worker for worker, _ in voters.marks[2:]] == [other]
+        retried = [x.attempt.worker for x in events if isinstance(x, TaskRetried)]
+        assert retried == [voters.peer_id(killed)]
+        assert not any(each.wrong for each in await voters.bob.trust())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # One has answered when the submitter dies, the other while there is none.
+        "mkdir first 2> /dev/null || until [ -e go ]; do sleep 0.05; done; echo same",
+        # Both answer while there is none.
+        "until [ -e go ]; do sleep 0.05; done; echo same",
+        # Both run on, and answer to the next one.
+        "until [ -e go ]; do sleep 0.05; done; sleep 4; echo same",
+    ],
+    ids=["one-answered", "both-answer-meanwhile", "both-run-on"],
+)
+async def test_a_submitter_that_restarts_counts_each_copy_once(tmp_path: Path, script: str) -> None:
+    async with electorate(tmp_path) as voters:
+        home, state, job = (tmp_path / name for name in ("erin", "jobs.db", "job.toml"))
+        Home(home).join(parse_invite(voters.invite()))
+        options = f'quorum = "{AT_ONCE}"\nneeds = "{NEEDS}"'
+        job.write_text(f"{options}\n[[task]]\nargv = {json.dumps(voters.argv(script))}\n")
+        with started(home, "submit", str(job), "--state", str(state), "--json") as submitter:
+            await until(lambda: len(voters.marks) == 2)
+            if "first" in script:
+                await asyncio.to_thread(submitter.line_with, '"answered"')
+            submitter.process.kill()
+            await asyncio.to_thread(submitter.ended)
+        dead_since_s = time.monotonic()
+        (tmp_path / "go").touch()
+        done = await asyncio.to_thread(formation, home, "resume", "--state", str(state), "--json")
+        assert done.code == 0, done.err
+        told = [json.loads(line) for line in done.out.splitlines()]
+        answered = [x["worker"] for x in told if x["event"] == "answered"]
+        assert len(answered) == len(set(answered)) == 1
+        assert [x["worker"] for x in told if x["event"] == "succeeded"] == answered
+        # Where the next one takes longer to begin, the leases end, and what ran under them.
+        late = time.monotonic() - dead_since_s > LEASE_DEFAULTS.lease_s
+        assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2 or late
