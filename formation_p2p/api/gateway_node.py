@@ -28,9 +28,9 @@ class GatewayNode(ServiceNode):
     ) -> str:
         """Serve services, jobs, the plan's interface and the page over HTTP, until the node is
         left. Returns its URL. On loopback anyone of this machine may use it, elsewhere who has a
-        token (docs/gateway.md). People of the regions of `near` are sent to those URLs; this one
-        is in `region`. Raises InvalidInput, LocalError where that address is taken,
-        ImportError without the extra `gateway`."""
+        token (docs/gateway.md). People of the regions of `near` are sent to those URLs, and who
+        says no region to the nearest; this one is in `region`. Raises InvalidInput, LocalError
+        where that address is taken, ImportError without the extra `gateway`."""
         self._lifecycle.check_loop()
         server = import_module("formation_p2p.gateway.server")
         source = import_module("formation_p2p.gateway.node_source")

@@ -44,7 +44,8 @@ def gateway(
         "--near",
         "REGION=URL",
         "Send people of that region to the page there: those whose proxy says so by the header "
-        "Formation-Region, or who ask for /?region=REGION. Can be given several times.",
+        "Formation-Region, or who ask for /?region=REGION; others go to the nearest. Can be given "
+        "several times.",
         default=[],
     ),
     new_token: str | None = option(

@@ -28,6 +28,8 @@ from formation_p2p.gateway.token import (
 COOKIE: Final = "formation_token"
 # Beside Authorization, which a service may want for itself.
 HEADER: Final = b"formation-token"
+# That a gateway is here, which pages of other gateways measure.
+HEALTH: Final = "/health"
 # Verified tokens, by their text: a signature takes 0.2 ms.
 MAX_KNOWN: Final = 256
 _READING: Final = ("GET", "HEAD", "OPTIONS")
@@ -64,7 +66,7 @@ class Access:
                 return None  # no page of another site can send it
             if why is not None and not self.is_local and not is_public:
                 return Refused(403, why)
-        if (why := _foreign(head)) is not None:
+        if (why := _foreign(head)) is not None and not self._may_all_read(head):
             return Refused(403, why)
         if self.is_local:
             if not _is_local_name(head.header(b"host")):
@@ -74,6 +76,10 @@ class Access:
             return None
         how = "make one on a member: formation gateway --new-token 30d"
         return Refused(401, f"show a token as `Authorization: Bearer {PREFIX}…`; {how}")
+
+    def _may_all_read(self, head: Head) -> bool:
+        """On loopback none: no site that a person visits is to learn that a gateway is there."""
+        return not self.is_local and head.path == HEALTH and head.method in ("GET", "HEAD")
 
     def holder(self, head: Head) -> str:
         """Who made the token of a request that was not refused; empty for none, and on loopback.

@@ -17,6 +17,7 @@ from formation_p2p.gateway.access import COOKIE, looks_like_token
 from formation_p2p.gateway.api_services import gap_in_json, summary_of
 from formation_p2p.gateway.asgi import HOLDER
 from formation_p2p.gateway.coverage import by_service
+from formation_p2p.gateway.nearest import HEADER as REGION_HEADER
 from formation_p2p.gateway.observed import MAX_WATCHING, Seen
 from formation_p2p.gateway.sse import Event, EventStream
 
@@ -118,6 +119,13 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
             for each in seen.workers[:MAX_DOTS]
         ]
         return {"dots": dots, "total": len(seen.workers)}
+
+    @app.get("/api/gateways", tags=["network"])
+    async def gateways(request: Request) -> dict[str, Any]:
+        """This gateway and those in other regions, and where the caller is by its proxy's word. It
+        needs no token: who looks for the nearest one has none yet."""
+        said = request.headers.get(REGION_HEADER.decode(), "")
+        return {"gateways": gateway.nearest.in_json(), "your_region": said}
 
     @app.get("/api/network", tags=["network"])
     async def network() -> dict[str, Any]:

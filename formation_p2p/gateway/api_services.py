@@ -75,8 +75,11 @@ def member_in_json(member: Member) -> dict[str, Any]:
 
 def service_routes(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/health", tags=["admin"])
-    async def health() -> dict[str, Any]:
-        """That the gateway serves; it needs no token, and tells nothing else."""
+    async def health(response: Response) -> dict[str, Any]:
+        """That the gateway serves; it needs no token, and tells nothing else. Pages of other
+        gateways may ask too, to know how far this one is."""
+        if not gateway.is_local:
+            response.headers["access-control-allow-origin"] = "*"
         return {"status": "healthy", "coordinator": "formation", "timestamp": _iso(time.time())}
 
     @app.get("/metrics", tags=["admin"], response_class=Response)

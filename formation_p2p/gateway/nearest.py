@@ -1,4 +1,5 @@
 """Gateways in other regions: who says where it is, or whose proxy does, is sent to the one there.
+The page of anyone else measures which is nearest (`page/nearest.js`).
 
 Only those are known that the gateway's owner has named. A worker that announced one could lead
 people to a page that asks for their tokens.
@@ -7,6 +8,8 @@ people to a page that asks for their tokens.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +23,19 @@ from formation_p2p.gateway.client import Head
 # As a header of a proxy that knows where its clients are, or in the page's address.
 HEADER: Final = b"formation-region"
 QUERY: Final = "region"
+# In the page's address, of people who want this gateway, and of those whom another has sent here:
+# they are not sent on, so that no two gateways can send a person to and fro.
+STAY: Final = "stay"
+FROM: Final = "from"
 # A region is a country at the finest; a page of them.
 MAX_REGIONS: Final = 64
 MAX_URL_CHARS: Final = 256
 # Between two measurements, each a connection; and how long one may take.
 EVERY_S: Final = 60.0
 REACH_S: Final = 5.0
+_PORTS: Final = {"http": 80, "https": 443}
+# A URL of a gateway stands in the page's policy, where `;` and `*` would allow more than itself.
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 
 
 @dataclass(slots=True)
@@ -57,9 +67,18 @@ class Nearest:
         """Where the page of this client's region is, if it is not this one."""
         if head.method not in ("GET", "HEAD") or head.path != "/":
             return None
-        asked = parse_qs(head.query).get(QUERY, [""])[0] or head.header(HEADER)
+        query = parse_qs(head.query, keep_blank_values=True)
+        if STAY in query or FROM in query:
+            return None
+        asked = query.get(QUERY, [""])[0] or head.header(HEADER)
         there = self._near.get(asked)
-        return None if there is None or asked == self.region else f"{there.url}/"
+        return None if there is None or asked == self.region else f"{there.url}/?{STAY}"
+
+    @property
+    def origins(self) -> list[str]:
+        """Of the others, as a policy of browsers names them; it has no way to name one by an
+        address of IPv6."""
+        return sorted({each.url for each in self._near.values() if ":" not in each.host})
 
     def in_json(self) -> list[dict[str, Any]]:
         """This one first, then the nearest."""
@@ -108,10 +127,20 @@ def _elsewhere(region: str, url: str) -> Elsewhere:
         raise InvalidInput("near", problem)
     try:
         parts = urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        usual = _PORTS[parts.scheme]
+        port = parts.port or usual
     except (ValueError, KeyError):
         raise InvalidInput("near", problem) from None
     extra = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
-    if not parts.hostname or extra:
+    host = parts.hostname or ""
+    if extra or not (_NAME.fullmatch(host) or _is_ipv6(host)):
         raise InvalidInput("near", problem)
-    return Elsewhere(region, f"{parts.scheme}://{parts.netloc}", parts.hostname, port)
+    written = (f"[{host}]" if ":" in host else host) + (f":{port}" if port != usual else "")
+    return Elsewhere(region, f"{parts.scheme}://{written}", host, port)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.IPv6Address(host).scope_id is None
+    except ValueError:
+        return False

@@ -1,10 +1,11 @@
 """The files of the page and of `/docs`: read once, sent as they are, with a policy under which they
-load nothing from elsewhere."""
+load nothing from elsewhere, and ask only the gateways that the owner named."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
@@ -20,9 +21,11 @@ _TYPES: Final = {
 _ALIASES: Final = {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; connect-src 'self'"
 )
+# The page that measures how far the other gateways are.
+_MEASURES: Final = "index.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,13 @@ class _File:
     packed: bytes
     kind: str
     tag: str
+    policy: bytes
 
 
 class Pages:
-    def __init__(self) -> None:
+    """`origins` are those of the other gateways that the page may ask."""
+
+    def __init__(self, origins: Sequence[str] = ()) -> None:
         self._files: dict[str, _File] = {}
         for each in files("formation_p2p.gateway").joinpath("page").iterdir():
             kind = _TYPES.get(each.name.rpartition(".")[2])
@@ -42,7 +48,9 @@ class Pages:
                 data = each.read_bytes()
                 tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
                 packed = gzip.compress(data, mtime=0)
-                self._files[f"/page/{each.name}"] = _File(data, packed, kind, tag)
+                asked = origins if each.name == _MEASURES else ()
+                policy = " ".join((_POLICY, *asked)).encode()
+                self._files[f"/page/{each.name}"] = _File(data, packed, kind, tag, policy)
         for path, name in _ALIASES.items():
             self._files[path] = self._files[f"/page/{name}"]
 
@@ -55,7 +63,7 @@ class Pages:
             (b"content-type", file.kind.encode()),
             (b"etag", file.tag.encode()),
             (b"cache-control", b"no-cache"),
-            (b"content-security-policy", _POLICY.encode()),
+            (b"content-security-policy", file.policy),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
             (b"vary", b"accept-encoding"),

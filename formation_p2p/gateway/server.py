@@ -18,7 +18,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
-from formation_p2p.gateway.access import Access, Refused
+from formation_p2p.gateway.access import HEALTH, Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
 from formation_p2p.gateway.forwarding import Destination, destination_of
@@ -47,8 +47,9 @@ _CLOSING_EVERY_S: Final = 0.02
 # Where no descriptor is free: a listener stays readable, and would be asked in every turn.
 _FULL_S: Final = 1.0
 _SWEEP_S: Final = 2.0
-# What needs no token: that a gateway is here, and where its network is joined.
-_PUBLIC: Final = ("/health", "/api/network")
+# What needs no token: that a gateway is here, where its network is joined, and which other gateways
+# it has; the page measures these before it asks for a token.
+_PUBLIC: Final = (HEALTH, "/api/network", "/api/gateways")
 
 
 class GatewayServer:
@@ -86,7 +87,7 @@ class GatewayServer:
         self._proxy = Proxy(self.gateway.members, self.sticky)
         self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
         self._members = members
-        self._pages = Pages()
+        self._pages = Pages(self.gateway.nearest.origins)
         self._tasks: set[asyncio.Task[None]] = set()
         self._of: Counter[str] = Counter()
         self._server: asyncio.Server | None = None

@@ -350,6 +350,17 @@ def train(member: Any, data: str) -> tuple[int, str]:
 train.__module__ = "__main__"
 
 
+# A gateway that names one which is there, and one which is not.
+NEAREST: Final = """
+from formation_p2p.gateway.nearest import Nearest
+from tests.support.browsers import served
+from tests.support.gateways import MemorySource
+with served(MemorySource()) as us, served(MemorySource()) as eu:
+    us.restart_beside(Nearest("us", {"eu": eu.url, "ap": "http://127.0.0.1:1"}))
+    assert nearest_gateway(us.url) in (us.url, eu.url)
+    eu.stop()
+    assert nearest_gateway(us.url) == us.url
+"""
 NO_SERVICE: Final = """
 try:
     await {call}
@@ -420,6 +431,7 @@ PROGRAMS: Final = {
             'node.gang(1, needs="cpu=1,memory=64MiB")',
         ),
     ),
+    "def nearest_gateway(": Around(after=NEAREST),
     # The network of these tests has no services; tests/system/test_services_whole.py has one.
     'node.service("llm-inference")': Around(
         needs_node=True, after=NO_SERVICE.format(call="ask(node)")

@@ -716,7 +716,10 @@ async def test_people_are_sent_to_the_gateway_of_their_region(source: MemorySour
     ):
         for path, headers in (("/?region=eu", {}), ("/", {"formation-region": "eu"})):
             sent = await fetch(us.address, "GET", path, None, headers)
-            assert (sent.status, sent.headers["location"]) == (307, f"{eu.url}/")
+            assert (sent.status, sent.headers["location"]) == (307, f"{eu.url}/?stay")
+        for path in ("/?stay", "/?from=eu"):  # two proxies that disagree send nobody to and fro
+            sent = await fetch(us.address, "GET", path, None, {"formation-region": "eu"})
+            assert sent.status == 200
         for path in ("/", "/?region=us", "/?region=moon", "/?region=", "/api/services/list"):
             assert (await fetch(us.address, "GET", path)).status == 200
         assert (await fetch(eu.address, "GET", "/?region=eu")).status == 200
@@ -725,6 +728,57 @@ async def test_people_are_sent_to_the_gateway_of_their_region(source: MemorySour
         assert {each["region"] for each in listed[1:-1]} == {"eu", "us"}
         assert listed[0] == {"region": "us", "url": "/", "rtt_ms": 0.0, "is_this": True}
         assert (listed[-1]["region"], listed[-1]["rtt_ms"]) == ("ap", None)
+        own = await fetch(us.address, "GET", "/api/gateways", None, {"formation-region": "moon"})
+        assert own.json == {"gateways": listed, "your_region": "moon"}
+
+
+async def test_the_page_may_ask_the_gateways_that_are_named_and_no_others(
+    source: MemorySource,
+) -> None:
+    near = {
+        "eu": "https://EU.example.org:443/",
+        "ap": "http://ap.example.org:81",
+        "six": "http://[::1]:1",
+    }
+    async with GatewayServer(source, None, "127.0.0.1:0", nearest=Nearest("us", near)) as us:
+        allowed = {}
+        for path in ("/", "/docs"):
+            page = await fetch(us.address, "GET", path)
+            policy = page.headers["content-security-policy"].split("; ")
+            allowed[path] = [each for each in policy if each.startswith("connect-src")]
+        named = "connect-src 'self' http://ap.example.org:81 https://eu.example.org"
+        assert allowed == {"/": [named], "/docs": ["connect-src 'self'"]}
+
+
+async def test_pages_of_others_may_measure_a_gateway_and_read_nothing_else(
+    source: MemorySource, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / "home")
+    home.create_network()
+    theirs = {"origin": "https://us.example.org", "sec-fetch-site": "cross-site"}
+    theirs["sec-fetch-mode"] = "cors"
+    async with (
+        GatewayServer(source, home.network(), "0.0.0.0:0") as served,
+        GatewayServer(source, None, "127.0.0.1:0") as local,
+    ):
+        address = "127.0.0.1", served.address[1]
+        measured = await fetch(address, "GET", "/health", None, theirs)
+        assert measured.status == 200
+        assert measured.headers["access-control-allow-origin"] == "*"
+        for method, path in (
+            ("GET", "/api/gateways"),
+            ("GET", "/api/network"),
+            ("GET", "/%68ealth"),
+            ("POST", "/health"),
+        ):
+            refused = await fetch(address, method, path, None, theirs)
+            assert refused.status in (401, 403)
+            assert "access-control-allow-origin" not in refused.headers
+        assert (await fetch(address, "GET", "/api/gateways")).status == 200  # without a token
+        # No site is to learn that there is a gateway on this machine.
+        assert (await fetch(local.address, "GET", "/health", None, theirs)).status == 403
+        own = await fetch(local.address, "GET", "/health")
+        assert "access-control-allow-origin" not in own.headers
 
 
 @pytest.mark.parametrize(
@@ -738,6 +792,10 @@ async def test_people_are_sent_to_the_gateway_of_their_region(source: MemorySour
         ("us", {"eu": "https://a@eu.example.org"}),
         ("us", {"eu": "https://eu.example.org/path"}),
         ("us", {"eu": "https://eu.example.org:99999"}),
+        ("us", {"eu": "https://eu.example.org;script-src"}),
+        ("us", {"eu": "https://*.example.org"}),
+        ("us", {"eu": "https://eu.example.org *"}),
+        ("us", {"eu": "http://[fe80::1%25;a]"}),
         ("us", {"eu": "https://eu.example.org\r\nset-cookie: x"}),
         ("us", {f"r{number}": "https://eu.example.org" for number in range(65)}),
     ],

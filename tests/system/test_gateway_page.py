@@ -17,7 +17,7 @@ from formation_p2p import Home, Right
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.gateway.sources import ServicesView, WorkerView
 from formation_p2p.gateway.token import make_token
-from tests.support.browsers import ServedGateway, chromium, served
+from tests.support.browsers import CONTRASTS, ServedGateway, chromium, served
 from tests.support.gateways import CATALOG, MemorySource, replica
 
 DESKTOP: Final[dict[str, Any]] = {"viewport": {"width": 1280, "height": 900}}
@@ -45,41 +45,6 @@ HOSTILE: Final = (
     "x" * 300,
     "&lt;b&gt;",
 )
-# Of every text that is shown, with what is painted behind it: the ratio of WCAG 2.2, 1.4.3.
-CONTRASTS: Final = """() => {
-  const channels = (color) => {
-    const canvas = new OffscreenCanvas(1, 1).getContext("2d");
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = (color) => {
-    const [r, g, b] = channels(color).slice(0, 3).map((each) => {
-      const part = each / 255;
-      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (element) => {
-    for (let each = element; each; each = each.parentElement) {
-      const color = getComputedStyle(each).backgroundColor;
-      if (channels(color)[3] === 255) return color;
-    }
-    return getComputedStyle(document.body).backgroundColor;
-  };
-  const found = {};
-  for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].filter((each) => each.nodeType === 3);
-    const text = own.map((each) => each.data).join("").trim();
-    const isSeen = element.checkVisibility({ visibilityProperty: true });
-    if (!text || !isSeen || element.disabled) continue;
-    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found[`${element.tagName}.${element.className} ${text.slice(0, 40)}`] = ratio;
-  }
-  return found;
-}"""
-
 # A browser on a busy machine: what never comes is told of after this.
 WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)

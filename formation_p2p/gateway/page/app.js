@@ -1,4 +1,5 @@
 import { $, clock } from "./dom.js";
+import { sendToNearest } from "./nearest.js";
 import * as views from "./views.js";
 
 // The gateway says something each 10 s, if only that there is nothing new.
@@ -169,7 +170,9 @@ $("token").addEventListener("submit", async (event) => {
 // http://host:8080/#token=… : the fragment is not sent, and does not stay in the history.
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) {
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", location.pathname + location.search);
   await keep(given).catch(() => {});
 }
+// Whoever has a token for this gateway in the address was told to come here: they are asked, not sent.
+if (!STILL) sendToNearest({ asks: Boolean(given) }).catch(() => {}); // without it, this gateway serves as well
 await begin();
