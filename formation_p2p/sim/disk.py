@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.saved import SavedJob, SavedLease, SavedTask
+from formation_p2p.core.dispatch.saved import (
+    SavedJob,
+    SavedLease,
+    SavedTask,
+    files_in,
+    with_outputs,
+)
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import PeerEffect
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.inputs_from import outputs_of
 
 if TYPE_CHECKING:
     from formation_p2p.sim.world import World
@@ -152,8 +157,8 @@ def _begun(
     ended: dict[str, TaskState] = {}
     placed: dict[str, job_events.TaskPlaced] = {}
     saved: dict[str, Checkpoint] = {}
-    # Of tasks of which others read files: who keeps them.
-    read = {each.task_id for task in stored.job.tasks for each in task.inputs_from}
+    # Of tasks whose files are still looked after: who keeps them.
+    kept = with_outputs(stored.job)
     none: tuple[PeerId | None, Mapping[str, Blob]] = (None, {})
     keepers: dict[str, tuple[PeerId | None, Mapping[str, Blob]]] = {}
     for event in stored.events:
@@ -179,8 +184,8 @@ def _begun(
                 keepers.pop(task_id, None)
                 placed = {a: known for a, known in placed.items() if known.task_id != task_id}
             case _ if isinstance(event, job_events.TaskEnd):
-                if isinstance(event, job_events.TaskSucceeded) and event.task_id in read:
-                    keepers[event.task_id] = event.worker, outputs_of(event.result)
+                if isinstance(event, job_events.TaskSucceeded) and event.task_id in kept:
+                    keepers[event.task_id] = event.worker, files_in(event.result)
                 ended[event.task_id] = _ENDED[type(event)]
     for attempt_id, each in placed.items():
         if each.task_id not in ended:

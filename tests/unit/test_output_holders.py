@@ -17,7 +17,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance, key_of
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent, Vacate
+from formation_p2p.core.peer.events import PeerEvent, Resume, Vacate
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.workload.blob import Blob
@@ -27,6 +27,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.core.workload.scope import Place
+from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S
@@ -160,6 +161,69 @@ def test_the_place_of_a_holder_that_dies_goes_to_another() -> None:
     (run,) = peer_of(town.bob).scheduler.jobs()
     ((_, needed),) = run.outputs.needed()
     assert town.names(needed.sources) == sources
+
+
+def sources_of_needed(town: Copying) -> list[str]:
+    """As a later stage is told."""
+    (run,) = peer_of(town.bob).scheduler.jobs()
+    ((_, needed),) = run.outputs.needed()
+    return town.names(needed.sources)
+
+
+def test_others_are_looked_for_where_what_was_known_of_them_has_expired() -> None:
+    town = Copying(longs=("job/1",))
+    plain = town.world.run
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        seconds, outcome = plain(running)
+        return (300.0 if running.work.attempt_id.startswith("job/2") else seconds), outcome
+
+    town.world.run = run
+    town.bob.submit(kept({3: [0, 1]}, 4))
+    town.until(lambda: only(town.bob.reported, TaskSucceeded))
+    maker, other = town.names(town.outputs()[0].sources)
+    town.until(lambda: len(only(town.bob.reported, TaskSucceeded)) == 2)
+    town.world.kill(town.world.nodes[other])
+    town.world.elapse(RENEWED_S + 4 * AGAIN_S)
+    assert len(sources := sources_of_needed(town)) == 2
+    assert maker in sources
+    assert other not in sources
+
+
+def lived_again(town: Copying, given: Job, *dead: str) -> None:
+    """Once its first task has succeeded bob is killed, and these workers, or the one that holds
+    what that one has made."""
+    disk = town.bob.disk = Disk(town.world, lambda: 0.001)
+    assert disk.submit(given)
+    town.bob.submit(given)
+    town.until(lambda: only(disk.jobs["job"].events, TaskSucceeded))
+    town.world.kill(town.bob)
+    disk.crash(written=True)
+    for each in dead or town.names(town.outputs()[0].sources)[1:]:
+        town.world.kill(town.world.nodes[each])
+    town.asked.clear()
+    town.world.restart(town.bob, Resume(*disk.saved()))
+
+
+def test_another_life_has_the_place_of_a_holder_that_died_meanwhile_filled() -> None:
+    town = Copying(longs=("job/1",))
+    lived_again(town, kept({2: [0, 1]}, 3))
+    maker, other = town.names(town.outputs()[0].sources)
+    town.until(lambda: town.asked)
+    assert town.names(town.asked[0].others)[:2] == [maker, other]
+    town.world.elapse(3 * AGAIN_S)
+    assert len(sources := sources_of_needed(town)) == 2
+    assert maker in sources
+    assert other not in sources
+
+
+def test_another_life_has_nothing_held_of_what_is_none_of_a_process() -> None:
+    town = Copying(longs=("job/1",))
+    plain = town.world.run
+    town.world.run = lambda running: (plain(running)[0], Succeeded(b"no record"))
+    lived_again(town, kept({}, 2), "erin")
+    town.world.elapse(3 * AGAIN_S)
+    assert town.asked == []
 
 
 def test_a_worker_that_leaves_hands_over_what_it_made() -> None:

@@ -1,9 +1,10 @@
 """Which workers are asked to hold outputs of a task beside its own: those that its scope and its
-region allow."""
+region allow. What is known of workers expires, so others are looked for where too few hold them."""
 
 from __future__ import annotations
 
 from formation_p2p.core.dispatch.candidates import Facts
+from formation_p2p.core.dispatch.leasing import Leasing
 from formation_p2p.core.dispatch.output_holders import OutputHolders
 from formation_p2p.core.dispatch.task_groups import TaskGroups
 from formation_p2p.core.effects import Moment
@@ -11,9 +12,12 @@ from formation_p2p.core.placement.hinted import holds_data_of
 
 
 class OutputCopies:
-    def __init__(self, holders: OutputHolders, groups: TaskGroups, facts: Facts) -> None:
+    def __init__(
+        self, holders: OutputHolders, groups: TaskGroups, leasing: Leasing, facts: Facts
+    ) -> None:
         self._holders = holders
         self._groups = groups
+        self._leasing = leasing
         self._facts = facts
 
     def look(self, now: Moment) -> None:
@@ -27,4 +31,7 @@ class OutputCopies:
             allowed = holds_data_of(key.scope, key.hints)
             if allowed is not None:
                 pool = {who: x for who, x in pool.items() if allowed(self._facts(x, key, now))}
-            self._holders.ask(attempt_id, pool, bound=allowed is not None)
+            if not self._holders.ask(attempt_id, pool, bound=allowed is not None):
+                for group in groups[:1]:
+                    why = "others are to hold what a task has made"
+                    self._leasing.look_around(group, run, now, why)

@@ -95,6 +95,19 @@ class OutputHolders:
             self._at(made, now.mono_s)
         return bool(blobs)
 
+    def revived(self, run: TaskRun, worker: PeerId, blobs: Mapping[str, Blob], now: Moment) -> None:
+        """An earlier incarnation had others hold what a task has made: they are asked again, since
+        one may have gone meanwhile."""
+        if run.job.job.options.copies == 1 or not blobs:
+            return
+        sources = next(iter(blobs.values())).sources  # those of all of them
+        maker = next((each for each in sources if each.peer_id == worker), Contact(worker))
+        # It has been acknowledged, and the ids of attempts are others.
+        made = _Made(run, "", run.task.task_id, maker, blobs, sources or (maker,))
+        made.has_ended = True
+        self._made[made.attempt_id] = made
+        self._at(made, now.mono_s)
+
     @property
     def due_s(self) -> float:
         """When others are asked next."""
@@ -111,9 +124,10 @@ class OutputHolders:
             attempt_id = self._due[0][1]
             yield attempt_id, self._made[attempt_id].run
 
-    def ask(self, attempt_id: str, pool: Mapping[PeerId, Profile], *, bound: bool) -> None:
+    def ask(self, attempt_id: str, pool: Mapping[PeerId, Profile], *, bound: bool) -> bool:
         """Those that hold it, and then others of these workers, which may. Where it is `bound` to a
-        circle or a region, no other worker is asked, not even one that held it."""
+        circle or a region, no other worker is asked, not even one that held it. Returns whether
+        those known may be enough."""
         made = self._made[attempt_id]
         made.due_s, made.is_asking = _NEVER_S, True
         stay = [x for x in made.stay if x.peer_id in pool or not bound]
@@ -138,6 +152,7 @@ class OutputHolders:
                 cause="others are to hold what it has made",
             )
         )
+        return not made.short and len(stay) + len(new) >= made.wanted
 
     def told(self, event: OutputsCopied, now: Moment) -> None:
         """So many hold it now."""

@@ -40,12 +40,14 @@ class Resumption:
             job = self._jobs.begin(saved.job, now, incarnation, durable=True)
             if saved.job.options.rebalance:
                 self._rebalancer.begun(now)
-            left, failed = revive(saved, job)
-            runs |= {run.task.task_id: run for run in left}
+            revived = revive(saved, job)
+            runs |= {run.task.task_id: run for run in revived.left}
+            for made in revived.made:
+                self._jobs.holders.revived(*made, now)
             for each in saved.begun:
                 if each.checkpoint is not None and each.task_id in runs:
                     self._jobs.checkpoints.revived(runs[each.task_id], each.checkpoint, now)
-            for task_id in failed:
+            for task_id in revived.failed:
                 self._jobs.upstream_failed(job, task_id)
             self._jobs.close(job)
         for lease in leases:

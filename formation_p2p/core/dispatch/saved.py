@@ -9,19 +9,21 @@ from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Answer, Attempt
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun, TaskState
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
+from formation_p2p.core.workload.inputs_from import outputs_of
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTask:
     """A task that has been begun: `tried` attempts were placed, `attempts` brought nothing.
 
-    `ended` is how it ended; None while it is still to be done. Where it succeeded and other tasks
-    read files of it, `outputs` are those, and `worker` keeps them. `checkpoint` is the newest that
-    was held, `answers` are those of its copies.
+    `ended` is how it ended; None while it is still to be done. Where it succeeded, and is one of
+    `with_outputs`, `outputs` are its files, and `worker` keeps them. `checkpoint` is the newest
+    that was held, `answers` are those of its copies.
     """
 
     task_id: str
@@ -57,13 +59,39 @@ class SavedLease:
     marks: tuple[str, ...] | None = None
 
 
-def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
-    """The tasks to be done now, and the ids of those that brought no result: those that wait for
-    one of these may not know it yet. `job` has just begun; what has ended counts for it, and is not
-    reported again."""
+def with_outputs(job: Job) -> frozenset[str]:
+    """The tasks whose files the next incarnation is to know: those that others read, and those that
+    several workers hold."""
+    if job.options.copies > 1:
+        return frozenset(task.task_id for task in job.tasks)
+    return frozenset(each.task_id for task in job.tasks for each in task.inputs_from)
+
+
+def files_in(result: bytes) -> Mapping[str, Blob]:
+    """Those that a result names: none where it is not one of a process."""
+    try:
+        return outputs_of(result)
+    except InvalidInput:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """Of a job: the tasks that are `left` to be done now, the ids of those that `failed`, since
+    who waits for one of these may not know it yet, and what those that succeeded have `made`: the
+    worker, and the files."""
+
+    left: list[TaskRun]
+    failed: list[str]
+    made: list[tuple[TaskRun, PeerId, Mapping[str, Blob]]]
+
+
+def revive(saved: SavedJob, job: JobRun) -> Revived:
+    """`job` has just begun; what has ended counts for it, and is not reported again."""
     begun = {each.task_id: each for each in saved.begun}
     ended = {each.task_id: each.ended for each in saved.begun if each.ended is not None}
     runs: list[TaskRun] = []
+    made: list[tuple[TaskRun, PeerId, Mapping[str, Blob]]] = []
     unknown = SavedTask("", 0, (), None)
     for task in saved.job.tasks:
         known = begun.get(task.task_id, unknown)
@@ -76,6 +104,7 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
             job.count(task, known.ended)
             if known.worker is not None:
                 job.outputs.made(run, known.worker, known.outputs)
+                made.append((run, known.worker, known.outputs))
             if known.ended is not TaskState.SUCCEEDED:
                 job.outputs.gave_up(task.task_id)
         elif before := {x: None for x in task.after if ended.get(x) is not TaskState.SUCCEEDED}:
@@ -84,4 +113,5 @@ def revive(saved: SavedJob, job: JobRun) -> tuple[list[TaskRun], list[str]]:
             runs.append(run)
     for run in runs:
         run.bind()
-    return runs, [task_id for task_id, how in ended.items() if how is not TaskState.SUCCEEDED]
+    failed = [task_id for task_id, how in ended.items() if how is not TaskState.SUCCEEDED]
+    return Revived(runs, failed, made)

@@ -111,7 +111,7 @@ class Scheduler:
         self._checkpoint_holders = CheckpointHolders(
             self._jobs.checkpoints, self._groups, self._leasing, facts
         )
-        self._output_copies = OutputCopies(self.holders, self._groups, facts)
+        self._output_copies = OutputCopies(self.holders, self._groups, self._leasing, facts)
 
     def submit(self, job: Job, now: Moment, *, durable: bool = False) -> list[SchedulerEffect]:
         """A `durable` job waits while no worker is in sight. Raises InvalidInput where too many

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.saved import SavedLease, SavedTask
+from formation_p2p.core.dispatch.saved import SavedLease, SavedTask, files_in, with_outputs
 from formation_p2p.core.dispatch.task_run import ENDED, TaskState
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
@@ -21,7 +21,6 @@ from formation_p2p.core.records.resources import decode_requirements, encode_req
 from formation_p2p.core.refusals import Refusal
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.quorum import MAX_COPIES
 from formation_p2p.host.storage.job_tables import Altered
@@ -76,14 +75,14 @@ def read_begun(db: sqlite3.Connection, number: int, job: Job) -> tuple[SavedTask
             brought_nothing[task_id].append(attempt)
     ends = "SELECT task_id, ended FROM tasks JOIN results ON task = tasks.number WHERE job = ?"
     ended = {task_id: TaskState(end) for task_id, end in db.execute(ends, (number,))}
-    # Of tasks of which others read files: who keeps them.
+    # Of tasks whose files are still looked after: who keeps them.
     none: tuple[PeerId | None, Mapping[str, Blob]] = (None, {})
     keepers: dict[str, tuple[PeerId | None, Mapping[str, Blob]]] = {}
     result = f"SELECT worker, result FROM results WHERE task = (SELECT number {_OF_TASK})"
-    for task_id in {each.task_id for task in job.tasks for each in task.inputs_from}:
+    for task_id in with_outputs(job):
         if ended.get(task_id) is TaskState.SUCCEEDED:
             worker, content = db.execute(result, (number, task_id)).fetchone()
-            keepers[task_id] = PeerId(worker), outputs_of(content)
+            keepers[task_id] = PeerId(worker), files_in(content)
     held = "SELECT task_id, packed FROM tasks JOIN checkpoints ON task = number WHERE job = ?"
     checkpoints = {task_id: Checkpoint.unpack(x) for task_id, x in db.execute(held, (number,))}
     answers: defaultdict[str, list[job_events.Answer]] = defaultdict(list)

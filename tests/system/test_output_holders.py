@@ -1,0 +1,73 @@
+"""Outputs that two real workers hold, across a restart of the submitter and the loss of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from formation_p2p import ProcessResult, ProcessSpec, Stage, TaskSucceeded, derive
+from formation_p2p.core.dispatch.fetch import OutputsCopied
+from formation_p2p.core.dispatch.job_events import TaskReopened
+from formation_p2p.core.effects import Moment
+from tests.support.network import DEADLINE_S, gate_at, sees
+from tests.support.nodes import OpenNode
+from tests.support.waiting import until
+from tests.support.worker_processes import working
+
+NEEDS = "cpu=0.5,memory=128MiB"
+WORKERS = ("alice", "carol", "dave", "erin")
+
+
+async def test_another_life_of_the_submitter_has_the_place_of_a_lost_holder_filled(
+    tmp_path: Path,
+) -> None:
+    go = tmp_path / "go"
+    make = Stage(ProcessSpec(("sh", "-c", "printf made > part")), needs=NEEDS)
+    waits = Stage(ProcessSpec(("sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done")), needs=NEEDS)
+    read = Stage(
+        ProcessSpec(("cat", "part")),
+        inputs={"part": make.output("part")},
+        after=("waits",),
+        needs=NEEDS,
+    )
+    told: list[OutputsCopied] = []
+
+    def see(event: object, effects: Sequence[object], now: Moment) -> None:
+        if isinstance(event, OutputsCopied):
+            told.append(event)
+
+    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+        with ExitStack() as workers:
+            options = ("--sandbox", "off")
+            running = await working(tmp_path, invitation, WORKERS, workers, options)
+            home, state = tmp_path / "bob", tmp_path / "jobs.db"
+            bob = OpenNode.join(invitation(), home=home, listen=(), state=state)
+            async with bob:
+                await sees(bob, len(WORKERS))
+                plan = derive({"make": make, "waits": waits, "read": read})
+                job = await bob.submit(plan, copies=2)
+                done = await anext(x async for x in job.events() if isinstance(x, TaskSucceeded))
+                job_id = job.job_id
+            blob = ProcessResult.decode(done.result).outputs["part"]
+            maker, other = (each.peer_id for each in blob.sources)
+            assert maker == done.worker
+            running[other].process.kill()
+            again = OpenNode.join(home=home, listen=(), state=state)
+            async with OpenNode(replace(again.config, observers=(see,))) as bob:
+                # Others are asked half a minute after one was found to be gone.
+                await until(lambda: told and len(told[-1].holders) == 2)
+                third = {each.peer_id for each in told[-1].holders} - {maker}
+                assert not third & {other}
+                # What the first two had is gone.
+                running[maker].process.kill()
+                go.touch()
+                job = await bob.job(job_id)
+                events = [each async for each in job.events()]
+                results = await job
+                assert ProcessResult.decode(results[2].result).stdout_tail == b"made"
+                assert not [each for each in events if isinstance(each, TaskReopened)]
+                await bob.get(blob, tmp_path / "part")
+                assert (tmp_path / "part").read_bytes() == b"made"
