@@ -18,7 +18,7 @@ from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.services.signed_spec import decode_spec, encode_spec
+from formation_p2p.core.services.signed_spec import MAX_SPEC_TTL_S, decode_spec, encode_spec
 from formation_p2p.core.services.spec import ServiceSpec, check_service_name
 from formation_p2p.core.services.toml_spec import services_of
 
@@ -32,6 +32,8 @@ PUBLISHED: Final = "published"
 # Where the command's own node alone has the files of a service, it stays this long at most for a
 # worker to fetch them.
 FETCH_S: Final = 60.0
+# A service that has not changed gets a new version where less of its life is left: half of it.
+RENEWED_S: Final = MAX_SPEC_TTL_S / 2
 _LOOK_S: Final = 1.0
 
 app: Final = CommandGroup(
@@ -239,12 +241,13 @@ def _in_words(spec: ServiceSpec, told: SpecPublished) -> str:
 
 
 def _versioned(spec: ServiceSpec, known: ServicesRead, says_version: bool) -> ServiceSpec:
-    """With the next version, where the file says none and the service has changed."""
-    versions = {each.spec.name: each.spec for each in known.catalog}
-    before = versions.get(spec.name)
-    if before is None or (says_version and spec.version > before.version):
+    """With the next version, where the file says none and the service has changed, or would end
+    before long: of one that stays the same the life is not sure to begin anew."""
+    signed = next((each for each in known.catalog if each.spec.name == spec.name), None)
+    if signed is None or (says_version and spec.version > signed.spec.version):
         return spec
-    if _same(spec, before):
+    before = signed.spec
+    if _same(spec, before) and signed.expires_unix_s - time.time() > RENEWED_S:
         return before
     return replace(spec, version=before.version + 1)
 

@@ -219,6 +219,17 @@ def test_an_older_version_is_not_published() -> None:
     assert "newer version" in hamlet.published()[-1].why
 
 
+def test_what_has_not_changed_is_published_again_whatever_its_new_digest() -> None:
+    hamlet = started(2, 1)
+    for _ in range(8):  # of which some have a smaller digest than all before, and some have not
+        hamlet.world.elapse(5)
+        hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    assert [each.why for each in hamlet.published()] == [""] * len(hamlet.published())
+    assert all(each.stored for each in hamlet.published())
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 1
+
+
 # -- changes ------------------------------------------------------------------------
 
 
