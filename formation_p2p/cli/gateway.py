@@ -24,7 +24,7 @@ Examples:
   formation gateway                           then open http://127.0.0.1:8080
   formation gateway --listen 0.0.0.0:8080     for others, who show a token
   formation gateway --new-token 30d           print one, and end
-  curl -d '{"argv": ["uname", "-a"]}' http://127.0.0.1:8080/api/jobs
+  curl --json '{"argv": ["uname", "-a"]}' http://127.0.0.1:8080/api/jobs
 
 What goes over HTTP is not encrypted: let others reach it through a proxy with TLS, or a VPN.
 """

@@ -29,6 +29,10 @@ async def call(app: Application, client: Client, head: Head, holder: str = "") -
         message = f"the body has more than {MAX_BODY_BYTES} bytes; split it"
         await client.answer(413, {"error": "too large", "message": message})
         return 413
+    if body and not _is_json(head):
+        message = "say that the body is JSON: Content-Type: application/json, or curl --json"
+        await client.answer(415, {"detail": message})
+        return 415
     if body and (why := why_not_json(body)) is not None:
         await client.answer(422, {"detail": why})
         return 422
@@ -58,6 +62,13 @@ async def call(app: Application, client: Client, head: Head, holder: str = "") -
     with client.unless_left():
         await app({**_scope(head, client), HOLDER: holder}, receive, send)
     return status
+
+
+def _is_json(head: Head) -> bool:
+    """What it says of its body. Forms and plain text are what a page of another site may send
+    without being asked about: they are refused, beside all else that refuses such a page."""
+    kind = head.header(b"content-type").partition(";")[0].strip().lower()
+    return kind == "application/json"
 
 
 def _scope(head: Head, client: Client) -> Message:

@@ -701,6 +701,22 @@ async def test_a_gateway_closes_at_once_whatever_its_clients_do(source: MemorySo
                 await server.close()
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+async def test_a_body_says_that_it_is_json(
+    gateway: GatewayServer, source: MemorySource, kind: str
+) -> None:
+    body = b'{"argv": ["uname"]}'
+    async with caller(gateway.address) as calling:
+        headers = {"host": calling.host, "content-length": str(len(body)), "content-type": kind}
+        request = h11.Request(method="POST", target="/api/jobs", headers=list(headers.items()))
+        calling.writer.write(calling.http.send(request) or b"")
+        calling.writer.write(calling.http.send(h11.Data(data=body)) or b"")
+        calling.http.send(h11.EndOfMessage())
+        refused = await calling.reply()
+    assert (refused.status, source.jobs) == (415, [])
+    assert "curl --json" in refused.json["detail"]
+
+
 # -- other regions ---------------------------------------------------------------------------------
 
 
