@@ -26,7 +26,6 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.probe import Rate, RoundTrip
 from formation_p2p.core.nat.reached import Reached
-from formation_p2p.core.peer.events import Reopen
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.discovered import Discovery
@@ -207,7 +206,7 @@ class Node(GatewayNode):
     async def reopen(self) -> None:
         """Take work again, after `vacate`."""
         self._lifecycle.check_loop()
-        self._services.call(lambda shell: shell.feed(Reopen()))
+        self._services.call(lambda shell: shell.reopen())
 
     def jobs(self) -> tuple[JobHandle, ...]:
         """The jobs of the node's state that have not ended, of this incarnation or an earlier

@@ -156,7 +156,7 @@ class Shell:
         self.do(self.exchange.held_for_others.keep_time)
         self.do(Heartbeat.of_this_process().run)
         asleep = partial(self.vacate, SUSPEND_GRACE_S)
-        self.do(SuspendWatch(asleep, lambda: self.feed(events.Reopen())).run)
+        self.do(SuspendWatch(asleep, self.reopen).run)
         self._performer.serves(usage)
         self.feed(serve)
         for driver in drivers.values():
@@ -194,10 +194,16 @@ class Shell:
         """Take no more work until `Reopen`, and wait until what runs for others has gone on
         elsewhere, or has been ended: it has so long to save what it has."""
         vacated = self._performer.vacates()
-        self.feed(events.Vacate(grace_s))
+        owners = self.exchange.held_for_others.leave()
+        self.feed(events.Vacate(grace_s, owners))
         saving_s = self._config.parameters.lease.saving_s
         with trio.move_on_after(grace_s + saving_s + VACATE_S):
             await vacated.wait()
+
+    def reopen(self) -> None:
+        """Take work again, after `vacate`."""
+        self.exchange.held_for_others.stay()
+        self.feed(events.Reopen())
 
     async def leave(self) -> None:
         """Withdraw, end what runs, and let `run` return."""

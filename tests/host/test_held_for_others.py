@@ -136,6 +136,30 @@ async def test_what_is_on_its_way_counts(holding: Holding) -> None:
 
 
 @on_trio
+async def test_who_leaves_takes_nothing_more_and_names_those_for_whom_it_holds_some(
+    holding: Holding,
+) -> None:
+    for name in range(2):
+        assert await holding.held.hold(ALICE, holding.ask(b"one", name)) == ""
+    holding.gate = trio.Event()
+    answers: list[str] = []
+
+    async def ask() -> None:
+        answers.append(await holding.held.hold(BOB, holding.ask(b"two")))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert holding.held.leave() == (ALICE,)
+        holding.gate.set()
+    assert answers == ["leaves"]
+    assert await holding.held.hold(BOB, holding.ask(b"two")) == "leaves"
+    assert len(holding.names) == 2
+    holding.held.stay()
+    assert await holding.held.hold(BOB, holding.ask(b"two")) == ""
+
+
+@on_trio
 async def test_what_does_not_come_or_is_lied_about_is_not_held(holding: Holding) -> None:
     absent = holding.ask(b"never sent")
     holding.content.clear()

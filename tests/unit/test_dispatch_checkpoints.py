@@ -20,16 +20,18 @@ from formation_p2p.core.dispatch.job_events import JobEnded, TaskSaved, TaskSucc
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.negotiation.messages import TaskCheckpoint
+from formation_p2p.core.negotiation.messages import Notice, TaskCheckpoint
 from formation_p2p.core.negotiation.session import Received
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.peer.events import PeerEvent, Vacate
+from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import (
     MAX_CHECKPOINT_BYTES,
     MAX_PACKED_BYTES,
     MAX_SEQUENCE,
     Checkpoint,
+    inline,
 )
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Run, Running
@@ -273,6 +275,59 @@ def test_where_too_few_hold_it_others_are_asked_until_there_are_enough() -> None
     world.elapse(4 * AGAIN_S)
     assert sorted(holders_told(bob)[-1]) == sorted([others[0].name, fred.name])
     assert holders_told(bob).count([others[0].name]) == 1
+
+
+def leaves(world: World, bob: SimNode, name: str) -> None:
+    """A machine that may hold something of bob's, and of which he has no lease."""
+    world.deliver(world.nodes[name], Vacate(30.0, (bob.contact,)))
+    world.elapse(1)
+
+
+def test_a_holder_that_leaves_is_replaced_at_once() -> None:
+    world, bob, alice, asked = begun(lambda running: (9999.0, Succeeded(b"done")), **FOUR)
+    saves(world, alice, b"half")
+    world.elapse(1)
+    (two,) = holders_told(bob)
+    (third,) = FOUR.keys() - {alice.name, *two}
+    leaves(world, bob, third)  # it holds nothing
+    assert len(only(asked, SpreadCheckpoint)) == 1
+    leaves(world, bob, two[0])
+    leaves(world, bob, two[0])
+    assert len(only(asked, SpreadCheckpoint)) == 2
+    assert sorted(holders_told(bob)[-1]) == sorted((two[1], third))
+    # It may have come back when there is more to hold.
+    saves(world, alice, b"more")
+    world.elapse(1)
+    *_, last = only(asked, SpreadCheckpoint)
+    assert len(last.others) == 3
+
+
+def test_one_that_leaves_while_it_is_asked_to_hold_is_replaced_at_once() -> None:
+    world, bob, alice, asked = begun(lambda running: (9999.0, Succeeded(b"done")), **FOUR)
+    first, second, third = sorted(FOUR.keys() - {alice.name})
+    notice = Received(world.nodes[first].contact, Notice("", 0, 30_000, Leaving()))
+    saves(world, alice, b"half")
+    world.deliver(bob, notice)
+    while not only(asked, SpreadCheckpoint):
+        world.elapse(0.001)
+    world.deliver(bob, notice)
+    held = tuple(world.nodes[name].contact for name in (first, second))
+    world.deliver(bob, CheckpointSpread("job/0", 1, held))
+    _, again = only(asked, SpreadCheckpoint)
+    left = {world.nodes[name].identity.peer_id for name in (second, third)}
+    assert {each.peer_id for each in again.others} == left
+
+
+def test_what_is_small_is_with_its_owner_whoever_leaves() -> None:
+    world, bob, alice, asked = begun(lambda running: (9999.0, Succeeded(b"done")), **FOUR)
+    (key,) = alice.running
+    (active,) = peer_of(bob).scheduler.leases()
+    small = Checkpoint(1, inline(b"half"), b"half")
+    message = TaskCheckpoint(key[0], active.lease.fence, key[1], small)
+    world.deliver(bob, Received(alice.contact, message))
+    assert only(bob.reported, TaskSaved)
+    leaves(world, bob, min(FOUR.keys() - {alice.name}))
+    assert not only(asked, SpreadCheckpoint)
 
 
 def test_one_that_is_newer_is_spread_once_the_others_have_answered() -> None:

@@ -185,6 +185,8 @@ def test_a_node_that_does_not_work_is_vacant_at_once() -> None:
     world.deliver(bob, Vacate(GRACE_S))
     assert bob.vacated
     world.deliver(bob, Reopen())
+    world.deliver(bob, Vacate(GRACE_S, (CAROL,)))  # for whom it holds something since it worked
+    assert bob.vacated
 
 
 def test_a_worker_that_has_left_does_not_come_back() -> None:

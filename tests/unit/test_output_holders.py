@@ -245,6 +245,23 @@ def test_a_worker_that_leaves_hands_over_what_it_made() -> None:
     assert len(town.asked[-1].blobs[0][1].sources) == 2
 
 
+def test_a_holder_without_a_lease_tells_that_it_leaves_and_is_replaced() -> None:
+    town = Copying(longs=("job/1",))
+    town.bob.submit(kept({2: [0, 1]}, 3))
+    town.until(lambda: only(town.bob.reported, TaskSucceeded))
+    town.world.elapse(2)
+    leased = {each.lessor.peer_id for each in peer_of(town.bob).lessee.held.values()}
+    holders = town.outputs()[0].sources
+    leaves, *_ = town.names(tuple(each for each in holders if each.peer_id not in leased))
+    before = len(town.asked)
+    town.world.deliver(town.world.nodes[leaves], Vacate(30.0, (town.bob.contact,)))
+    town.world.elapse(AGAIN_S)
+    (again,) = town.asked[before:]
+    assert leaves not in town.names(again.others)
+    assert leaves not in sources_of_needed(town)
+    assert len(sources_of_needed(town)) == 2
+
+
 def test_one_that_leaves_while_it_is_asked_is_replaced_at_once() -> None:
     town = Copying(longs=("job/1", "job/2"))
     town.bob.submit(kept({}, 3, linger_s=60.0))

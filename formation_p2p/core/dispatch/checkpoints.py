@@ -54,7 +54,8 @@ class _Chain:
 
     `asking` is the number of the one that others are being asked to hold, 0 for none; `due_s` when
     others are asked next, `asked` those that were, and `short` how many times in a row too few of
-    them could. `fetched`: whether any was fetched, and so is held in the cache."""
+    them could. Those that are `leaving` are not asked, until there is a newer one. `fetched`:
+    whether any was fetched, and so is held in the cache."""
 
     run: TaskRun
     new: Checkpoint | None = None
@@ -68,6 +69,7 @@ class _Chain:
     due_s: float = _NEVER_S
     short: int = 0
     asked: set[PeerId] = field(default_factory=set)
+    leaving: set[PeerId] = field(default_factory=set)
     fetched: bool = False
 
     def is_held(self, sequence: int) -> bool:
@@ -142,6 +144,7 @@ class Checkpoints:
 
     def _begin(self, chain: _Chain, checkpoint: Checkpoint, cause: str) -> None:
         chain.new, chain.is_coming, chain.others, chain.waiting = checkpoint, True, None, None
+        chain.leaving.clear()
         task_id, job_id = chain.run.task.task_id, _job(chain.run)
         self._emit(KeepCheckpoint(task_id, job_id, checkpoint, cause=cause))
 
@@ -208,7 +211,7 @@ class Checkpoints:
         target = chain.held if chain.new is None else chain.new
         assert target is not None, "what is due is on its way, or held"
         chain.due_s = _NEVER_S
-        contacts = list(others)
+        contacts = [each for each in others if each.peer_id not in chain.leaving]
         if not chain.asking:
             known = target if chain.held is None else chain.held
             holding = {each.peer_id for each in known.blob.sources}
@@ -238,6 +241,8 @@ class Checkpoints:
             chain.due_s = now.mono_s  # a newer one is on its way
         else:
             self._wait(chain, len(event.holders), now)
+            if any(each.peer_id in chain.leaving for each in event.holders):
+                chain.due_s = now.mono_s  # it said so meanwhile
         if new is not None and new.sequence == event.sequence:
             self._told(chain, event.holders, now)
         elif held is not None and held.sequence == event.sequence:
@@ -245,6 +250,17 @@ class Checkpoints:
             if sources != held.blob.sources or not chain.counts:
                 self._hold(chain, held, sources)
                 self._count(chain)
+        self._rearm()
+
+    def leaves(self, worker: PeerId, now: Moment) -> None:
+        """It is about to: another takes its place where it holds one, or is asked to."""
+        for chain in self._chains.values():
+            holders = () if chain.held is None else chain.held.blob.sources
+            is_asked = chain.asking and worker in chain.asked
+            if is_asked or any(each.peer_id == worker for each in holders):
+                if worker not in chain.leaving and not chain.asking:
+                    chain.due_s = now.mono_s
+                chain.leaving.add(worker)
         self._rearm()
 
     def _told(self, chain: _Chain, holders: tuple[Contact, ...], now: Moment) -> None:

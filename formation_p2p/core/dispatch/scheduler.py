@@ -307,6 +307,8 @@ class Scheduler:
     ) -> list[SchedulerEffect]:
         """What comes under no lease of ours has no effect, and is not acknowledged: any peer could
         have it queued."""
+        if isinstance(message, work.Notice) and not message.lease_id:
+            return self._holder_leaves(sender.peer_id, now)
         group = self._groups.of_lease(key := (sender.peer_id, message.lease_id))
         if group is None:
             return []
@@ -341,6 +343,14 @@ class Scheduler:
                 self._pump.attempts_ended(group, now, cause)
             case _:
                 assert_never(message)
+        self._output_copies.look(now)
+        return self._outbox.take()
+
+    def _holder_leaves(self, holder: PeerId, now: Moment) -> list[SchedulerEffect]:
+        """What it holds for this node is to be held by another. Each counts once."""
+        self.holders.leaves(holder, now)
+        self._jobs.checkpoints.leaves(holder, now)
+        self._checkpoint_holders.look(now)
         self._output_copies.look(now)
         return self._outbox.take()
 

@@ -404,7 +404,11 @@ class TaskCheckpoint:
 class Notice:
     """The lease ends in `ends_ms`, or sooner once it is given back, and nothing more begins under
     it. What has not begun comes back; what runs has been told to save what it has, and ends in
-    TasksEnded as all do."""
+    TasksEnded as all do.
+
+    Without a `lease_id`, and with 0 for the fence, the sender itself leaves then: what it holds for
+    the receiver, who may have no lease of it, is to be held elsewhere. An older node, which has no
+    such lease, takes no notice."""
 
     lease_id: Id
     fence: Count

@@ -146,9 +146,11 @@ class Explain:
 @dataclass(frozen=True, slots=True)
 class Vacate:
     """Take no more work, and have what runs for others go on elsewhere: it is given notice, and so
-    long to save what it has. Ends in Vacated."""
+    long to save what it has. `owners` have this machine hold content, and are told as well. Ends in
+    Vacated."""
 
     grace_s: float
+    owners: tuple[Contact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

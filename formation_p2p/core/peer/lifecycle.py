@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from formation_p2p.core.dht.operations import OperationId
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.negotiation import messages
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.effects import Left, PeerEffect, RejectRequest, Vacated
 from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.peer.worker import Worker
+from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEffect, OwnGrant
 
@@ -81,9 +84,14 @@ class Lifecycle:
             effects += self.worker.licensed(self._network, self._grant.may_work, now)
         return effects
 
-    def vacate(self, grace_s: float, now: Moment) -> Sequence[PeerEffect]:
+    def vacate(
+        self, grace_s: float, owners: Sequence[Contact], now: Moment
+    ) -> Sequence[PeerEffect]:
+        """`owners` are those for whom this machine holds content."""
         self._vacating = True
-        return [] if self.worker is None else self.worker.vacate(grace_s, now)
+        notice = messages.Notice("", 0, round(grace_s * 1000), Leaving())
+        told = [Send(each, notice, cause="what it holds is to go elsewhere") for each in owners]
+        return told if self.worker is None else [*told, *self.worker.vacate(grace_s, now)]
 
     def reopen(self) -> None:
         self._vacating = False

@@ -388,8 +388,8 @@ class Peer:
                 self.gangs.handle(event, now)
             case events.MoveTask(job_id, task_id, grace_s):
                 return self.scheduler.move(job_id, task_id, grace_s, now)
-            case events.Vacate(grace_s):
-                return self._lifecycle.vacate(grace_s, now)
+            case events.Vacate(grace_s, owners):
+                return self._lifecycle.vacate(grace_s, owners, now)
             case events.Reopen():
                 self._lifecycle.reopen()
             case events.Explain():

@@ -33,6 +33,7 @@ TRIM_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Held:
+    owner: Contact
     holder: str
     size_bytes: int
     until_s: float
@@ -53,10 +54,25 @@ class HeldForOthers:
         self._held: dict[tuple[PeerId, bytes], _Held] = {}
         # Those that are on their way count as well: a peer may ask for many at once.
         self._coming: dict[tuple[PeerId, bytes], int] = {}
+        self._is_leaving = False
+
+    def leave(self) -> tuple[Contact, ...]:
+        """Take nothing more until `stay`. Returns those for whom something is held, who are to have
+        it held elsewhere."""
+        self._is_leaving = True
+        return tuple({peer_id: each.owner for (peer_id, _), each in self._held.items()}.values())
+
+    def _refusal(self) -> str:
+        return "leaves" if self._is_leaving else ""
+
+    def stay(self) -> None:
+        self._is_leaving = False
 
     async def hold(self, peer: Contact, asked: Keep) -> str:
         """Why not; empty where it is here now, for `KEPT_S` at least, or until the peer has another
         one held under that name."""
+        if why := self._refusal():
+            return why
         await self.trim()
         key, size_bytes = (peer.peer_id, asked.name), asked.size_bytes
         if key in self._coming:
@@ -76,6 +92,8 @@ class HeldForOthers:
             # What was here before was not measured by the fetch.
             if await trio.to_thread.run_sync(self._size_of, asked.cid) != size_bytes:
                 return "has it in another size"
+            if why := self._refusal():  # its owner was not told
+                return why
             held = True
         except FormationError as error:
             return f"cannot have it: {error}"
@@ -84,7 +102,7 @@ class HeldForOthers:
             if is_new and not held:
                 with trio.CancelScope(shield=True):
                     await self._release(holder)
-        self._held[key] = _Held(holder, size_bytes, trio.current_time() + KEPT_S)
+        self._held[key] = _Held(peer, holder, size_bytes, trio.current_time() + KEPT_S)
         if before is not None and is_new:
             await self._release(before.holder)
         return ""
