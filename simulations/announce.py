@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -245,7 +246,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--looks", type=int, default=15, help="submitters, one after the other")
     parser.add_argument("--policy", default="xor", help="how they rank workers")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--latency", default=None, help=f"a matrix of round trips: {LATENCY_FILE}")
+    parser.add_argument(
+        "--latency", type=Path, default=None, help=f"a matrix of round trips: {LATENCY_FILE}"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

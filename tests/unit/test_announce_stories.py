@@ -19,6 +19,7 @@ from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import Submit
+from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.find import Find
@@ -27,7 +28,7 @@ from formation_p2p.core.workload.scope import Scope, ScopeShares
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import BOB, NEEDS, at, identity, job, only, town
+from tests.support.stories import BOB, NEEDS, at, identity, job, only, town, town_with
 
 NOW = int(EPOCH_UNIX_S)
 
@@ -95,6 +96,46 @@ def test_a_want_that_is_spread_reaches_those_that_are_free() -> None:
     assert len(world.nodes["free"].running) == 1
     assert said(world)["PlacementRequest"] == 0
     assert said(world)["Offer"] == 1
+
+
+def test_where_the_first_brings_no_offer_more_hear_the_next() -> None:
+    """Of eleven nodes one alone is to hear the first: bob himself, who does not work."""
+    announce = AnnounceParameters(first_reach=1)
+    names = {f"worker{n}": 1 for n in range(9)}
+    world = town_with(PeerParameters(announce=announce), 7, None, **names)
+    bob = world.nodes["bob"]
+    world.sent.clear()
+    bob.submit(job(find=Find.ANNOUNCE))
+    world.elapse(0.9)
+    assert said(world)["SpreadWant"] == 0
+    world.elapse(3)
+    assert succeeded(bob) == 1
+    assert said(world)["SpreadWant"] == 10
+    assert said(world)["PlacementRequest"] == 0
+
+
+def test_a_relay_hands_a_want_to_a_worker_that_has_announced_room() -> None:
+    """Where more than those that hear it are to answer; the worker answers once."""
+    world = crowd(9)
+    world.elapse(5)
+    world.sent.clear()
+    raw = want_of(world.nodes["bob"], reach=3, places=16)
+    deliver(world, "gate", "bob", work.SpreadWant(raw, 0, 1))
+    [handed] = [each for each in world.sent if isinstance(each.message, work.HandWant)]
+    assert said(world)["Offer"] == 1
+    deliver(world, handed.receiver, "bob", work.SpreadWant(raw, 0, 1))
+    assert said(world)["Offer"] == 0
+    deliver(world, "gate", "worker1", work.SpreadWant(raw, 0, 1))
+    assert not {"HandWant", "Offer"} & said(world).keys()
+
+
+def test_a_worker_that_has_heard_a_want_answers_it_once() -> None:
+    world = town(alice=1)
+    raw = want_of(world.nodes["bob"])
+    deliver(world, "alice", "bob", work.SpreadWant(raw, 0, 1))
+    assert said(world)["Offer"] == 1
+    deliver(world, "alice", "gate", work.HandWant(raw))
+    assert said(world)["Offer"] == 0
 
 
 def test_a_notice_brings_the_worker_that_becomes_free() -> None:
@@ -294,7 +335,7 @@ def test_a_node_that_is_not_reached_yet_wants_nothing_of_others() -> None:
     lessee = Lessee(b"", random.Random(7))
     caller = Caller(identity("bob"), lessee, relay, lambda: None, lambda: 1, parameters)
     key = SchedulingKey(NEEDS)
-    assert caller.spread(key, 1, at(0), "a test") == ()
+    assert caller.spread(key, 1, 0, at(0), "a test") == ()
     assert caller.leave(key, 1, (BOB,), at(0), "a test") == ()
     assert not lessee.calls
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.announce.answering import Answering, chance
+from formation_p2p.core.announce.answering import Answering, Known, chance, chance_to_hand
 from formation_p2p.core.announce.board import Noticeboard
 from formation_p2p.core.announce.gate import Gate
 from formation_p2p.core.announce.offers import OfferCounts, Offers
@@ -324,15 +324,40 @@ def test_wants_that_are_kept_are_bounded() -> None:
 def test_as_many_answer_as_are_of_use(
     reach: int, with_room: int, looked_at: int, expected: float
 ) -> None:
-    want = want_of(reach=reach)
-    assert chance(want, with_room, looked_at, PARAMETERS) == pytest.approx(expected)
+    known = Known(workers(with_room), looked_at)
+    assert chance(want_of(reach=reach), known, PARAMETERS) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("with_room", "expected"),
+    [
+        (0, 0.0),  # it knows none to hand it to
+        (1, (6 - 0.64) / (64 * 0.25)),
+        (3, (6 - 1.92) / 64),
+        (50, -26 / 64),  # more hear it than are to answer
+    ],
+)
+def test_those_that_hear_it_make_up_for_what_is_missing(with_room: int, expected: float) -> None:
+    known = Known(workers(with_room), 100)
+    assert chance_to_hand(want_of(reach=64), known, PARAMETERS) == pytest.approx(expected)
+
+
+def test_a_want_is_handed_to_one_with_room_at_most() -> None:
+    ours, want, raw = Answering(random.Random(7), PARAMETERS), want_of(reach=64), sealed()
+    profiles = [profile("alice", capacity=NO_ROOM), profile("carol"), profile("bob")]
+    known = ours.look(want, profiles)
+    assert known == ([profiles[1]], 3)
+    handed = [ours.hands(replace(want, places=16), raw, known) for _ in range(9)]
+    assert handed == [[(CAROL, raw)]] * 9
+    drawn = sum(len(ours.hands(want, raw, Known(workers(3), 100))) for _ in range(1_000))
+    assert 30 <= drawn <= 100
 
 
 def test_a_worker_draws_by_what_it_knows_of_others() -> None:
     ours = Answering(random.Random(7), PARAMETERS)
     want = want_of(reach=100)
-    assert ours.draws(want, workers(5, capacity=NO_ROOM), at(0))
-    drawn = sum(ours.draws(want, workers(5), at(0)) for _ in range(200))
+    assert ours.draws(want, ours.look(want, workers(5, capacity=NO_ROOM)))
+    drawn = sum(ours.draws(want, ours.look(want, workers(5))) for _ in range(200))
     assert 2 <= drawn <= 25
 
 

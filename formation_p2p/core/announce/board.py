@@ -19,7 +19,6 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.resources.fits import fits_now
-from formation_p2p.core.resources.requirements import Requirements
 
 
 class Handed(NamedTuple):
@@ -69,7 +68,7 @@ class Noticeboard:
         most = want.places * self._parameters.answers
         notice = self._notices[want.name] = _Notice(want, raw, most)
         looked_at = islice(known, self._parameters.max_looked_at)
-        suited = [profile for profile in looked_at if _suits(want, profile)]
+        suited = [profile for profile in looked_at if suits(want, profile)]
         self._rng.shuffle(suited)
         return [notice.hand(profile) for profile in suited[: self._share(want, len(suited))]]
 
@@ -81,7 +80,7 @@ class Noticeboard:
         fitting = [
             notice
             for notice in self._notices.values()
-            if profile.peer_id not in notice.handed and _suits(notice.want, profile)
+            if profile.peer_id not in notice.handed and suits(notice.want, profile)
         ]
         # One at a time: it has no room for the next once it has taken one.
         handed = [notice.hand(profile) for notice in fitting[:1]]
@@ -106,14 +105,12 @@ class Noticeboard:
             del self._notices[name]
 
 
-def has_room(needs: Requirements, profile: Profile) -> bool:
-    """Whether a worker meets the needs and has room, as far as announced."""
+def suits(want: Want, profile: Profile) -> bool:
+    """Whether a worker other than its author could take a want, as far as announced."""
+    if profile.withdrawn or profile.peer_id == want.author.peer_id:
+        return False
     machine = profile.capability, dict(profile.labels), profile.drivers
-    return not profile.withdrawn and fits_now(needs, *machine, profile.capacity) is None
-
-
-def _suits(want: Want, profile: Profile) -> bool:
-    return profile.peer_id != want.author.peer_id and has_room(want.needs, profile)
+    return fits_now(want.needs, *machine, profile.capacity) is None
 
 
 def _is_over(want: Want, now: Moment) -> bool:

@@ -35,26 +35,31 @@ class Caller:
         self._size = size
         self._parameters = parameters
 
-    def is_spread_due(self, last_s: float, now: Moment) -> bool:
-        return now.mono_s >= last_s + self._parameters.spread_again_s
+    def is_spread_due(self, last_s: float, in_vain: int, now: Moment) -> bool:
+        """At once where the first brought no offer and there are more peers than heard it."""
+        widens = in_vain == 1 and self._size() > self._parameters.first_reach
+        return widens or now.mono_s >= last_s + self._parameters.spread_again_s
 
     def expired_s(self, now: Moment) -> float:
         """When what was left by then is to be left anew."""
         return now.mono_s - self._parameters.leave_again_s
 
-    def spread(self, key: SchedulingKey, waiting: int, now: Moment, cause: str) -> Sequence[Send]:
-        """Have some hundred peers hear of tasks that wait. Empty where it is not known yet how this
-        node is reached."""
+    def spread(
+        self, key: SchedulingKey, waiting: int, in_vain: int, now: Moment, cause: str
+    ) -> Sequence[Send]:
+        """Have some dozens of peers hear of tasks that wait, or some hundreds where so many wants
+        brought no offer. Empty where it is not known yet how this node is reached."""
         own = self._own()
         if own is None:
             return ()
-        reach = min(self._parameters.reach, self._size())
+        most = self._parameters.reach if in_vain else self._parameters.first_reach
+        reach = min(most, self._size())
         places = min(waiting, MAX_PLACES)
         enough = places * self._parameters.enough
         raw = self._sealed(own, key, places, now, enough=enough, reach=reach)
         sent = [
             Send(branch.to, SpreadWant(raw, branch.depth, branch.reach), cause=cause)
-            for branch in self._relay.spread(raw, 0, self._parameters.reach, now)
+            for branch in self._relay.spread(raw, 0, most, now)
         ]
         return [*sent, Send(own, HandWant(raw), cause=cause)]  # it may be a worker itself
 

@@ -32,6 +32,10 @@ class Gate:
         self._of_invitation = Limits(ours.max_of_invitation, ours.window_s, ours.max_counted)
         self._seen: dict[tuple[PeerId, int], None] = {}  # the one seen longest ago first
 
+    def knows(self, want: Want) -> bool:
+        """Whether it came this way, not long ago."""
+        return want.name in self._seen
+
     def opened(
         self, sender: PeerId, raw: bytes, now: Moment, *, by_author: bool = False
     ) -> Want | None:

@@ -9,8 +9,11 @@ from formation_p2p.core.announce.want import WANT_TTL_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceParameters:
-    # Peers that one want is spread to. With 300, the nearest free worker of a network with 1 % free
-    # is among them in 19 of 20 cases; each costs a message.
+    # Peers that a want is spread to first. Those know, of a hundred workers each, who has announced
+    # room; each costs a message.
+    first_reach: int = 64
+    # ...and where no offer came: with 300, a free worker of a network with 1 % free is among them
+    # in 19 of 20 cases, whatever is announced.
     reach: int = 300
     # Offers that a scheduler would like for each place.
     answers: int = 3
@@ -18,6 +21,9 @@ class AnnounceParameters:
     enough: int = 2
     # Workers that answer on average, so that these are there early.
     answers_aimed_at: int = 6
+    # Where a peer knows few workers with room, this share of the others is taken to know one too:
+    # so it is where one worker in 300 has room.
+    know_few: float = 0.25
     # A want is spread anew after so long, while tasks wait.
     spread_again_s: float = 10.0
     # A notice is left anew after so long: most of a want's life.
@@ -36,7 +42,7 @@ class AnnounceParameters:
     # cost nothing, and without this four strangers would use up what is looked at from all.
     max_refused: int = 4
     # ...and from all. To check one takes 0.3 ms of CPU, or a millisecond where the grant is
-    # foreign: 2 % of a core.
+    # foreign, and to look at the profiles for it another: 5 % of a core.
     max_checked: int = 256
     # Offers that a worker makes for wants. Each holds capacity for 1.5 s at most.
     max_offers: int = 64

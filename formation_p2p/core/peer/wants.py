@@ -74,26 +74,35 @@ class Wants:
                 return [_hand(each) for each in self._board.left(sender.peer_id, raw, known, now)]
             case HandWant(raw):
                 want = self._handed.opened(sender.peer_id, raw, now)
-                return [] if want is None else self._offered(want, worker, now)
+                if want is None or self._spread.knows(want):
+                    return []
+                return self._offered(want, worker, now)
             case SpreadWant(raw, depth, reach):
                 want = self._spread.opened(sender.peer_id, raw, now)
                 if want is None:
                     return []
-                effects = [
-                    _pass_on(raw, branch)
-                    for branch in self.relay.spread(raw, depth, min(reach, want.reach), now)
-                ]
-                if worker is not None and worker.suits(want.needs):
-                    known = self._store.profiles(now)
-                    if self._answering.draws(want, known, now):
-                        effects += self._offered(want, worker, now)
-                return effects
+                found = self.relay.spread(raw, depth, min(reach, want.reach), now)
+                effects = [_pass_on(raw, branch) for branch in found]
+                return [*effects, *self._heard(want, raw, worker, now)]
             case _:
                 assert_never(message)
 
     def undelivered(self, to: PeerId, now: Moment) -> list[PeerEffect]:
         """What a peer was to pass on, another one does."""
         return [_pass_on(raw, branch) for raw, branch in self.relay.undelivered(to, now)]
+
+    def _heard(
+        self, want: Want, raw: bytes, worker: Worker | None, now: Moment
+    ) -> list[PeerEffect]:
+        """One that is spread: handed on, or answered."""
+        profiles = (each for each in self._store.profiles(now) if each.peer_id != self._own)
+        known = self._answering.look(want, profiles)
+        effects: list[PeerEffect] = []
+        if want.reach < self.size():  # or all hear it
+            effects += map(_hand, self._answering.hands(want, raw, known))
+        if not self._handed.knows(want) and self._answering.draws(want, known):
+            effects += self._offered(want, worker, now)
+        return effects
 
     def _offered(self, want: Want, worker: Worker | None, now: Moment) -> list[PeerEffect]:
         if worker is None or self._distrusts(want.author, now):
