@@ -21,6 +21,7 @@ import heapq
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -191,7 +192,7 @@ def measure(seed: int, tasks: int = TASKS) -> dict[str, object]:
     }
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     arguments = argparse.ArgumentParser(
         prog="python -m simulations.scoring",
         description=__doc__,
@@ -200,7 +201,7 @@ def main() -> None:
     arguments.add_argument("--seeds", default="1..3", metavar="FIRST..LAST")
     arguments.add_argument("--tasks", type=int, default=TASKS)
     arguments.add_argument("--json", action="store_true", help="one JSON object on a line")
-    given = arguments.parse_args()
+    given = arguments.parse_args(words)
     first, _, last = given.seeds.partition("..")
     for seed in range(int(first), int(last or first) + 1):
         found = measure(seed, given.tasks)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
-from formation_p2p.core.placement.learnt import LEAST, MAX_KINDS, Learner, Learnt
+from formation_p2p.core.placement.learnt import AGAIN, LEAST, MAX_KINDS, Learner, Learnt
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.scored import PRESETS
 from formation_p2p.core.placement.task_options import SchedulingKey, options_of
@@ -28,12 +28,54 @@ def lived(learner: Learner, kind: str, tasks: int, **takes_s: float) -> list[str
     return chosen
 
 
-def test_presets_take_turns_until_enough_is_known_and_then_the_best_is_taken() -> None:
+def test_presets_take_turns_until_it_is_clear_that_another_is_faster() -> None:
     learner = Learner()
     chosen = lived(learner, "k", 1_000, **TAKES_S)
-    first, later = chosen[:LEAST], chosen[LEAST:]
-    assert max(map(first.count, PRESETS)) - min(map(first.count, PRESETS)) <= 1
+    first, later = chosen[: 3 * LEAST], chosen[3 * LEAST :]
+    assert [first.count(preset) for preset in PRESETS] == [LEAST] * 3
+    assert later.count("16a") == 0
     assert later.count("16c") > 0.95 * len(later)
+    assert "16c, learnt of k" in learner.told("k")
+
+
+def test_those_that_cannot_be_told_apart_go_on_taking_turns() -> None:
+    learner = Learner()
+    chosen = lived(learner, "k", 600, **{"16a": 1.01, "16c": 1.0, "newest": 9.0})
+    assert [chosen[-100:].count(preset) for preset in PRESETS] == [50, 50, 0]
+    assert "learning of k" in learner.told("k")
+
+
+def test_one_whose_results_do_not_come_waits_for_them() -> None:
+    learner = Learner()
+    for _ in range(300):
+        preset = learner.choose("k").preset
+        if preset != "16a":
+            learner.took("k", preset, 1.0)
+    assert learner.best("k") != "16a"
+    assert "16a unknown" in learner.told("k")
+    for _ in range(LEAST):
+        learner.took("k", "16a", 1.0)
+    assert learner.best("k") == "16a"
+
+
+def test_tasks_of_one_job_tell_as_much_as_one_task() -> None:
+    """They have met the same load."""
+    learner = Learner()
+    for took_s in (9.0, 1.0, 1.0) * LEAST:
+        assert "learning" in learner.told("k")
+        preset = learner.choose("k", 100).preset
+        for _ in range(100):
+            learner.took("k", preset, took_s)
+    assert learner.best("k") != "16a"
+
+
+def test_after_many_results_all_presets_take_turns_again() -> None:
+    """What was best may be so no more."""
+    learner = Learner()
+    lived(learner, "k", AGAIN, **TAKES_S)
+    assert "16c unknown" in learner.told("k")
+    lived(learner, "k", 300, **{"16a": 1.0, "16c": 4.0, "newest": 4.0})
+    assert learner.best("k") == "16a"
 
 
 def test_each_kind_has_its_own_best() -> None:
