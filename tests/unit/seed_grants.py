@@ -10,7 +10,7 @@ from formation_p2p.core.refusals import TooDear
 from formation_p2p.core.trust.admission import AdmissionController, Tolerated
 from formation_p2p.core.trust.grants import Rights, issue, read_grant
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.quota import Quota, Used, month_of
+from formation_p2p.core.trust.quota import Quota, Used, month_after, month_of
 from tests.support.placement_world import placed, profile, task, worker
 from tests.support.stories import BOB, NEEDS, at, identity
 from tests.unit.seed_cases import Vector, covers
@@ -46,7 +46,9 @@ def each_is_refused(vector: Vector) -> None:
     cpu, concurrent, priority, credit = expect["reasons"]
 
     hours = granted(quota=Quota(cpu_milli_hours=round(given["cpu_limit_h"] * 1000)))
-    assert why_not(controller(given["used_ms"], hours), hours) == cpu
+    # Here it also says when there are hours again.
+    until = month_after(NOW.unix_s)
+    assert why_not(controller(given["used_ms"], hours), hours) == f"{cpu}, until {until}"
 
     running, most = given["concurrent"]
     few = granted(quota=Quota(leases=most))

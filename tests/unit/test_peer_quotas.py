@@ -75,7 +75,7 @@ def test_work_over_its_quota_ends_when_it_would_be_renewed_and_says_why() -> Non
     world.elapse(20)
     assert renewals == len(only(passed(world, "alice", "bob"), Renewed)) == 4
     why = why_unplaceable(world, bob)
-    assert why.why == "Monthly CPU quota exceeded: 0.009/0.008 hours"
+    assert why.why == "Monthly CPU quota exceeded: 0.009/0.008 hours, until 2026-02-01"
     assert is_idle(alice)
     assert 28_800 <= charged(alice, bob).cpu_milli_s <= 28_800 + 1000 * LEASE_DEFAULTS.lease_s
 

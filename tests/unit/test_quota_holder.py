@@ -175,6 +175,16 @@ def test_an_account_has_so_many_rows() -> None:
     assert len(account) == MAX_ROWS
 
 
+def test_who_has_seen_a_grant_takes_no_rows_of_its_accounts() -> None:
+    """Each worker that its bearer asked has; ids are free, and need no grant of their own."""
+    holder = lonely()
+    assert answered(holder.received(ALICE, vouched(1000), later(0))).is_kept
+    for number in range(MAX_ROWS):
+        holder.received(contact(f"stranger {number}"), ask(0), later(0))
+    message = vouched(1000, worker="arthur")
+    assert answered(holder.received(contact("arthur"), message, later(0))).is_kept
+
+
 def test_so_many_bearers_share_a_worker_and_places_come_free() -> None:
     account = KeptAccount("", 1)
     first, second = (open_voucher(voucher(each, "alice"), EPOCH_UNIX_S) for each in ("bob", "dave"))

@@ -109,7 +109,7 @@ def test_who_has_used_up_his_hours_gets_no_more_of_them_this_month() -> None:
     alice.charges("a", 1.5 * HOUR_S)
     for another in (True, False):
         assert alice.why_not(grant, another=another) == (
-            "Monthly CPU quota exceeded: 1.5/1.0 hours"
+            "Monthly CPU quota exceeded: 1.5/1.0 hours, until 2023-12-01"
         )
     next_month = at(20 * 24 * HOUR_S)
     assert alice.why_not(grant, next_month) is None
@@ -120,7 +120,10 @@ def test_hours_of_gpus_are_counted_by_themselves() -> None:
     alice.leases("a", grant, 0, gpu=2000)
     alice.charges("a", HOUR_S / 4)
     assert alice.used() == Used(900_000, 1_800_000)
-    assert alice.why_not(grant, needs=GPU_NEEDS) == "Monthly GPU quota exceeded: 0.5/0.5 hours"
+    assert (
+        alice.why_not(grant, needs=GPU_NEEDS)
+        == "Monthly GPU quota exceeded: 0.5/0.5 hours, until 2023-12-01"
+    )
     assert alice.why_not(grant) is None  # who takes no GPU may go on
 
 
@@ -146,10 +149,13 @@ def test_what_is_made_of_a_grant_shares_its_quota() -> None:
     assert alice.why_not(carols, of=CAROL) == "Concurrent task limit reached: 1/1"
     assert alice.why_not(bobs) is None
     alice.charges("carol", 0.1 * HOUR_S)
-    assert alice.why_not(carols, of=CAROL) == "Monthly CPU quota exceeded: 0.1/0.1 hours"
+    assert (
+        alice.why_not(carols, of=CAROL)
+        == "Monthly CPU quota exceeded: 0.1/0.1 hours, until 2023-12-01"
+    )
     alice.charges("bob", 0.9 * HOUR_S)
     # bob himself has used 0.9 of an hour, and the two of them the whole.
-    assert alice.why_not(bobs) == "Monthly CPU quota exceeded: 1.0/1.0 hours"
+    assert alice.why_not(bobs) == "Monthly CPU quota exceeded: 1.0/1.0 hours, until 2023-12-01"
 
 
 def test_a_second_grant_is_no_second_quota() -> None:
@@ -158,7 +164,7 @@ def test_a_second_grant_is_no_second_quota() -> None:
     alice.leases("a", first, 0)
     assert alice.why_not(second) == "Concurrent task limit reached: 1/1"
     alice.charges("a", 2 * HOUR_S)
-    assert alice.why_not(second) == "Monthly CPU quota exceeded: 2.0/1.001 hours"
+    assert alice.why_not(second) == "Monthly CPU quota exceeded: 2.0/1.001 hours, until 2023-12-01"
 
 
 def test_an_offer_costs_nothing_until_it_is_committed() -> None:
@@ -213,7 +219,7 @@ def test_a_clock_that_wanders_for_months_gives_nobody_a_second_quota() -> None:
     alice, grant = Alice(), granted(quota=Quota(cpu_milli_hours=1000))
     alice.leases("a", grant, 0)
     alice.charges("a", HOUR_S)
-    spent = "Monthly CPU quota exceeded: 1.0/1.0 hours"
+    spent = "Monthly CPU quota exceeded: 1.0/1.0 hours, until 2023-12-01"
     assert alice.why_not(grant) == spent
     for seconds, days in enumerate((31, 62, 1000, -31, -62)):
         wrong = Moment(HOUR_S + seconds + 1, UNIX_S + days * 24 * HOUR_S)
@@ -226,7 +232,7 @@ def test_a_worker_that_starts_with_a_wrong_clock_has_the_right_month_in_mind() -
     grant = granted(quota=Quota(cpu_milli_hours=1))
     months = ("1970-01", MONTH, "2099-01", "2099-02")
     alice = Alice(used=[(month, BOB.peer_id, Used(3600, 0)) for month in months])
-    assert alice.why_not(grant) == "Monthly CPU quota exceeded: 0.001/0.001 hours"
+    assert alice.why_not(grant) == "Monthly CPU quota exceeded: 0.001/0.001 hours, until 2023-12-01"
 
 
 def test_a_year_is_remembered() -> None:
@@ -398,7 +404,7 @@ def test_a_grant_for_labelled_workers_serves_on_those_alone() -> None:
 def test_a_permissive_worker_tells_of_what_it_would_refuse() -> None:
     alice = Alice(used=[(MONTH, BOB.peer_id, Used(5_400_000, 0))], permissive=True)
     assert alice.why_not(granted(quota=Quota(cpu_milli_hours=1000))) is None
-    assert alice.tolerated() == ["Monthly CPU quota exceeded: 1.5/1.0 hours"]
+    assert alice.tolerated() == ["Monthly CPU quota exceeded: 1.5/1.0 hours, until 2023-12-01"]
     assert alice.why_not(granted(CAROL, labels=frozenset({("a", "b")})), of=CAROL) is None
     assert alice.tolerated() == ["the grant is for workers with a=b, and this one is without"]
 

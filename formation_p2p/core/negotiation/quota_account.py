@@ -90,6 +90,9 @@ class KeptAccount:
             row.vouched(voucher, self._max_bearers)
         room = at_least_nothing(limit_of(quota) - (self.total - row.used))
         could = lowest(room, row.used + row.left)
+        if worker not in self._rows and wanted == NOTHING:
+            # A row would say nothing, and take the place of one that does.
+            return Noted(True, could)
         if sequence <= row.sequence:  # it came twice, or too late
             return Noted(sequence == row.sequence and wanted == row.used, could)
         if wanted != lowest(wanted, highest(row.used, could)) or (

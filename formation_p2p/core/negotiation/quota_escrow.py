@@ -33,7 +33,6 @@ from formation_p2p.core.negotiation.quota_status import AccountStatus, Verdict
 from formation_p2p.core.negotiation.quota_voucher import Voucher, open_voucher
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.trust.network_quota import month_after
 from formation_p2p.core.trust.quota import (
     NOTHING,
     Quota,
@@ -41,6 +40,7 @@ from formation_p2p.core.trust.quota import (
     Used,
     format_hours,
     in_hours,
+    month_after,
     month_of,
 )
 

@@ -270,7 +270,7 @@ class AdmissionController:
         for account in terms.accounts:
             quota = quota_of(terms, account, charter)
             spent = used.get(account.name, NOTHING)
-            why = quota.exceeded(spent, takes_gpu)
+            why = quota.exceeded(spent, takes_gpu, now.unix_s)
             if why is None and account.name in shared:
                 counted = QuotaAccount(account.name, quota)
                 why = self.network.used_up(counted, spent, takes_gpu, now)

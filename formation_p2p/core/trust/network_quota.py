@@ -13,7 +13,7 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import GrantTerms
-from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used, month_of
+from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
 
 
 class NetworkCount(Protocol):
@@ -86,9 +86,3 @@ def network_accounts(terms: GrantTerms, charter: Charter | None) -> tuple[QuotaA
 
 def limits_hours(quota: Quota) -> bool:
     return quota.cpu_milli_hours is not None or quota.gpu_milli_hours is not None
-
-
-def month_after(unix_s: float) -> str:
-    """The first day of the month that follows, as `2026-12-01`."""
-    year, month = map(int, month_of(unix_s).split("-"))
-    return f"{year + month // 12:04}-{month % 12 + 1:02}-01"

@@ -53,13 +53,14 @@ class Quota:
         """What both allow."""
         return Quota(*map(least, astuple(self), astuple(other)))
 
-    def exceeded(self, used: Used, takes_gpu: bool) -> str | None:
+    def exceeded(self, used: Used, takes_gpu: bool, now_unix_s: float) -> str | None:
         """Why who has used so much may use nothing more, this month."""
         cpu, gpu = self.cpu_milli_hours, self.gpu_milli_hours if takes_gpu else None
         for kind, most, milli_s in ("CPU", cpu, used.cpu_milli_s), ("GPU", gpu, used.gpu_milli_s):
             if most is not None and milli_s >= most * _MILLI_SECONDS:
                 spent = f"{in_hours(milli_s)}/{format_hours(most)}"
-                return f"Monthly {kind} quota exceeded: {spent} hours"
+                until = month_after(now_unix_s)
+                return f"Monthly {kind} quota exceeded: {spent} hours, until {until}"
         return None
 
     def is_full(self, leases: int) -> str | None:
@@ -103,6 +104,12 @@ def month_of(unix_s: float) -> str:
     """The UTC calendar month, as `2026-11`. Months sort as their texts do."""
     date = datetime.fromtimestamp(min(max(unix_s, 0.0), _MAX_UNIX_S), UTC)
     return f"{date.year:04}-{date.month:02}"
+
+
+def month_after(unix_s: float) -> str:
+    """The first day of the month that follows, as `2026-12-01`."""
+    year, month = map(int, month_of(unix_s).split("-"))
+    return f"{year + month // 12:04}-{month % 12 + 1:02}-01"
 
 
 def in_hours(milli_s: int) -> str:
