@@ -11,8 +11,21 @@ import trio
 import trio.testing
 
 from formation_p2p.host.net.transport.errors import ConnectionClosedError
-from formation_p2p.host.net.transport.tcp import TcpStream
+from formation_p2p.host.net.transport.raw import MAX_READ_BYTES
+from formation_p2p.host.net.transport.tcp import TOGETHER_BYTES, TcpStream
 from tests.support.stacks import run
+
+
+@asynccontextmanager
+async def both_ends() -> AsyncIterator[tuple[TcpStream, trio.SocketStream]]:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", port) as stream,
+            await listener.accept() as other,
+        ):
+            yield TcpStream(stream), other
 
 
 @asynccontextmanager
@@ -62,5 +75,30 @@ def test_who_waits_on_a_socket_hears_that_it_is_closed(use: Use) -> None:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             await stream.close()
+
+    run(story)
+
+
+def test_what_is_sure_to_come_is_waited_for_together_and_no_more_than_that() -> None:
+    async def story() -> None:
+        async with both_ends() as (stream, other):
+            came: list[bytes] = []
+
+            async def read(size: int | None = None) -> None:
+                came.append(await stream.read(size))
+
+            stream.expect(2 * TOGETHER_BYTES)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await other.send_all(bytes(1000))
+                await trio.sleep(0.1)
+                assert came == []
+                await other.send_all(bytes(TOGETHER_BYTES))
+            stream.expect(0)  # what is left of it is not waited for with others
+            while (left := 1000 + TOGETHER_BYTES - sum(map(len, came))) > 0:
+                await read(min(left, MAX_READ_BYTES))
+            await other.send_all(b"x")
+            await read()
+            assert came[-1] == b"x"
 
     run(story)

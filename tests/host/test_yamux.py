@@ -67,13 +67,27 @@ class Pipe:
 
     async def read(self, n: int | None = None) -> bytes:
         while len(self._buffer) < (n or 1):
-            data = await self._stream.receive_some(64 * KIB)
-            if not data:
-                raise ConnectionClosedError("closed")
-            self._buffer += data
+            await self.arrival(0)
         taken = bytes(self._buffer[: n or None])
         del self._buffer[: len(taken)]
         return taken
+
+    def open(self) -> bytes:
+        taken = bytes(self._buffer)
+        self._buffer.clear()
+        return taken
+
+    def open_into(self, into: memoryview) -> int:
+        size = min(len(into), len(self._buffer))
+        into[:size] = self._buffer[:size]
+        del self._buffer[:size]
+        return size
+
+    async def arrival(self, sure_bytes: int) -> None:
+        data = await self._stream.receive_some(64 * KIB)
+        if not data:
+            raise ConnectionClosedError("closed")
+        self._buffer += data
 
     async def write(self, data: bytes) -> None:
         try:

@@ -106,13 +106,13 @@ class CircuitStream(RawStream):
             await self.fill()
         return self._take(len(there) if n is None else min(n, MAX_READ_BYTES))
 
-    def take_prefixed(self, size: int) -> memoryview | None:
+    def take_prefixed(self, size: int, most_bytes: int) -> memoryview | None:
         there = self._stream.unread
         if self._turn_bytes >= READ_BYTES:
             return None
         if self._length is None and len(there) >= size:
             self._length = int.from_bytes(self._take(size), "big")
-        if self._length is None or len(there) < self._length:
+        if self._length is None or self._length > min(len(there), most_bytes):
             return None
         length, self._length = self._length, None
         return memoryview(self._take(length))
@@ -144,6 +144,9 @@ class CircuitStream(RawStream):
         self._unsent = self._unsent[len(piece) :]
         self._torn = False
         return not self._unsent
+
+    def expect(self, size: int) -> None:
+        """The reader has what is there in each turn of the loop."""
 
     def hold_unsent(self, size: int) -> None:
         """The windows of the stream bound it."""

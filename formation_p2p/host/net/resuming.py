@@ -322,6 +322,9 @@ class ResumedStream(RawStream):
             await self._changed.park()
         return True
 
+    def expect(self, size: int) -> None:
+        """The reader has what is there in each turn of the loop."""
+
     def hold_unsent(self, size: int) -> None:
         """What one circuit carries bounds it."""
 

@@ -31,13 +31,15 @@ from formation_p2p.core.identity import (
 from formation_p2p.core.records.envelope_pb2 import ECDSA, RSA, Ed25519, PublicKey
 from formation_p2p.host.net.libp2p_pb2 import NoiseHandshakePayload
 from formation_p2p.host.net.transport.byte_stream import ByteStream
+from formation_p2p.host.net.transport.cipher import TAG_BYTES, Cipher
 from formation_p2p.host.net.transport.errors import SwarmException
 
 PROTOCOL: Final = "/noise"
 LENGTH_BYTES: Final = 2
 """Before each message, in the handshake and after it: big-endian."""
 # Of one message, without the tag of its cipher: with it, 65,535.
-MAX_PLAINTEXT_BYTES: Final = 65_535 - 16
+MAX_MESSAGE_BYTES: Final = 65_535
+MAX_PLAINTEXT_BYTES: Final = MAX_MESSAGE_BYTES - TAG_BYTES
 
 _NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"
 _SIGNED_PREFIX: Final = b"noise-libp2p-static-key:"
@@ -73,12 +75,11 @@ class NoiseKeys:
 
 
 class Secured(NamedTuple):
-    """What a handshake comes to. The ciphers take associated data, which is None here, and one
-    message; they keep the count of messages."""
+    """What a handshake comes to."""
 
     peer: PeerId
-    encrypt: Callable[[None, bytes | memoryview], bytes]
-    decrypt: Callable[[None, bytes | memoryview], bytes]
+    sealing: Cipher
+    opening: Cipher
 
 
 async def handshake(stream: ByteStream, keys: NoiseKeys, dialled: PeerId | None) -> Secured:
@@ -107,11 +108,8 @@ async def handshake(stream: ByteStream, keys: NoiseKeys, dialled: PeerId | None)
             raise SwarmException(f"{peer} answers in place of {dialled}")
         await _write(stream, noise.write_message(keys.payload))
     ciphers = noise.noise_protocol
-    # Past the library's own checks, which take nothing but `bytes`.
     return Secured(
-        peer,
-        ciphers.cipher_state_encrypt.encrypt_with_ad,
-        ciphers.cipher_state_decrypt.decrypt_with_ad,
+        peer, Cipher(ciphers.cipher_state_encrypt.k), Cipher(ciphers.cipher_state_decrypt.k)
     )
 
 

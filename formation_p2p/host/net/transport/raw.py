@@ -45,6 +45,11 @@ class RawStream(ABC):
     def hold_unsent(self, size: int) -> None:
         """Let so much be taken ahead of what the link carries."""
 
+    @abstractmethod
+    def expect(self, size: int) -> None:
+        """So many bytes are sure to come, with those that have and are not taken: `fill` may wait
+        for some of them together."""
+
     async def read(self, n: int | None = None) -> bytes:
         """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
 
@@ -59,11 +64,11 @@ class RawStream(ABC):
         self._buffer = self._buffer[wanted:]
         return taken
 
-    def take_prefixed(self, size: int) -> memoryview | None:
+    def take_prefixed(self, size: int, most_bytes: int) -> memoryview | None:
         """The next message that has its length before it, in `size` bytes; None while it is not
-        whole."""
+        whole, and where it has more than `most_bytes`."""
         end = size + int.from_bytes(self._buffer[:size], "big")
-        if len(self._buffer) < max(size, end):
+        if not size <= end <= len(self._buffer) or end > size + most_bytes:
             return None
         message = self._buffer[size:end]
         self._buffer = self._buffer[end:]

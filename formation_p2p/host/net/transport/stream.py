@@ -334,14 +334,28 @@ class MuxedStream:
         if self._into:
             size = min(len(data), len(self._into))
             self._into[:size] = data[:size]
-            self._into = self._into[size:]
+            self.filled(size)
             data = data[size:]
-            self._grant(size)
-            if self._into:
+            if not data:
                 return 0
         self.unread.append(data)
         self._arrivals.unpark_all()
         return len(data)
+
+    def room(self, most_bytes: int) -> memoryview | None:
+        """Where what comes next goes, of that much: for the muxer to put it there."""
+        if self._into is None or self.broken is not None or self._discards:
+            return None
+        return self._into[:most_bytes]
+
+    def filled(self, size: int) -> None:
+        """So much of `room` was."""
+        assert self._into is not None, "somebody waits for it"
+        self._ticks_closed = 0
+        self._into = self._into[size:]
+        self._grant(size)
+        if not self._into:
+            self._arrivals.unpark_all()
 
     def credited(self, size: int) -> None:
         self._window += size

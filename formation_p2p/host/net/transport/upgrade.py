@@ -16,9 +16,11 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
+from formation_p2p.host.net.transport.cipher import TAG_BYTES
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.host.net.transport.noise import (
     LENGTH_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_PLAINTEXT_BYTES,
     NoiseKeys,
     Secured,
@@ -42,27 +44,53 @@ class NoiseStream:
     def __init__(self, secured: Secured, raw: RawStream, *, is_initiator: bool) -> None:
         self.is_initiator = is_initiator
         self._raw = raw
-        self._encrypt = secured.encrypt
-        self._decrypt = secured.decrypt
+        self._sealing = secured.sealing
+        self._opening = secured.opening
         self._opened = b""
 
     async def read(self, n: int | None = None) -> bytes:
         """Whatever is there, up to `n` bytes, and waits for something."""
         while not self._opened:
-            message = self._raw.take_prefixed(LENGTH_BYTES)
-            if message is None:
-                await self._raw.fill()
-                continue
-            # Raises what the cipher does for a message that was altered.
-            self._opened = self._decrypt(None, message)
+            self._opened = self.open()
             if not self._opened:
-                raise ConnectionClosedError("an empty message")
+                await self._raw.fill()
         if n is None or n >= len(self._opened):
             taken, self._opened = self._opened, b""
             return taken
         taken = self._opened[:n]
         self._opened = self._opened[n:]
         return taken
+
+    def open(self) -> bytes:
+        """The next message, or the rest of one that was read in part; nothing where none has
+        arrived. Raises ConnectionClosedError; InvalidTag for one that was altered."""
+        if self._opened:
+            rest, self._opened = self._opened, b""
+            return rest
+        message = self._raw.take_prefixed(LENGTH_BYTES, MAX_MESSAGE_BYTES)
+        if message is None:
+            return b""
+        _check(message)
+        return self._opening.open(message)
+
+    def open_into(self, into: memoryview) -> int:
+        """As `open`, of all messages that have arrived and fit there, one after the other. Returns
+        how much came. What is there after InvalidTag is nobody's word."""
+        filled = 0
+        while (
+            message := self._raw.take_prefixed(LENGTH_BYTES, len(into) - filled + TAG_BYTES)
+        ) is not None:
+            _check(message)
+            end = filled + len(message) - TAG_BYTES
+            self._opening.open_into(message, into[filled:end])
+            filled = end
+        return filled
+
+    async def arrival(self, sure_bytes: int) -> None:
+        """Wait for something new. So many bytes at least are sure to come, with those that have
+        arrived and are not opened. Raises ConnectionClosedError."""
+        self._raw.expect(sure_bytes)
+        await self._raw.fill()
 
     async def write(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_PLAINTEXT_BYTES):
@@ -76,11 +104,14 @@ class NoiseStream:
 
         Raises ConnectionClosedError.
         """
-        return self._raw.write_now(*(part for each in messages for part in self._sealed(each)))
+        return self._raw.write_now(*self._sealed(*messages))
 
-    def _sealed(self, data: bytes | memoryview) -> tuple[bytes, bytes]:
-        message = self._encrypt(None, data)
-        return len(message).to_bytes(LENGTH_BYTES, "big"), message
+    def _sealed(self, *messages: bytes | memoryview) -> list[bytes]:
+        parts: list[bytes] = []
+        for each in messages:
+            sealed = self._sealing.seal(each)
+            parts += (len(sealed).to_bytes(LENGTH_BYTES, "big"), sealed)
+        return parts
 
     async def flush(self) -> bool:
         """Wait until the kernel takes more of what `write_now` left over. Returns whether that is
@@ -96,6 +127,12 @@ class NoiseStream:
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self._raw.get_remote_address()
+
+
+def _check(message: memoryview) -> None:
+    """Raises ConnectionClosedError for one without content."""
+    if len(message) <= TAG_BYTES:
+        raise ConnectionClosedError("an empty message")
 
 
 class _Proposing:

@@ -326,13 +326,32 @@ class Muxer:
         await self.confirm()
         self.pings.measure()
         while self.broken is None:
-            data = await self.secured_conn.read(None)
+            if not self._take_body() and not self._take_message():
+                await self.secured_conn.arrival(self._body_left)
+                continue
             self._silent_ticks = 0
-            self._parse(memoryview(data))
             if self._is_full:
                 await self._pause()
             if not self.writer.has_room:
                 await trio.lowlevel.checkpoint()  # so that answers go as fast as they are asked for
+
+    def _take_body(self) -> bool:
+        """Whether some of a body that somebody waits for has arrived: it is opened where it is to
+        lie."""
+        stream = self._body_of
+        if not self._body_left or stream is None or not (into := stream.room(self._body_left)):
+            return False
+        size = self.secured_conn.open_into(into)
+        self._body_left -= size
+        stream.filled(size)
+        if not self._body_left:
+            self._flags(stream, self._body_flags)
+        return size > 0
+
+    def _take_message(self) -> bool:
+        message = self.secured_conn.open()
+        self._parse(memoryview(message))
+        return bool(message)
 
     async def _pause(self) -> None:
         with trio.move_on_after(self.parameters.write_stall_s) as deadline:
