@@ -29,6 +29,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.net.protocols.data import KEEP_S
 from formation_p2p.host.storage.journal import Journal
 
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# At once; the others wait, and of each task the newest alone.
+# At once; the others wait, and of each task the newest alone. Of these, from one worker: what one
+# saves and does not send keeps no other's waiting.
 MAX_KEEPING: Final = 4
+MAX_KEEPING_OF_WORKER: Final = 2
 # Of the cache, for the checkpoints that come from one worker: a hostile one does not keep others'
 # from being held.
 WORKER_SHARE: Final = 4
@@ -67,7 +70,7 @@ class CheckpointKeeper:
         self._exchange = exchange
         self._journal = journal
         self._feed = feed
-        self._keeping = trio.CapacityLimiter(MAX_KEEPING)
+        self._keeping = Places(MAX_KEEPING, MAX_KEEPING_OF_WORKER)
         self._spreading = trio.CapacityLimiter(MAX_KEEPING)
         # Of each task that runs, by their numbers: the newest, the one before until that is on the
         # disk, and what is on its way.
@@ -91,7 +94,7 @@ class CheckpointKeeper:
         durable = self._journal is not None and self._journal.keeps(asked.job_id)
         here: Contact | None = None
         try:
-            async with self._keeping:
+            async with self._keeping.of(worker):
                 self._check_share(worker)
                 with trio.fail_after(KEEP_S):
                     await self._exchange.take(checkpoint.blob, held.holder, durable=durable)

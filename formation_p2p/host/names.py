@@ -7,10 +7,12 @@ the same peer to all of them.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from formation_p2p.core.errors import AmbiguousPeer
 from formation_p2p.core.identity import PeerId, parse_peer_id, shown_peer
+from formation_p2p.core.refusals import Refusal, TooClose
 
 # As many as a node knows members of (host/storage/members.py), and some more for other networks.
 MAX_NAMES: Final = 4096
@@ -46,6 +48,13 @@ def named(peer_id: str) -> str:
     """`anna-desktop …Zk3nVq7w`: of every peer that a person reads of. Others may have the same
     name; the end of the id tells them apart."""
     return shown_peer(peer_id, _names.get(peer_id))
+
+
+def with_names(refusal: Refusal) -> str:
+    """As `str(refusal)`, where another peer is in it by its name."""
+    if isinstance(refusal, TooClose):
+        refusal = replace(refusal, other=named(refusal.other))
+    return str(refusal)
 
 
 def peer_meant(

@@ -21,6 +21,7 @@ from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.content import Content
 from formation_p2p.host.blobs.files import NoRoom
+from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ log = logging.getLogger(__name__)
 # Where there is no room, this often: its caller reads what has come, or a person is making some.
 ROOM_S: Final = 1.0
 
-# At once; the others wait. Each from this machine has two descriptors.
-MAX_FETCHES: Final = 16
+# At once; the others wait. Each from this machine has two descriptors. Of these, from one worker,
+# which may be as slow as it likes.
+MAX_FETCHES: Final = 32
+MAX_FETCHES_OF_WORKER: Final = 8
 
 
 class ResultFetches:
@@ -47,7 +50,7 @@ class ResultFetches:
         self._private = private
         self._journal = journal
         self._feed = feed
-        self._places = trio.CapacityLimiter(MAX_FETCHES)
+        self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_WORKER)
         self._scopes: dict[tuple[PeerId, str, str], trio.CancelScope] = {}
 
     def begin(self, asked: FetchResult) -> Callable[[], Awaitable[None]]:
@@ -62,7 +65,7 @@ class ResultFetches:
         event: FetchEvent | None = None
         with scope:
             try:
-                async with self._places:
+                async with self._places.of(key[0]):
                     event = ResultFetched(*key, await self._fetched(asked))
             except (FormationError, OSError) as error:
                 if not scope.cancel_called:  # else the worker has forgotten it by now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,37 @@ def test_the_same_content_is_kept_once(tmp_path: Path) -> None:
     data = content(3)
     assert store.add(data, "a") == store.add(data, "b")
     assert store.used_bytes == 3 * MIB
+
+
+def test_what_is_used_is_what_lies_there_however_it_came_and_went(tmp_path: Path) -> None:
+    folder = tmp_path / "blobs"
+    store = opened(folder, 8 * MIB)
+
+    def lies_there() -> int:
+        names = [path for path in folder.iterdir() if "." not in path.name]
+        return sum(path.stat().st_size for path in names)
+
+    for number in range(12):  # of which the first are evicted
+        data = content(1) + bytes([number])
+        made = _file(tmp_path, data)
+        with made.open("rb") as file:
+            match number % 4:
+                case 0:
+                    store.add(data, "job")
+                case 1:
+                    store.add_file(file.fileno(), len(data), "job")
+                case 2:
+                    store.adopt(file.fileno(), made, 0.0)
+                case 3:
+                    blob = Manifest.of(data).blob
+                    with store.pinned(blob.cid):
+                        assert not store.add_copy(replace(blob, size_bytes=MIB + 7), file.fileno())
+                        store.adopt(file.fileno(), made, 0.0)
+        store.release("job")
+        assert store.used_bytes == lies_there() > 0
+    (folder / str(blob.cid)).unlink()
+    assert store.content(blob.cid) is None
+    assert store.used_bytes == lies_there() == opened(folder, 8 * MIB).used_bytes
 
 
 def test_content_may_be_held_before_it_comes(tmp_path: Path) -> None:

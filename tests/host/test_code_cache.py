@@ -14,12 +14,15 @@ from typing import Any
 import cbor2
 import pytest
 import trio
+import trio.testing
 
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, write_bundle
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.code_cache import CodeCache
 
 
@@ -35,7 +38,7 @@ class Blobs:
         self.content[blob.cid] = content
         return blob
 
-    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         for path, blob in inputs:
             await trio.sleep(0.01)
             if blob.cid not in self.content:
@@ -78,6 +81,34 @@ def test_a_bundle_is_fetched_once_and_cannot_be_written_to(tmp_path: Path) -> No
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (seen[0], *seen[0].rglob("*"))}
     names = {str(path.relative_to(seen[0])): mode for path, mode in modes.items()}
     assert names == {".": 0o555, "shop": 0o555, "shop/prices.py": 0o444, "shop/tool": 0o555}
+
+
+def test_a_bundle_that_does_not_come_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """Of another owner, on a worker of both: the first names the sources of his."""
+    blobs, cache = Blobs(), CodeCache(tmp_path)
+    stuck, other = blobs.has(code("stuck")), blobs.has(code("other"))
+
+    class Silent(Blobs):
+        async def copies(
+            self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN
+        ) -> None:
+            await trio.sleep_forever()
+
+    async def main() -> None:
+        async def wait() -> None:
+            async with cache.held(stuck, Silent()):
+                raise AssertionError("it came")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            with trio.fail_after(5):
+                async with cache.held(other, blobs) as folder:
+                    assert (folder / "shop" / "prices.py").read_text() == "other"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert len(left(tmp_path)) == 1
 
 
 def hostile(index: Any, content: bytes = b"") -> bytes:
@@ -200,8 +231,10 @@ def test_a_disk_that_is_full_in_the_middle_is_an_error_and_nothing_stays(
     class FillsUp(Blobs):
         """Others write to the disk while the bundle is fetched."""
 
-        async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
-            await blobs.copies(inputs)
+        async def copies(
+            self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN
+        ) -> None:
+            await blobs.copies(inputs, owner)
             free = os.statvfs(folder)
             with (folder / "others").open("wb") as file:
                 file.write(bytes(free.f_bavail * free.f_frsize - 20 * MIB))

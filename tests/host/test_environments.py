@@ -5,22 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
+from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.blobs.places import UNKNOWN
+from formation_p2p.host.drivers.driver import BlobAccess, Stream
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
-from formation_p2p.host.environments.cache import EnvironmentCache
+from formation_p2p.host.environments.cache import MAX_BUILDS, EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from tests.support.drivers_world import within
@@ -345,6 +353,74 @@ def test_an_index_that_is_not_allowed_is_not_asked(build: Builder, index: Index)
 def test_a_worker_without_an_index_says_how_to_have_wheels(found: Machine, tmp_path: Path) -> None:
     build = builder(found, tmp_path / "home", EnvironmentSettings(()))
     assert 'wheels="ship"' in trio.run(build.refused, "greet")
+
+
+def silent(stream: Stream, data: bytes) -> None:
+    """The log of a build."""
+
+
+class Wheels:
+    """What peers have of the wheels, by what a reference says of them."""
+
+    def __init__(self, *has: bytes) -> None:
+        self.has = {Manifest.of(each).blob.cid: each for each in has}
+        self.hangs = False
+
+    async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
+        if self.hangs:
+            await trio.sleep_forever()
+        for blob in blobs:
+            if blob.cid not in self.has:
+                raise Unreachable("no source has it")
+
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
+        for path, blob in inputs:
+            await self.fetch_ahead([blob], owner)
+            path.write_bytes(self.has[blob.cid])
+
+
+def test_wheels_that_one_owner_does_not_hand_over_keep_no_other_waiting(
+    found: Machine, tmp_path: Path
+) -> None:
+    """Nor do they count against the environment, which others may ask for by the same name."""
+    build = builder(found, tmp_path / "home", EnvironmentSettings(()))
+    name, content = GREET
+    environment = Environment(("greet==1.0",), wheels=((name, Manifest.of(content).blob),))
+    hanging, none, some = Wheels(), Wheels(), Wheels(content)
+    hanging.hangs = True
+
+    async def use(wheels: Wheels) -> str:
+        blobs = cast("BlobAccess", wheels)
+        async with environment_for(build.machine, environment, "", blobs, silent) as built:
+            return await says(built)
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2 * MAX_BUILDS):
+                nursery.start_soon(use, hanging)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(Unreachable, match="no source has it"):
+                await use(none)
+            assert await use(some) == "hello"
+            nursery.cancel_scope.cancel()
+
+    within(60, story)
+
+
+def test_wheels_that_take_too_long_are_not_handed_over(found: Machine, tmp_path: Path) -> None:
+    build = builder(found, tmp_path / "home", EnvironmentSettings((), build_s=0.1))
+    name, content = GREET
+    environment = Environment(("greet==1.0",), wheels=((name, Manifest.of(content).blob),))
+    wheels = Wheels()
+    wheels.hangs = True
+
+    async def story() -> None:
+        blobs = cast("BlobAccess", wheels)
+        with pytest.raises(Unreachable, match="did not come within"):
+            async with environment_for(build.machine, environment, "", blobs, silent):
+                pass
+
+    within(HANGS_S, story)
 
 
 def test_a_machine_without_uv_says_how_to_install_it(

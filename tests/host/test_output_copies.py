@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from formation_p2p.core.data.messages import Open
 from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.root_keys import KeySet
@@ -138,10 +139,15 @@ def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None
     path = tmp_path / "data"
     path.write_bytes(content(1))
     inside = alice.store.put(path, DataRule(Scope.ORG, Place(org="acme")))
-    refused = alice.exchange.admit_to(bob.contact, bob.exchange.grant, inside.cid)
+
+    def refusal(blob: Blob, reader: Holder = bob) -> str | None:
+        opening = Open(reader.exchange.grant, blob.cid, rule=blob.rule)
+        return alice.exchange.admit_to(reader.contact, opening)
+
+    refused = refusal(inside)
     assert refused == "keeps it within the org of its owner"
     of_job = alice.store.put(path, DataRule(Scope.LOCAL))
-    assert alice.exchange.admit_to(bob.contact, bob.exchange.grant, of_job.cid) is None
+    assert refusal(of_job) is None
     # What has no rule is within the charter's scope, and a task is to have it wherever it runs.
     trust = alice.exchange._membership
     keys = KeySet(1, (ROOT.public_key,))
@@ -156,6 +162,6 @@ def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None
     )
     trust.adopt(sign(draft(charter, keys), ROOT).raw, now)
     plain = alice.put(content(2))
-    assert alice.exchange.admit_to(bob.contact, bob.exchange.grant, plain.cid) is None
+    assert refusal(plain) is None
     stranger = Holder(tmp_path / "carol")
-    assert alice.exchange.admit_to(stranger.contact, stranger.exchange.grant, plain.cid)
+    assert refusal(plain, stranger)

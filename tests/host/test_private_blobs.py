@@ -22,9 +22,10 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.local import LocalBlobs, address_of
 from formation_p2p.host.blobs.local_reader import LocalReader, NotLocal
-from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 from tests.support.drivers_world import open_descriptors, within
@@ -167,6 +168,24 @@ def test_memory_is_served_from_where_it_lies_and_files_are_read(tmp_path: Path) 
         assert any(buffer) == (limit_bytes == 0)
         blobs.release(name)
         blobs.close()
+
+
+def test_memory_of_this_process_is_served_without_mapping_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def again(*_: object) -> memoryview:
+        raise AssertionError("it was mapped again")
+
+    monkeypatch.setattr("formation_p2p.host.blobs.remote.mapped", again)
+    blobs = PrivateBlobs()
+    name, _ = blobs.put(pieces(DATA))
+    lent = lent_by(blobs, name)
+    with PrivateContent(lent) as served:
+        assert bytes(served.read_now(0, memoryview(bytearray())))[: len(DATA)] == DATA
+    assert lent.memory is None
+    blobs.release(name)
+    assert blobs.put(pieces(DATA[::-1])), "it is spare, and filled again"
+    blobs.close()
 
 
 def test_a_disk_without_room_is_an_error(tmp_path: Path) -> None:

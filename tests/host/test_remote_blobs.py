@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from formation_p2p.core.data.messages import Opened
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.memory import PrivateBlobs
-from tests.support.data_world import Holder
+from formation_p2p.host.blobs.remote import MAX_FETCHES, MAX_FETCHES_OF_OWNER
+from formation_p2p.host.net.protocols.data import _framed
+from formation_p2p.host.net.protocols.frames import read_frame
+from formation_p2p.host.net.transport.stream import MuxedStream
+from tests.support.data_world import Holder, Liar
 from tests.support.stacks import run, running
+from tests.support.waiting import until
 
 DATA = secrets.token_bytes(20 * MIB + 300 * KIB)
 
@@ -87,6 +93,32 @@ def test_a_blob_that_is_shorter_than_it_was_told_costs_the_call(tmp_path: Path) 
         assert await read(bob, blob) == DATA[: 2 * MIB]
 
     story(tmp_path, scenario, patience_s=1.0)
+
+
+def test_an_owner_who_brings_nothing_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """As of one's calls on a worker of both, or of what several workers' calls have made."""
+    opened = 0
+
+    async def serve(stream: MuxedStream) -> None:
+        nonlocal opened
+        await read_frame(stream, 4096)
+        opened += 1
+        await stream.write(_framed(Opened()))
+        await trio.sleep_forever()
+
+    async def scenario(alice: Holder, bob: Holder) -> None:
+        mallory = Liar(serve)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(mallory.stack.run, mallory)
+            for number in range(2 * MAX_FETCHES):
+                name = number.to_bytes(16, "big")
+                nursery.start_soon(read, bob, PrivateBlob(name, MIB, mallory.contact))
+            await until(lambda: opened == MAX_FETCHES_OF_OWNER)
+            with trio.fail_after(15):
+                assert await read(bob, put(alice)) == DATA
+            nursery.cancel_scope.cancel()
+
+    story(tmp_path, scenario)
 
 
 def test_an_owner_that_is_gone_is_given_up_in_the_end(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from formation_p2p.core.dispatch.fetch import (
     ResultLost,
     StopFetch,
 )
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.arrivals import Arrivals, Arrived
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.result_fetches import ResultFetches
+from formation_p2p.host.result_fetches import MAX_FETCHES, ResultFetches
 from tests.support.drivers_world import within
 from tests.support.parcels import OWNER
 from tests.support.waiting import HANGS_S
@@ -67,6 +69,28 @@ def test_results_are_fetched_lost_or_stopped() -> None:
         ended = {event.attempt_id: event for event in told}
         assert isinstance(ended.pop("a"), ResultFetched)
         assert ended == {"b": ResultLost(WORKER, "lease", "b", "it is gone")}
+
+    within(HANGS_S, scenario)
+
+
+def test_a_worker_whose_results_do_not_come_keeps_no_other_s_waiting() -> None:
+    class Partial(Source):
+        async def result(self, blob: PrivateBlob) -> Arrived:
+            if blob.owner is OWNER:
+                await trio.sleep_forever()
+            return Arrivals().room(blob.size_bytes)
+
+    async def scenario() -> None:
+        told: list[FetchEvent] = []
+        fetches = ResultFetches(cast("PrivateExchange", Partial()), None, told.append)
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * MAX_FETCHES):
+                nursery.start_soon(fetches.begin(asked(f"{number}")))
+            await trio.testing.wait_all_tasks_blocked()
+            blob = PrivateBlob(bytes(16), 1, Contact(PeerId("alice")))
+            await fetches.begin(FetchResult("lease", "other", "job", blob, cause="a test"))()
+            nursery.cancel_scope.cancel()
+        assert [event.attempt_id for event in told] == ["other"]
 
     within(HANGS_S, scenario)
 

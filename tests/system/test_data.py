@@ -28,7 +28,7 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
@@ -117,6 +117,35 @@ async def test_an_output_that_is_not_there_fails_the_task_with_its_name(tmp_path
             (result,) = await (await world.bob.submit(spec, needs=SMALL, attempts=1))
             assert result.status == "failed"
             assert "out.bin" in result.reasons[-1].why
+
+
+async def test_a_node_gets_what_it_has_put_itself(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        path, content = world.file("a.bin", 3 * MIB)
+        blob = await world.bob.put(path)
+        await world.bob.get(blob, tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == content
+        for nowhere, why in ((tmp_path, "is a folder"), (tmp_path / "a" / "b", "is no folder")):
+            with pytest.raises(LocalError, match=why):
+                await world.bob.get(blob, nowhere)
+        path.write_bytes(content[::-1])
+        with pytest.raises(Unreachable):
+            await world.bob.get(blob, tmp_path / "changed")
+        assert not (tmp_path / "changed").exists()
+
+
+async def test_mistaken_arguments_are_refused_and_harm_nothing(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), one_worker(tmp_path) as world:
+        blob = await world.bob.put(world.file("a.bin", MIB)[0])
+        mistaken: Any
+        for mistaken in (str(blob.cid), await world.bob.put((1, 2))):
+            with pytest.raises(InvalidInput, match="is no Blob"):
+                await world.bob.get(mistaken, tmp_path / "out")
+        with pytest.raises(InvalidInput, match="argv: 'ls -l' is one text"):
+            await world.bob.run("ls -l")
+        with pytest.raises(InvalidInput, match="outputs: 'a' is one text"):
+            await world.bob.run(["touch", "a"], outputs="a")
+        await world.bob.get(blob, tmp_path / "out")
 
 
 async def test_whoever_has_put_a_blob_knows_who_has_fetched_it(tmp_path: Path) -> None:

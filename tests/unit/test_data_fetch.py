@@ -27,6 +27,7 @@ from formation_p2p.core.data.fetch import (
     GaveUp,
     Inspect,
     Inspected,
+    Joined,
     OpenSource,
     SourceLost,
     SourceOpened,
@@ -206,6 +207,35 @@ def test_a_source_that_does_not_answer_has_another_tried_beside_it() -> None:
     # The first one answers after all: its manifest is not needed.
     assert story.feed(SourceOpened(ALICE, story.manifest)) == []
     assert story.feed(Inspected()) == wants(ALICE, 0, 1)
+
+
+def test_a_source_that_brings_nothing_has_another_tried_beside_it() -> None:
+    """Also where one is enough. A holder of a checkpoint that lies of having it is the first."""
+    story = Story(2, A, B)
+    assert story.begin() == wants(ALICE, 0, 1)
+    assert story.feed(Tick(), after_s=SLOW_S / 2) == []
+    assert story.feed(Tick(), after_s=SLOW_S) == [OpenSource(B, manifest=False)]
+    assert story.feed(SourceOpened(BOB)) == wants(BOB, 0, 1)
+    # One that brings something now and then has no other beside it.
+    slow = Story(3, A, B)
+    slow.begin()
+    assert slow.feed(ChunkStored(ALICE, 0), after_s=SLOW_S / 2) == []
+    assert slow.feed(Tick(), after_s=SLOW_S / 2) == []
+
+
+def test_who_waits_for_the_same_brings_sources_that_come_first() -> None:
+    crowd = tuple(contact(number) for number in range(10, 10 + 2 * MAX_OPEN))
+    story = Story(1, *crowd)
+    busy = story.feed(Tick())
+    for _ in range(20):
+        busy += story.feed(Tick(), after_s=HEDGE_S)
+    assert sum(isinstance(each, OpenSource) for each in busy) == 2 * MAX_OPEN
+    assert story.feed(Joined((A, crowd[0]))) == [OpenSource(A, manifest=False)]
+    for number in range(30, 50):
+        story.feed(Joined((contact(number),)))
+    story.feed(SourceOpened(ALICE))
+    assert story.feed(Inspected()) == wants(ALICE, 0)
+    assert story.feed(ChunkStored(ALICE, 0)) == [Fetched()]
 
 
 def test_a_stuck_source_is_closed_and_its_chunks_go_to_another() -> None:

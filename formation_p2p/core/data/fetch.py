@@ -29,9 +29,12 @@ WINDOW_CHUNKS: Final = 8
 MAX_OPEN: Final = 4
 # Known at all. Holders tell of holders; to list hundreds gains nothing.
 MAX_SOURCES: Final = 16
+# Others that want the same, and bring sources of their own; more of them wait for the outcome.
+MAX_JOINED: Final = 8
 # A source that takes so long to answer has another one tried beside it.
 HEDGE_S: Final = 1.0
-# With nothing else left to ask for, a chunk that a source owes for so long is asked of another.
+# With nothing else left to ask for, a chunk that a source owes for so long is asked of another; and
+# one that brings nothing for so long has another one tried beside it.
 SLOW_S: Final = 2.0
 # One that brings nothing for so long is given up; so is a link of less than 140 kbit/s.
 STALL_S: Final = 60.0
@@ -84,11 +87,19 @@ class ChunkStored:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Another one wants the same, and knows these to have it. They come first: the sources of the
+    first may be as slow as he likes."""
+
+    sources: tuple[Contact, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     pass
 
 
-Event = SourceOpened | SourceLost | SourceRefused | Inspected | ChunkStored | Tick
+Event = SourceOpened | SourceLost | SourceRefused | Inspected | ChunkStored | Joined | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,12 @@ class _Source:
     losses: int = 0
     why: str = "was not asked"
 
+    def is_slow(self, now_s: float) -> bool:
+        """Of one that is asked."""
+        if self.state is _Is.OPEN:
+            return bool(self.wanted) and self.since_s + SLOW_S <= now_s
+        return self.since_s + HEDGE_S <= now_s
+
 
 class Fetch:
     """See the module. `me` is left out of the sources. The first `handle` starts it."""
@@ -169,6 +186,7 @@ class Fetch:
         self._sources: dict[PeerId, _Source] = {}
         self._manifest: Manifest | None = None
         self._inspecting = False
+        self._joined = 0
         self._missing: deque[int] = deque()  # and not asked for
         self._lacking: set[int] | None = None  # all that is not there; None until inspected
         self._progress_s = now_s
@@ -198,6 +216,8 @@ class Fetch:
                 self._progress_s = now_s
             case ChunkStored(peer, index):
                 self._stored(peer, index, now_s)
+            case Joined(sources):
+                self._join(sources, now_s)
             case Tick():
                 self._drop_stuck(now_s, out)
             case _:
@@ -211,6 +231,13 @@ class Fetch:
             if len(self._sources) < MAX_SOURCES and contact.peer_id != self._me:
                 new = _Source(contact, _Is.RESTING, now_s)
                 self._sources.setdefault(contact.peer_id, new)
+
+    def _join(self, contacts: tuple[Contact, ...], now_s: float) -> None:
+        if self._joined < MAX_JOINED:
+            self._joined += 1
+            known, self._sources = self._sources, {}
+            self._learn(tuple(x for x in contacts if x.peer_id not in known), now_s)
+            self._sources |= known
 
     def _step(self, peer: PeerId, event: Event, now_s: float) -> _Source | None:
         source = self._sources[peer]
@@ -278,11 +305,11 @@ class Fetch:
     def _open_more(self, now_s: float) -> Iterator[Effect]:
         sources = self._sources.values()
         busy = [s for s in sources if s.state in (_Is.OPENING, _Is.OPEN)]
-        quick = [s for s in busy if s.state is _Is.OPEN or s.since_s + HEDGE_S > now_s]
-        # One that answers is enough until it is known how much is to be fetched.
+        quick = [s for s in busy if not s.is_slow(now_s)]
+        # One that is quick is enough until it is known how much is to be fetched.
         chunks = len(self._lacking) if self._lacking is not None else 1
         useful = min(MAX_OPEN, -(-chunks // WINDOW_CHUNKS))
-        places = min(useful - len(quick), 2 * MAX_OPEN - len(busy))
+        places = min(useful - len(quick), 2 * MAX_OPEN + self._joined - len(busy))
         resting = [s for s in sources if s.state is _Is.RESTING and s.since_s <= now_s]
         resting.sort(key=lambda source: source.losses)  # stable: then as they were told of
         for source in resting[: max(places, 0)]:

@@ -8,7 +8,7 @@ hold all of it now. A frame is a CBOR array: the message's number, then its fiel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
@@ -64,11 +64,13 @@ _REPLIES: Final[Schema[Reply]] = Schema("data protocol", MAX_REPLY_BYTES)
 @_REQUESTS.message(1)
 @dataclass(frozen=True, slots=True)
 class Open:
-    """I belong to your network, by this grant: do you have it? `manifest`: and tell its chunks."""
+    """I belong to your network, by this grant: do you have it? `manifest`: and tell its chunks.
+    `rule` is that of the reference, by which I hold it then."""
 
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
     cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
     manifest: Annotated[bool, schema.boolean()] = True
+    rule: Annotated[DataRule | None, replace(_RULE, trailing=True)] = None
 
 
 @_REQUESTS.message(2)

@@ -19,6 +19,7 @@ import trio
 
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.data.messages import Open
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.membership import Membership
@@ -27,15 +28,17 @@ from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.fetch_run import FetchRun, Progress
-from formation_p2p.host.blobs.files import Part, part_beside
+from formation_p2p.host.blobs.files import Part, check_place, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
-from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.nearby import NearbyBlobs
 from formation_p2p.host.blobs.nearby_reader import NearbyReader
+from formation_p2p.host.blobs.places import UNKNOWN, Places
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.clock import moment
+from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer
 
 if TYPE_CHECKING:
@@ -43,10 +46,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# At once; the others wait. Each has up to 16 chunks in memory.
-MAX_FETCHES: Final = 4
+# At once; the others wait. Each has up to 16 chunks in memory. Of these, for one owner of leases:
+# the sources that he names may be as slow as he likes.
+MAX_FETCHES: Final = 12
+MAX_FETCHES_OF_OWNER: Final = 4
 # Blobs whose holders are remembered, the latest told of.
 MAX_HELD: Final = 1024
+
+
+def _untold(done_bytes: int, size_bytes: int) -> None:
+    """Nobody asks how far it is."""
 
 
 class Exchange:
@@ -73,8 +82,11 @@ class Exchange:
         self.is_party: Callable[[PeerId], bool] = lambda peer_id: False
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
-        self._places = trio.CapacityLimiter(MAX_FETCHES)
-        self._turns: dict[Cid, trio.Lock] = {}
+        self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
+        self._turns = KeyedLocks[Cid]()
+        self._running: dict[Cid, FetchRun] = {}  # into the cache
+        # What is on its way to be held, which gives way to a fetch of the same content.
+        self._yielding: dict[Cid, set[trio.CancelScope]] = {}
         self.server = DataServer(
             self.admit, store.content, self.who_has, self._has, stack.parameters
         )
@@ -99,16 +111,22 @@ class Exchange:
         denied = self._membership.denies_membership(grant, peer.peer_id, moment())
         return None if denied is None else str(denied)
 
-    def admit_to(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
-        """Why a member, which showed `grant`, may not read this; None where it may."""
-        of_owner = self._store.rules(cid)
+    def admit_to(self, peer: Contact, opening: Open) -> str | None:
+        """Why a member may not read this; None where it may."""
+        of_owner = self._store.rules(opening.cid)
         rules = of_owner or self._membership.common_rule(self.grant)
         if not rules or peer.peer_id == self._me:
             return None
         party = self.is_party(peer.peer_id)
         if party and not of_owner:
             return None  # a worker of another circle reads what its task is to have
-        return self._membership.denies_read(rules, grant, peer.peer_id, moment(), party=party)
+        denied = self._membership.denies_read(
+            rules, opening.grant, peer.peer_id, moment(), party=party
+        )
+        if denied is None and of_owner and opening.rule not in of_owner:
+            # It would hold it by another rule, or for all: somebody outside had it asked.
+            return "has it by the rule of its owner; pass on the reference that the owner made"
+        return denied
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """As `admit`; content with rules goes over the network alone."""
@@ -165,20 +183,41 @@ class Exchange:
     def contact(self) -> Contact:
         return Contact(self._me, self._stack.announced)
 
-    async def fetch(self, blob: Blob, progress: Progress | None = None) -> None:
-        """Have a blob in the cache, which must be pinned. Raises LocalError, Unreachable."""
+    async def fetch(self, blob: Blob, owner: PeerId = UNKNOWN) -> None:
+        """Have a blob in the cache, which must be pinned, for an owner of leases. Raises
+        LocalError, Unreachable."""
+        while not self._store.holds(blob.cid):
+            run = self._running.get(blob.cid)
+            if run is None or not run.join(blob):
+                # Who waits for a place has nobody wait for his turn.
+                async with self._places.of(owner):
+                    for scope in self._yielding.get(blob.cid, ()):
+                        scope.cancel()
+                    await self._fetch_in_turn(blob)
+                return
+            await run.ended.wait()
+        self._store.check_rule(blob)
+
+    async def _fetch_in_turn(self, blob: Blob, *, gives_way: bool = False) -> None:
+        """Raises LocalError, Unreachable."""
+        async with self._turns.of(blob.cid):
+            await self._fetch_by_rule(blob, gives_way)
+
+    async def _fetch_by_rule(self, blob: Blob, gives_way: bool) -> None:
+        """Raises LocalError, Unreachable."""
         if blob.rule is None:
             self._store.restrict(blob)  # which writes rules alone to the disk
         else:
             await trio.to_thread.run_sync(self._store.restrict, blob)
-        turn = self._turns.setdefault(blob.cid, trio.Lock())
         try:
-            async with turn:
-                if not self._store.holds(blob.cid) and not await self._fetch_nearby(blob):
-                    await self._fetch(blob, self._store.part, progress)
+            if not self._store.holds(blob.cid) and not await self._fetch_nearby(blob):
+                run = self._run(blob, self._store.part)
+                if not gives_way:  # it may end before it has brought anything
+                    self._running[blob.cid] = run
+                await run.until_over(_untold)
         finally:
-            if not turn.locked():
-                self._turns.pop(blob.cid, None)
+            self._running.pop(blob.cid, None)
+            self._store.restrict_no_more(blob.cid)
 
     async def _fetch_nearby(self, blob: Blob) -> bool:
         """Whether a node of this machine had it. Raises LocalError."""
@@ -190,41 +229,57 @@ class Exchange:
     async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
         """Have a blob as the file at `path`, which is written over once all of it is there. What
         came is kept beside it if the rest does not come. Raises LocalError, Unreachable."""
-        await trio.to_thread.run_sync(self._store.restrict, blob)
+        await trio.to_thread.run_sync(check_place, path)
+        self._store.check_rule(blob)
         with self._store.pinned(blob.cid):
-            if self._store.holds(blob.cid):  # it came from a task that ran here
-                await trio.to_thread.run_sync(self._store.copy_over, blob.cid, path)
+            # It came from a task that ran here, or was put here.
+            if await trio.to_thread.run_sync(self._store.copy_over, blob.cid, path):
+                (progress or _untold)(blob.size_bytes, blob.size_bytes)
                 return
-        await self._fetch(blob, lambda manifest: part_beside(manifest, path), progress)
+        async with self._places.of(self._me):
+            run = self._run(blob, lambda manifest: part_beside(manifest, path))
+            await run.until_over(progress or _untold)
 
-    async def _fetch(
-        self, blob: Blob, part: Callable[[Manifest], Part], progress: Progress | None
-    ) -> None:
+    def _run(self, blob: Blob, part: Callable[[Manifest], Part]) -> FetchRun:
         known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
         blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
-        async with self._places:
-            run = FetchRun(self._stack, self._me, self.grant, blob, part, self.stall_s)
-            await run.until_over(progress or (lambda done, size: None))
+        return FetchRun(self._stack, self._me, self.grant, blob, part, self.stall_s)
 
-    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
-        """Put copies of blobs there; fetch what is not here. Raises LocalError, Unreachable."""
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
+        """See `BlobCopies.copies`. Raises LocalError, Unreachable."""
         for path, blob in inputs:
             with self._store.pinned(blob.cid):
-                await self.fetch(blob)
+                await self.fetch(blob, owner)
                 await trio.to_thread.run_sync(self._store.copy, blob.cid, path)
 
-    async def fetch_ahead(self, blobs: Iterable[Blob]) -> None:
+    async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
         """Have blobs in the cache, as what was used last. Raises LocalError, Unreachable."""
         for blob in blobs:
             with self._store.pinned(blob.cid):
-                await self.fetch(blob)
+                await self.fetch(blob, owner)
 
     async def take(self, blob: Blob, holder: str, *, durable: bool = False) -> None:
-        """Have a blob here, until `holder` is released; `durable` as for `BlobStore.hold`. Raises
-        LocalError, Unreachable."""
+        """Have a blob here, until `holder` is released; `durable` as for `BlobStore.hold`. Others
+        say what, and from which sources, which may be as slow as they like: what is fetched does
+        not wait for it. Raises LocalError, Unreachable."""
         await self.hold(holder, (blob.cid,), durable=durable)
         with self._store.pinned(blob.cid):
-            await self.fetch(blob)
+            while not await self._taken(blob):
+                pass
+
+    async def _taken(self, blob: Blob) -> bool:
+        """Whether it is here; it may have had to give way. Raises LocalError, Unreachable."""
+        scopes = self._yielding.setdefault(blob.cid, set())
+        with trio.CancelScope() as scope:
+            scopes.add(scope)
+            try:
+                # Who takes it bounds how much comes at once.
+                await self._fetch_in_turn(blob, gives_way=True)
+            finally:
+                scopes.discard(scope)
+                if not scopes:
+                    self._yielding.pop(blob.cid, None)
+        return not scope.cancelled_caught
 
     async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule

@@ -68,6 +68,7 @@ class FetchRun:
         self._streams: dict[PeerId, DataStream] = {}
         self._scopes: dict[PeerId, trio.CancelScope] = {}
         self._over = trio.Event()
+        self.ended = trio.Event()
         self._failure: Exception | None = None
         self._buffers: list[bytearray] = []  # free ones
         self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
@@ -86,6 +87,7 @@ class FetchRun:
                     await self._finish()
                 self._nursery.cancel_scope.cancel()
         finally:
+            self.ended.set()
             if self._part is not None:
                 self._part.close()
         if self._failure is not None:
@@ -95,6 +97,14 @@ class FetchRun:
         with trio.move_on_after(GOODBYE_S):
             for stream in self._streams.values():
                 await stream.close(have)
+
+    def join(self, blob: Blob) -> bool:
+        """Whether another one may wait until it has `ended`, by this reference."""
+        if blob.rule != self._blob.rule:
+            return False
+        if not self._over.is_set():
+            self._feed(fetching.Joined(blob.sources))
+        return True
 
     async def _finish(self) -> None:
         assert self._part is not None

@@ -15,7 +15,8 @@ from typing import Final
 import trio
 
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.lent_blob import Lent
+from formation_p2p.host.locks import KeyedLocks
 
 # Each has a descriptor, of 1,024 that a process has, and one more for each call that reads it.
 MAX_FETCHED: Final = 128
@@ -73,7 +74,7 @@ class FetchedBlobs:
         self._limit_bytes = limit_bytes
         self._max_blobs = max_blobs
         self._kept: dict[_Key, _Kept] = {}  # that which was used last at the end
-        self._turns: dict[_Key, trio.Lock] = {}
+        self._turns = KeyedLocks[_Key]()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -85,17 +86,12 @@ class FetchedBlobs:
     async def lend(self, blob: PrivateBlob) -> Lent:
         """Fetched once for all that ask for it meanwhile. Raises LocalError, RemoteError."""
         key = _key(blob)
-        turn = self._turns.setdefault(key, trio.Lock())
-        try:
-            async with turn:
-                kept = self._kept.pop(key, None)
-                if kept is None:
-                    kept = _Kept(*await self._fetch(blob))
-                self._kept[key] = kept
-                lent = kept.read()
-        finally:
-            if not turn.locked():
-                self._turns.pop(key, None)
+        async with self._turns.of(key):
+            kept = self._kept.pop(key, None)
+            if kept is None:
+                kept = _Kept(*await self._fetch(blob))
+            self._kept[key] = kept
+            lent = kept.read()
         self.trim()
         return lent
 

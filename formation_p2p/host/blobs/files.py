@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -157,6 +158,15 @@ def part_beside(manifest: Manifest, path: Path) -> Part:
     part = beside(path, blob.cid, "part")
     check_disk(path.parent, blob.size_bytes)
     return Part(manifest, part, lambda: part.replace(path), usual_mode())
+
+
+def check_place(path: Path) -> None:
+    """Raises LocalError where no file can come to be at `path`, before any of it is fetched."""
+    with suppress(OSError):  # a name that no file can have is told where it is made
+        if path.is_dir():
+            raise LocalError(f"{path} is a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise LocalError(f"{path.parent} is no folder; make it first")
 
 
 def beside(path: Path, cid: Cid, what: str) -> Path:

@@ -16,6 +16,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob, Cid
+from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.store import BlobStore
 
@@ -27,6 +28,9 @@ PEER_SHARE: Final = 4
 MAX_HELD: Final = 1024
 # Of these, for one of them.
 MAX_HELD_OF_PEER: Final = MAX_HELD // PEER_SHARE
+# Fetched at once, each with up to 16 chunks in memory; and of these, for one of them.
+MAX_COMING: Final = 8
+MAX_COMING_OF_PEER: Final = 2
 # What has been held for long enough is looked for this often.
 TRIM_S: Final = 60.0
 
@@ -54,6 +58,7 @@ class HeldForOthers:
         self._held: dict[tuple[PeerId, bytes], _Held] = {}
         # Those that are on their way count as well: a peer may ask for many at once.
         self._coming: dict[tuple[PeerId, bytes], int] = {}
+        self._places = Places(MAX_COMING, MAX_COMING_OF_PEER)
         self._is_leaving = False
 
     def leave(self) -> tuple[Contact, ...]:
@@ -86,9 +91,9 @@ class HeldForOthers:
         self._coming[key] = size_bytes
         held = False
         try:
-            await self._take(
-                Blob(asked.cid, size_bytes, (*asked.sources, peer), asked.rule), holder
-            )
+            blob = Blob(asked.cid, size_bytes, (*asked.sources, peer), asked.rule)
+            async with self._places.of(peer.peer_id):
+                await self._take(blob, holder)
             # What was here before was not measured by the fetch.
             if await trio.to_thread.run_sync(self._size_of, asked.cid) != size_bytes:
                 return "has it in another size"

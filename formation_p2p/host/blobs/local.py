@@ -20,7 +20,8 @@ import trio
 
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.blobs.lent_blob import Lent
+from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.same_user import SameUserListener, received, send_with_file
 
 log = logging.getLogger(__name__)

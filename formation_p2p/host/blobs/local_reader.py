@@ -13,6 +13,7 @@ import trio
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import PeerId, is_signed_by
 from formation_p2p.core.workload.private_blob import NAME_BYTES, PrivateBlob
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.local import (
     ANSWER,
     ANSWER_S,
@@ -27,8 +28,8 @@ from formation_p2p.host.blobs.local import (
     SIGNATURE_BYTES,
     address_of,
 )
-from formation_p2p.host.blobs.memory import Lent
 from formation_p2p.host.blobs.same_user import connected_to, received, received_with_file
+from formation_p2p.host.locks import acquired
 
 # Owners that are connected to at once. One that nothing was asked of for so long, and of which
 # nothing is read, is connected to again when it is asked.
@@ -101,18 +102,24 @@ class _Owner:
 
     async def lend(self, blob: PrivateBlob) -> Lent:
         """As in LocalReader. Raises OSError."""
-        async with self._turn:
-            if self._connection is not None:
-                try:
-                    return await self._ask(self._connection, blob)
-                except OSError:  # its node has ended; another of the same peer may be there
-                    self.hang_up()
-            self._connection = connection = await self._connected()
+        await acquired(self._turn)
+        try:
+            return await self._lend(blob)
+        finally:
+            self._turn.release()
+
+    async def _lend(self, blob: PrivateBlob) -> Lent:
+        if self._connection is not None:
             try:
-                return await self._ask(connection, blob)
-            except OSError:
+                return await self._ask(self._connection, blob)
+            except OSError:  # its node has ended; another of the same peer may be there
                 self.hang_up()
-                raise
+        self._connection = connection = await self._connected()
+        try:
+            return await self._ask(connection, blob)
+        except OSError:
+            self.hang_up()
+            raise
 
     def hang_up(self) -> None:
         connection, self._connection = self._connection, None

@@ -19,7 +19,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.pieces import write_pieces
 from formation_p2p.host.blobs.segment import Segment, check_sealed
 
@@ -219,7 +220,8 @@ class PrivateBlobs:
             except BaseException:
                 held.readers -= 1
                 raise
-        return Lent(file, held.size_bytes, lambda clean: self._returned(held, clean))
+        memory = None if held.segment is None else held.segment.view[: held.size_bytes]
+        return Lent(file, held.size_bytes, lambda clean: self._returned(held, clean), memory)
 
     def _opened(self, held: _Held) -> int:
         if held.path is not None:
@@ -379,20 +381,3 @@ class Room:
         if self._map is not None:
             with suppress(BufferError):  # as above
                 self._map.close()
-
-
-class Lent:
-    """A private blob that is being read, from its open `file`. Call `done` once, at the end."""
-
-    def __init__(self, file: int, size_bytes: int, returned: Callable[[bool], None]) -> None:
-        self.file = file
-        self.size_bytes = size_bytes
-        self._returned = returned
-        self._is_done = False
-
-    def done(self, *, clean: bool) -> None:
-        """`clean`: no process reads it, or maps it, any more on account of this."""
-        if not self._is_done:
-            self._is_done = True
-            os.close(self.file)
-            self._returned(clean)

@@ -21,6 +21,7 @@ from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
 from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES
 from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, READER, address_of
 from formation_p2p.host.blobs.same_user import connected_to, received, received_with_file
+from formation_p2p.host.locks import acquired
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,8 @@ class _Owner:
 
     async def fetch(self, asked: Open, have: Have, store: Callable[[int], bool]) -> bool:
         """As that of NearbyReader. Raises NotNearby."""
-        async with self._turn:
+        await acquired(self._turn)
+        try:
             file = await self._file(asked)
             try:
                 if not await trio.to_thread.run_sync(store, file):
@@ -117,6 +119,8 @@ class _Owner:
                 with suppress(OSError):  # its node has ended: the next that asks finds out
                     self._connection.send(messages.pack_request(have))
             return True
+        finally:
+            self._turn.release()
 
     def hang_up(self) -> None:
         connection, self._connection = self._connection, None

@@ -13,9 +13,10 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.arrivals import COPIED_BYTES, Arrivals, Arrived
 from formation_p2p.host.blobs.fetched import IDLE_S, LOCAL_IDLE_S, FetchedBlobs
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.local import LocalBlobs
 from formation_p2p.host.blobs.local_reader import Dropped, LocalReader, NotLocal
-from formation_p2p.host.blobs.memory import SPARE_S, Lent, PrivateBlobs
+from formation_p2p.host.blobs.memory import SPARE_S, PrivateBlobs
 from formation_p2p.host.blobs.remote import PrivateContent, RemoteBlobs
 from formation_p2p.host.blobs.results import ResultBlobs
 

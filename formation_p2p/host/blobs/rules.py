@@ -34,6 +34,10 @@ class BlobRules:
     def of(self, cid: Cid) -> tuple[DataRule, ...]:
         return self._rules.get(cid, ())
 
+    def known(self) -> tuple[Cid, ...]:
+        """What has a rule."""
+        return tuple(self._rules)
+
     def add(self, cid: Cid, rule: DataRule) -> None:
         """Raises OSError."""
         rules = tuple(dict.fromkeys((*self.of(cid), rule)))[-MAX_RULES:]

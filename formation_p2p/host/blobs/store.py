@@ -78,6 +78,7 @@ class BlobStore:
         self._limit_bytes = limit_bytes
         self._lock = threading.RLock()
         self._cached: OrderedDict[Cid, _Entry] = OrderedDict()  # the latest used at the end
+        self._used_bytes = 0  # of all of these: to add them up takes long where there are many
         self._put: OrderedDict[Cid, files.Put] = OrderedDict()  # likewise
         self._holders = Holders(root / _HOLDERS)
         self._rules = BlobRules(self._folder)
@@ -100,6 +101,8 @@ class BlobStore:
             except (InvalidInput, ValueError, KeyError, TypeError, OSError) as error:
                 log.warning("%s is none of ours and is removed: %s", path, error)
                 path.unlink(missing_ok=True)
+        for cid in self._rules.known():
+            self.restrict_no_more(cid)  # it was on its way when the node ended
         room = shutil.disk_usage(self._root).free + self.used_bytes
         if self._limit_bytes is None:
             self._limit_bytes = min(DEFAULT_LIMIT_BYTES, room // DEFAULT_SHARE)
@@ -109,17 +112,18 @@ class BlobStore:
 
     def _load(self, cid: Cid, kind: str, path: Path, status: os.stat_result) -> None:
         if kind == "":
-            self._cached[cid] = _Entry(status.st_size, whole=True)
+            self._resize(self._entry(cid), status.st_size)
+            self._cached[cid].whole = True
             self._unverified.add(cid)
-        elif kind == "part":
-            self._cached.setdefault(cid, _Entry(status.st_size, whole=False))
+        elif kind == "part" and cid not in self._cached:
+            self._resize(self._entry(cid), status.st_size)
         elif kind == "put":
             if status.st_size > _MAX_PUT_FILE_BYTES:
                 raise ValueError("it is too long")
             self._put[cid] = files.Put(**json.loads(path.read_text()))
         elif kind == "rules":
             self._rules.load(cid, path)
-        elif kind != "manifest":
+        elif kind not in ("manifest", "part"):
             raise ValueError("it has no kind that is known")
 
     def watch(self, changed: Changed) -> None:
@@ -137,24 +141,47 @@ class BlobStore:
     @property
     def used_bytes(self) -> int:
         with self._lock:
-            return sum(entry.size_bytes for entry in self._cached.values())
+            return self._used_bytes
+
+    def _entry(self, cid: Cid) -> _Entry:
+        return self._cached.setdefault(cid, _Entry(0, whole=False))
+
+    def _resize(self, entry: _Entry, size_bytes: int) -> None:
+        """Of the cache, which a pinned one stays in."""
+        with self._lock:
+            self._used_bytes += size_bytes - entry.size_bytes
+            entry.size_bytes = size_bytes
 
     def rules(self, cid: Cid) -> tuple[DataRule, ...]:
         """Who may read what is here; empty for all members."""
         with self._lock:
             return self._rules.of(cid)
 
-    def restrict(self, blob: Blob) -> None:
-        """Content comes by this reference: from now on its rule holds here. Raises LocalError where
-        what is here has other rules: who knows its name alone may not read it."""
-        with self._lock, local_errors(self._root):
+    def check_rule(self, blob: Blob) -> None:
+        """Raises LocalError where what is here has other rules than this reference: who knows its
+        name alone may not read it."""
+        with self._lock:
             known = self._rules.of(blob.cid)
-            if known and blob.rule not in known:
+            if known and blob.rule not in known and self._is_here(blob.cid):
                 problem = f"{blob.cid} is here for others, by the rule of its owner"
                 raise LocalError(f"{problem}; pass on the reference that the owner made")
-            is_here = self.holds(blob.cid) or blob.cid in self._put
-            if not known and blob.rule is not None and not is_here:
+
+    def restrict(self, blob: Blob) -> None:
+        """Content comes by this reference: from now on its rule holds here. Raises LocalError as
+        `check_rule` does."""
+        with self._lock, local_errors(self._root):
+            self.check_rule(blob)
+            if blob.rule is not None and not self._is_here(blob.cid):
                 self._rules.add(blob.cid, blob.rule)
+
+    def restrict_no_more(self, cid: Cid) -> None:
+        """Where it did not come, a rule that somebody said is nobody's. Raises LocalError."""
+        with self._lock, local_errors(self._root):
+            if not self._is_here(cid):
+                self._rules.forget(cid)
+
+    def _is_here(self, cid: Cid) -> bool:
+        return self.holds(cid) or cid in self._put
 
     def put(self, path: Path, rule: DataRule | None = None) -> Blob:
         """Offer a file to others from where it lies, to those that the rule allows. Raises
@@ -239,7 +266,7 @@ class BlobStore:
                     return True
             finally:
                 new.unlink(missing_ok=True)
-                entry.size_bytes = blob.size_bytes if entry.whole else 0
+                self._resize(entry, blob.size_bytes if entry.whole else 0)
         return False
 
     def _add(self, manifest: Manifest, content: Buffer, *, durable: bool) -> None:
@@ -249,16 +276,16 @@ class BlobStore:
             new = self._folder.write_new(manifest.blob.cid, content, durable=durable)
             self._name(manifest, new, entry)
         except OSError:
-            entry.size_bytes = manifest.blob.size_bytes if entry.whole else 0
+            self._resize(entry, manifest.blob.size_bytes if entry.whole else 0)
             raise
 
     def _room_for(self, blob: Blob, *, on_disk: bool = False) -> _Entry:
         """Of a pinned blob. Raises NoRoom."""
         with self._lock:
             entry = self._cached[blob.cid]
-            entry.size_bytes = 0
+            self._resize(entry, 0)
             self._make_room(blob.size_bytes, on_disk=on_disk)
-            entry.size_bytes = blob.size_bytes
+            self._resize(entry, blob.size_bytes)
             return entry
 
     def _name(self, manifest: Manifest, new: Path, entry: _Entry) -> None:
@@ -268,7 +295,8 @@ class BlobStore:
             self._folder.write(cid, "manifest", manifest.encode())
             new.rename(self._folder.path(cid))
             self._folder.remove(cid, "part")
-            entry.size_bytes, entry.whole = manifest.blob.size_bytes, True
+            self._resize(entry, manifest.blob.size_bytes)
+            entry.whole = True
             self._unverified.discard(cid)
             self._changed((cid,), ())
 
@@ -312,10 +340,11 @@ class BlobStore:
                     os.fchmod(file, 0o400)
                     self._folder.take(path, status, blob.cid)
                     self._folder.path(blob.cid, "part").unlink(missing_ok=True)
-                    entry = _Entry(blob.size_bytes, whole=True)
+                    entry = self._entry(blob.cid)
+                    self._resize(entry, blob.size_bytes)
+                    entry.whole = True
                     if rule is not None and blob.cid not in self._put:
                         self._rules.add(blob.cid, rule)
-                self._cached[blob.cid] = entry
                 entry.keep_s = max(entry.keep_s, keep_s)
                 self._used(blob.cid)
                 self._changed((blob.cid,), ())
@@ -326,10 +355,7 @@ class BlobStore:
         NoRoom, OSError."""
         blob = manifest.blob
         with self._lock:
-            entry = self._cached[blob.cid]
-            entry.size_bytes = 0
-            self._make_room(blob.size_bytes, on_disk=False)
-            entry.size_bytes = blob.size_bytes
+            self._room_for(blob)
             self._folder.write(blob.cid, "manifest", manifest.encode())
             path = self._folder.path(blob.cid, "part")
             return files.Part(manifest, path, lambda: self._finish(blob.cid), 0o400)
@@ -400,14 +426,29 @@ class BlobStore:
             finally:
                 os.close(into)
 
-    def copy_over(self, cid: Cid, to: Path) -> None:
-        """As `copy`, over what is there, and as a file like any other of this user."""
+    def copy_over(self, cid: Cid, to: Path) -> bool:
+        """As `copy`, over what is there, and as a file like any other of this user; of what was put
+        here, too. Returns whether it is here."""
         with local_errors(to):
             beside = files.beside(to, cid, "copy")
             beside.unlink(missing_ok=True)
-            self.copy(cid, beside)
+            if self.holds(cid):
+                self.copy(cid, beside)
+            elif not self._copy_of_put(cid, beside):
+                beside.unlink(missing_ok=True)
+                return False
             beside.chmod(files.usual_mode())
             beside.replace(to)
+        return True
+
+    def _copy_of_put(self, cid: Cid, to: Path) -> bool:
+        """Whether the file is still what was put."""
+        content = self.content(cid)
+        if content is None:
+            return False
+        with content:
+            manifest = files.copied(content.file, to, content.blob.size_bytes)
+        return manifest is not None and manifest.blob.cid == cid
 
     @contextmanager
     def pinned(self, cid: Cid) -> Iterator[None]:
@@ -415,7 +456,7 @@ class BlobStore:
         with self._lock:
             if cid not in self._cached and len(self._cached) >= MAX_CACHED:
                 self._evict_one()
-            entry = self._cached.setdefault(cid, _Entry(0, whole=False))
+            entry = self._entry(cid)
             entry.pins += 1
             self._used(cid)
         try:
@@ -477,9 +518,10 @@ class BlobStore:
             self._forget_put(cid)
             entry = self._cached.get(cid)
             if entry is not None and entry.pins:
-                entry.whole, entry.size_bytes = False, 0
-            else:
-                self._cached.pop(cid, None)
+                entry.whole = False
+                self._resize(entry, 0)
+            elif entry is not None:
+                self._resize(self._cached.pop(cid), 0)
             self._unverified.discard(cid)
             self._changed((), (cid,))
             self._folder.remove(cid, "", "part", "manifest")

@@ -27,11 +27,14 @@ from typing import Final
 import trio
 
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, format_bytes
-from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, read_bundle
 from formation_p2p.host.blobs.files import check_disk
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobCopies
+from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder, remove_folder_now
 
 log = logging.getLogger(__name__)
@@ -53,29 +56,34 @@ class CodeCache:
         self._root = root
         self._max_bytes = max_bytes
         self._max_bundles = max_bundles
-        self._turn = trio.Lock()
+        self._turn = trio.Lock()  # on the disk
+        # Of each bundle, by who wants it: one whose sources are slow keeps no other waiting.
+        self._turns = KeyedLocks[Cid]()
         self._here: Path | None = None
 
     @asynccontextmanager
-    async def held(self, blob: Blob, blobs: BlobCopies) -> AsyncIterator[Path]:
+    async def held(
+        self, blob: Blob, blobs: BlobCopies, owner: PeerId = UNKNOWN
+    ) -> AsyncIterator[Path]:
         """The folder with the files of a bundle, which stays as long as the block runs.
 
         Raises InvalidInput for what is not a bundle; LocalError, OSError and RemoteError where it
         cannot be had now. Nothing of it is left then.
         """
-        async with self._turn:  # else two leases would fetch the same
-            lock = await self._taken(blob, blobs)
+        async with self._turns.of(blob.cid):  # else two leases would fetch the same
+            lock = await self._taken(blob, blobs, owner)
         try:
             yield self._path(blob)
         finally:
             os.close(lock)
 
-    async def _taken(self, blob: Blob, blobs: BlobCopies) -> int:
+    async def _taken(self, blob: Blob, blobs: BlobCopies, owner: PeerId) -> int:
         """The lock on its folder."""
         if blob.size_bytes > MAX_BUNDLE_BYTES:
             raise InvalidInput("code", f"the bundle has {format_bytes(blob.size_bytes)}")
-        if self._here is None:
-            self._here = await trio.to_thread.run_sync(_opened, self._root)
+        async with self._turn:
+            if self._here is None:
+                self._here = await trio.to_thread.run_sync(_opened, self._root)
         lock = await trio.to_thread.run_sync(_lock, self._path(blob))
         if lock is not None:
             return lock
@@ -83,9 +91,10 @@ class CodeCache:
         building = _lock(new)
         try:
             await trio.to_thread.run_sync(check_disk, new, 2 * blob.size_bytes)
-            await blobs.copies([(new / "bundle", blob)])
+            await blobs.copies([(new / "bundle", blob)], owner)
             await trio.to_thread.run_sync(_extract, new / "bundle", new / "files")
-            return await trio.to_thread.run_sync(self._put, new / "files", self._path(blob))
+            async with self._turn:
+                return await trio.to_thread.run_sync(self._put, new / "files", self._path(blob))
         finally:
             with trio.CancelScope(shield=True):
                 await remove_folder(new)

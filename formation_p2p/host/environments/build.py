@@ -19,10 +19,12 @@ from typing import Final
 
 import trio
 
-from formation_p2p.core.errors import FormationError
+from formation_p2p.core.errors import FormationError, LocalError, Unreachable
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, KIB, format_bytes
 from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
 from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
@@ -79,26 +81,47 @@ class BuiltEnvironment:
 
 @asynccontextmanager
 async def environment_for(
-    machine: Machine, environment: Environment, python: str, blobs: BlobAccess | None, log: Log
+    machine: Machine,
+    environment: Environment,
+    python: str,
+    blobs: BlobAccess | None,
+    log: Log,
+    owner: PeerId = UNKNOWN,
 ) -> AsyncIterator[BuiltEnvironment]:
     """An environment for a task that asks for `python`, built if it is not here yet; it stays while
     the block runs. One task at a time builds it, to whose `log` goes what uv prints, and the others
-    wait. Raises EnvironmentFailed."""
+    wait. Raises EnvironmentFailed; RemoteError where the wheels that are to come along do not."""
     cache = machine.environments
     if cache is None:
         raise EnvironmentFailed("this machine has no place for environments; choose another")
     interpreter = machine.interpreter(python)
     key = key_of(environment, python, interpreter)
-    with cache.in_use(key), cache.lock(key) as lock:
-        async with lock:
+    with cache.in_use(key):
+        if not cache.find(key) and cache.failure(key) is None and blobs is not None:
+            # Before its turn, and of no other's: who asks for it names who has them.
+            await _fetch_wheels(environment, blobs, owner, cache.settings.build_s)
+        async with cache.turns.of(key):
             if not cache.find(key):
                 if (why := cache.failure(key)) is not None:
                     raise EnvironmentFailed(why)
                 async with cache.builds:
-                    build = _Build(machine, cache, key, environment, interpreter, blobs, log)
+                    build = _Build(machine, cache, key, environment, interpreter, blobs, log, owner)
                     await build.run()
         folder = cache.folder(key) / "venv"
         yield BuiltEnvironment(folder, folder / "bin" / "python")
+
+
+async def _fetch_wheels(
+    environment: Environment, blobs: BlobAccess, owner: PeerId, within_s: float
+) -> None:
+    """Raises EnvironmentFailed, RemoteError."""
+    try:
+        with trio.move_on_after(within_s) as time:
+            await blobs.fetch_ahead((blob for _, blob in environment.wheels), owner)
+    except LocalError as error:
+        raise EnvironmentFailed(f"the environment could not be made here: {error}") from error
+    if time.cancelled_caught:
+        raise Unreachable(f"the wheels did not come within {within_s:g} s")
 
 
 @dataclass(slots=True)
@@ -110,6 +133,7 @@ class _Build:
     interpreter: Interpreter
     blobs: BlobAccess | None
     log: Log
+    owner: PeerId
 
     async def run(self) -> None:
         """Raises EnvironmentFailed; nothing is left then, nor where it is cancelled."""
@@ -170,7 +194,8 @@ class _Build:
             wheels = work / "wheels"
             wheels.mkdir(mode=0o700)
             with trio.move_on_after(settings.build_s) as time:
-                await self.blobs.copies((wheels / n, blob) for n, blob in self.environment.wheels)
+                files = ((wheels / n, blob) for n, blob in self.environment.wheels)
+                await self.blobs.copies(files, self.owner)
             if time.cancelled_caught:
                 raise EnvironmentFailed(f"the wheels did not come within {settings.build_s:g} s")
             return "--offline", "--no-index", "--find-links", str(wheels)

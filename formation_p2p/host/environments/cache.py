@@ -34,6 +34,7 @@ from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.machine.file_lock import lock_file
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
 from formation_p2p.host.machine.pythons import Interpreter
@@ -69,10 +70,11 @@ class EnvironmentCache:
     root: Path
     settings: EnvironmentSettings
     builds: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_BUILDS))
+    turns: KeyedLocks[str] = field(default_factory=KeyedLocks)
+    """Of all that want one environment at once."""
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _in_use: Counter[str] = field(default_factory=Counter)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
-    _locks: dict[str, tuple[trio.Lock, int]] = field(default_factory=dict)
     _changed: Changed = lambda names: None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _release: Callable[[], object] = lambda: None
@@ -173,18 +175,6 @@ class EnvironmentCache:
         """Why the last build failed, where that was a moment ago."""
         until_s, why = self._failed.get(key, (0.0, ""))
         return why if time.monotonic() < until_s else None
-
-    @contextmanager
-    def lock(self, key: str) -> Iterator[trio.Lock]:
-        """The same for all that want one environment at once."""
-        lock, count = self._locks.get(key, (trio.Lock(), 0))
-        self._locks[key] = lock, count + 1
-        try:
-            yield lock
-        finally:
-            lock, count = self._locks.pop(key)
-            if count > 1:
-                self._locks[key] = lock, count - 1
 
     def _make_room(self, download_bytes: int) -> tuple[Path, ...]:
         """Take away the least lately used, and what uv can download again."""

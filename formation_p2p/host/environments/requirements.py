@@ -70,7 +70,9 @@ def read_env(env: Env) -> Read:
             return Read(tuple(lines), indexes=tuple(indexes))
         case _:
             problem = f"{shown(env.requirements)} is no requirements.txt, pyproject.toml, uv.lock"
-            raise InvalidInput("env", f"{problem} nor pylock.toml; write a list of requirements")
+            raise InvalidInput(
+                "env", f"{problem} nor pylock.toml; name one of these, or list requirements"
+            )
 
 
 def script_env(text: str) -> Read | None:

@@ -33,6 +33,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob, Cid
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Content
+from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
@@ -46,14 +47,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = "/formation/data/1.0.0"
-# To take one chunk: a peer that reads less than 9 KiB/s keeps others from being served.
+# To take one chunk: a peer that reads less than 9 KiB/s keeps a place from others.
 CHUNK_S: Final = 120.0
 # To fetch what is to be held for another, and tell it so; and of large content, the least that
 # comes in a second.
 KEEP_S: Final = 60.0
 KEEP_BYTES_PER_S: Final = MIB
-# Chunks in memory for all who fetch from us. More would not make the link faster.
-MAX_SERVING: Final = 16
+# Chunks in memory for all who fetch from us, and of these for one of them: more would not make the
+# link faster. So it takes 32 peers that do not read to keep others from being served.
+MAX_SERVING: Final = 64
+MAX_SERVING_OF_PEER: Final = 2
 
 
 @dataclass(eq=False)
@@ -69,11 +72,11 @@ class DataServer:
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
     hold: Callable[[Contact, Keep], Awaitable[str]] | None = None
-    # Judges whether a member may read some content.
-    admit_to: Callable[[Contact, bytes, Cid], str | None] = lambda peer, grant, cid: None
+    # Judges whether a member may read some content, by its reference.
+    admit_to: Callable[[Contact, Open], str | None] = lambda peer, opening: None
 
     def __post_init__(self) -> None:
-        self.serving = trio.CapacityLimiter(MAX_SERVING)
+        self.serving = Places(MAX_SERVING, MAX_SERVING_OF_PEER)
         self._places = trio.CapacityLimiter(self.parameters.max_open_blobs)
         self._buffers: list[bytearray] = []  # free ones, which have had their pages
         self.sent_bytes = 0
@@ -128,7 +131,7 @@ class DataServer:
     def _judge(self, peer: Contact, opening: Open | OpenPrivate | Keep) -> None:
         why = self.admit(peer, opening.grant)
         if why is None and isinstance(opening, Open):
-            why = self.admit_to(peer, opening.grant, opening.cid)
+            why = self.admit_to(peer, opening)
         if why is not None:
             raise _Refused(why)
 
@@ -160,7 +163,7 @@ class DataServer:
                     return
                 case Want(index) if index < content.chunks:
                     await limits.data_bucket.wait()
-                    async with self.serving:
+                    async with self.serving.of(peer.peer_id):
                         await self._send(stream, content, index)
                 case Have():
                     if isinstance(opening, Open):  # else it serves it to no other
@@ -214,7 +217,7 @@ class DataStream:
             opening = (
                 OpenPrivate(grant, self.blob.name)
                 if isinstance(self.blob, PrivateBlob)
-                else Open(grant, self.blob.cid, manifest)
+                else Open(grant, self.blob.cid, manifest, self.blob.rule)
             )
             await self.stream.write(encode_frame(messages.pack_request(opening)))
             reply = await self._reply()
