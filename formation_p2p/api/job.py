@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
     TaskPrinted,
+    TaskSaved,
 )
 from formation_p2p.core.errors import (
     FormationError,
@@ -28,9 +29,11 @@ from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
-# Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each; past it
-# the oldest are dropped. Everything else that a job tells is kept until it is read.
-MAX_UNREAD_OUTPUT: Final = 1024
+# Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each, and so many
+# times that a task has saved; past it the oldest are dropped: of these a task has any number.
+# Everything else that a job tells is kept until it is read.
+MAX_UNREAD: Final = 1024
+_DROPPED: Final = (TaskPrinted, TaskSaved)
 # An hour: longer than any checkpoint takes to be written.
 MAX_GRACE_S: Final = 3600.0
 
@@ -59,7 +62,7 @@ class JobHandle:
         self._printer = OutputPrinter() if show_output else None
         self._ends = TaskEnds()
         self._unread: deque[JobEvent] = deque()
-        self._unread_output = 0
+        self._unread_of = Counter[type]()  # of what is dropped
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
         self._reading = False
@@ -112,7 +115,8 @@ class JobHandle:
         while True:
             while self._unread:
                 event = self._unread.popleft()
-                self._unread_output -= type(event) is TaskPrinted
+                if type(event) in _DROPPED:
+                    self._unread_of[type(event)] -= 1
                 yield event
             if self._ended.done():
                 self._ended.result()
@@ -168,11 +172,14 @@ class JobHandle:
         if self._printer is not None:
             self._printer.observe(event)
         self._ends.notify(event)
-        if type(event) is TaskPrinted:
-            if self._unread_output < MAX_UNREAD_OUTPUT:
-                self._unread_output += 1
+        kind = type(event)
+        if type(event) is TaskSaved:
+            event = event.in_brief()
+        if kind in _DROPPED:
+            if self._unread_of[kind] < MAX_UNREAD:
+                self._unread_of[kind] += 1
             else:
-                self._unread.remove(next(x for x in self._unread if type(x) is TaskPrinted))
+                self._unread.remove(next(x for x in self._unread if type(x) is kind))
         elif type(event) is JobEnded and not self._ended.done():
             self._ended.set_result(event)
         self._unread.append(event)

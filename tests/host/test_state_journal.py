@@ -23,12 +23,14 @@ from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     TaskBegan,
     TaskPrinted,
+    TaskSaved,
 )
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
 from tests.support.state_world import (
@@ -310,6 +312,37 @@ async def flood(disk: Disk) -> None:
 
 def test_output_that_waits_is_bounded(disk: Disk) -> None:
     trio.run(flood, disk)
+
+
+def saved(job: Job, n: int, number: int) -> EmitJobEvent:
+    checkpoint = Checkpoint(number, inline(b"x"), b"x")
+    return reported(job, TaskSaved(job.tasks[n].task_id, checkpoint, ()))[0]
+
+
+async def saves(disk: Disk) -> None:
+    job = job_of(2)
+    disk.save_job(job)
+    with shell_of(disk, JournalParameters(max_saved=4)) as shell:
+        for number in (0, 100):
+            disk.free.clear()
+            shell.put(*reported(job, placed(job, 0)))
+            await until(lambda: disk.tries > len(disk.batches))
+            shell.put(*(saved(job, 0, number + n) for n in range(1, 51)))
+            shell.put(*(saved(job, 1, number + n) for n in range(1, 3)))
+            disk.free.set()
+            await shell.until_done(7)
+            shell.put(*reported(job, placed(job, 1)))
+            await shell.until_done(8)
+            assert len(shell.done) == 8
+            assert shell.done[4] == saved(
+                job, 0, number + 50
+            )  # the newest, and before what follows
+            shell.done.clear()
+
+
+def test_checkpoints_that_wait_are_bounded(disk: Disk) -> None:
+    """A worker that lies may tell of one after the other, of 64 KiB each."""
+    trio.run(saves, disk)
 
 
 async def overflow(disk: Disk) -> None:

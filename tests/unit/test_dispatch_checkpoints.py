@@ -8,7 +8,13 @@ from dataclasses import replace
 import cbor2
 import pytest
 
-from formation_p2p.core.dispatch.checkpoints import AGAIN_S, MAX_SKIPPED, RENEWED_S, WANTED
+from formation_p2p.core.dispatch.checkpoints import (
+    AGAIN_S,
+    MAX_AHEAD,
+    MAX_PER_S,
+    RENEWED_S,
+    WANTED,
+)
 from formation_p2p.core.dispatch.fetch import (
     CheckpointKept,
     CheckpointSpread,
@@ -203,12 +209,30 @@ def test_only_an_attempt_in_flight_under_its_fence_is_heard_and_only_what_is_new
     assert told(fence, attempt_id, 4, alice.contact) == 0
     assert told(fence, attempt_id, 6, alice.contact) == 1
     # No honest worker is so far ahead, and the last number would be the end of the chain.
-    assert told(fence, attempt_id, 7 + MAX_SKIPPED, alice.contact) == 0
+    assert told(fence, attempt_id, 2 * MAX_AHEAD, alice.contact) == 0
     assert told(fence, attempt_id, MAX_SEQUENCE, alice.contact) == 0
     bob.cancel("job")
     world.elapse(1)
     assert [each.up_to for each in only(asked, DropCheckpoints)] == [MAX_SEQUENCE]
     assert told(fence, attempt_id, 7, alice.contact) == 0
+
+
+def test_a_worker_does_not_use_up_the_numbers_of_a_task() -> None:
+    """Whatever it sends meanwhile, the next worker's checkpoints have numbers left."""
+    world, bob, alice, _ = begun(alice=1)
+    (lease_id, attempt_id) = next(iter(alice.running))
+    (active,) = peer_of(bob).scheduler.leases()
+    fence, seconds = active.lease.fence, 10
+    for _ in range(seconds):
+        for _ in range(100):
+            newest = peer_of(bob).scheduler.saved().get("job/0", 0)
+            for ahead in (MAX_AHEAD, MAX_PER_S, 1):
+                number = Checkpoint(newest + ahead, inline(b"x"), b"x")
+                message = TaskCheckpoint(lease_id, fence, attempt_id, number)
+                world.deliver(bob, Received(alice.contact, message))
+        world.elapse(1)
+    newest = peer_of(bob).scheduler.saved()["job/0"]
+    assert MAX_AHEAD < newest <= 2 * MAX_AHEAD + MAX_PER_S * seconds
 
 
 def test_what_comes_once_the_task_has_ended_has_no_effect() -> None:

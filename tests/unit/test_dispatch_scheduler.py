@@ -630,6 +630,17 @@ def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
     assert len(bob.reported) == reported
 
 
+def test_that_an_attempt_has_begun_is_told_on_once() -> None:
+    world = town(alice=1)
+    bob, alice = world.nodes["bob"], world.nodes["alice"]
+    bob.submit(job())
+    world.elapse(0.5)
+    (attempt,) = alice.running
+    for _ in range(2):
+        world.deliver(bob, Received(alice.contact, TaskStarted(*attempt)))
+    assert only(bob.reported, TaskBegan) == [TaskBegan("job/0", alice.identity.peer_id)]
+
+
 def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
     world = town(alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]

@@ -39,7 +39,7 @@ from formation_p2p.core.peer.story import (
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.checkpoint import Checkpoint
+from formation_p2p.core.workload.checkpoint import MAX_INLINE_BYTES, Checkpoint, inline
 from formation_p2p.core.workload.code_bundle import Code
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.executor import Running
@@ -288,6 +288,23 @@ def test_a_large_result_is_not_kept() -> None:
     tracemalloc.stop()
     assert kept < 2**20
     assert len(noted.of("job/0", None)) == 21
+
+
+def test_what_a_task_saves_is_not_kept() -> None:
+    """Of tasks that save twice a second, the ring would be a GiB."""
+    assert TaskSaved("job/0", Checkpoint(1, inline(b"x")), ()).in_brief().checkpoint.sequence == 1
+    noted = reported()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(1, 101):
+        told = bytes([number]) * MAX_INLINE_BYTES
+        event = TaskSaved("job/0", Checkpoint(number, inline(told), told), ())
+        noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
+        del event, told
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 2**20
+    assert len(noted.of("job/0", None)) == 100
 
 
 def test_what_a_failed_task_brought_is_not_kept_where_it_is_large() -> None:

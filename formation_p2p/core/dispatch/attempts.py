@@ -180,8 +180,10 @@ class Attempts:
         run = active.attempts.get(message.attempt_id)
         if run is None or not run.is_wanted:
             return False
+        told = active.began == message.attempt_id  # once as it was prepared, and again as it runs
         active.started(message.attempt_id, now)
-        self._jobs.began(run, active.worker)
+        if not told:
+            self._jobs.began(run, active.worker)
         return True
 
     def printed(self, active: ActiveLease, message: TaskOutput) -> None:

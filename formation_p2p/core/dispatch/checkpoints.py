@@ -38,26 +38,30 @@ MAX_ASKED: Final = 4
 AGAIN_S: Final = 30.0
 # Those that hold it do so for an hour at least (host/blobs/held_for_others.py).
 RENEWED_S: Final = 1800.0
-# Reports are lost with a stream, a few at a time: two a second are sent at most. With longer steps
-# a hostile worker would soon be at the last number, and no other could save any more.
-MAX_SKIPPED: Final = 65_536
+# Numbers of a chain since it began: two a second are sent of a task that runs, and one more each
+# time that it ends to be started again. A hostile worker, which may send a thousand messages a
+# second, would soon be at the last number, and no other could save any more.
+MAX_AHEAD: Final = 1024
+MAX_PER_S: Final = 64
 
 _NEVER_S: Final = float("inf")
 
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """`new` is on its way, to this node while it `is_coming` and to the `others` that hold it by
-    now, None until they are told of; `waiting` is the newest reported since. `held` is with those
-    of its sources, this node, its `own`, the last of them if it has it; it `counts` once that was
-    told.
+    """It began with the number `first`. `new` is on its way, to this node while it `is_coming`
+    and to the `others` that hold it by now, None until they are told of; `waiting` is the
+    newest reported since. `held` is with those of its sources, this node, its `own`, the last
+    of them if it has it; it `counts` once that was told.
 
-    `asking` is the number of the one that others are being asked to hold, 0 for none; `due_s` when
-    others are asked next, `asked` those that were, and `short` how many times in a row too few of
-    them could. Those that are `leaving` are not asked, until there is a newer one. `fetched`:
-    whether any was fetched, and so is held in the cache."""
+    `asking` is the number of the one that others are being asked to hold, 0 for none; `due_s`
+    when others are asked next, `asked` those that were, and `short` how many times in a row too
+    few of them could. Those that are `leaving` are not asked, until there is a newer one.
+    `fetched`: whether any was fetched, and so is held in the cache."""
 
     run: TaskRun
+    first: int
+    since_s: float
     new: Checkpoint | None = None
     is_coming: bool = False
     others: tuple[Contact, ...] | None = None
@@ -71,6 +75,10 @@ class _Chain:
     asked: set[PeerId] = field(default_factory=set)
     leaving: set[PeerId] = field(default_factory=set)
     fetched: bool = False
+
+    def most(self, now: Moment) -> int:
+        """The highest number that an honest worker may be at."""
+        return self.first + MAX_AHEAD + int(MAX_PER_S * (now.mono_s - self.since_s))
 
     def is_held(self, sequence: int) -> bool:
         return self.held is not None and self.held.sequence == sequence
@@ -104,7 +112,9 @@ class Checkpoints:
         """An attempt that is in flight has saved. If it fails, its worker has the content. Returns
         False for a number that no honest worker sends."""
         newest = 0 if run.checkpoint is None else run.checkpoint.sequence
-        if checkpoint.sequence > newest + MAX_SKIPPED:
+        chain = self._chains.get(run.task.task_id)
+        most = newest + MAX_AHEAD if chain is None else chain.most(now)
+        if checkpoint.sequence > most:
             return False
         if checkpoint.sequence > newest:
             run.keeps(checkpoint)
@@ -129,7 +139,8 @@ class Checkpoints:
         return {task_id: x.held.sequence for task_id, x in chains if x.held is not None}
 
     def _keep(self, run: TaskRun, checkpoint: Checkpoint, now: Moment, cause: str) -> None:
-        chain = self._chains.setdefault(run.task.task_id, _Chain(run))
+        begun = _Chain(run, checkpoint.sequence, now.mono_s)
+        chain = self._chains.setdefault(run.task.task_id, begun)
         if checkpoint.content is not None:
             self._has(chain, checkpoint)
             return

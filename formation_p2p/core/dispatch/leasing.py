@@ -232,9 +232,10 @@ class Leasing:
         acquisition, waiting = group.acquisition, group.queues.waiting
         if group.key.find is not Find.ANNOUNCE or not waiting:
             return False
-        if not self._caller.is_spread_due(acquisition.spread_s, now):
+        in_vain = acquisition.in_vain
+        if not self._caller.is_spread_due(acquisition.spread_s, in_vain, now):
             return False
-        sends = self._caller.spread(group.key, waiting, now, cause)
+        sends = self._caller.spread(group.key, waiting, in_vain, now, cause)
         for send in sends:
             self._outbox.emit(send)
         if sends:

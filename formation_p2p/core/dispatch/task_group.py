@@ -35,14 +35,15 @@ class Acquisition:
     not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
     to be asked at once; `fruitless` searches in a row began with no worker known. `was_answered`:
     whether any peer answered the last. `call_round` is open for workers that were not asked;
-    `spread_s` is when a want was spread last, and `left_s` when one was left, by holder; `holders`
-    are those of the last search."""
+    `spread_s` is when a want was spread last, `in_vain` how many were since the last offer, and
+    `left_s` when one was left, by holder; `holders` are those of the last search."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
         self.round: RoundId | None = None
         self.call_round: RoundId | None = None
         self.spread_s = float("-inf")
+        self.in_vain = 0
         self.left_s: dict[PeerId, float] = {}
         self.holders: tuple[Contact, ...] = ()
         self.committing: set[PeerId] = set()
@@ -76,6 +77,7 @@ class Acquisition:
     def want_spread(self, now_s: float) -> None:
         """That is a search of its own, whose answers come by themselves."""
         self.spread_s = self.searched_s = now_s
+        self.in_vain += 1
 
     def want_left(self, holders: Iterable[PeerId], now_s: float, since_s: float) -> None:
         """Those of before `since_s` have expired."""
@@ -95,6 +97,7 @@ class Acquisition:
 
     def call_began(self, expected: RoundId) -> None:
         self.call_round = expected
+        self.in_vain = 0
 
     def round_ended(self, ended: RoundId, committed: Iterable[PeerId]) -> None:
         if ended == self.round:

@@ -114,7 +114,12 @@ _OF_JOBS: Final = (
 )
 
 
-_BRIEFED: Final = (job_events.TaskSucceeded, job_events.TaskAnswered, job_events.TaskDisagreed)
+_BRIEFED: Final = (
+    job_events.TaskSucceeded,
+    job_events.TaskAnswered,
+    job_events.TaskDisagreed,
+    job_events.TaskSaved,
+)
 
 
 class Story:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -53,6 +53,9 @@ class JournalParameters:
     # Pieces of output that wait behind what is being stored, of at most 64 KiB each. Further ones
     # are dropped, as they are for a reader who lags behind (api/job.py).
     max_output: int = 1024
+    # Checkpoints of one task that wait: it saves twice a second, unless its worker lies. A further
+    # one takes the place of the last, for what came after that may release what it replaces.
+    max_saved: int = 4
     # Everything else that waits. Workers stop by themselves long before: each lease has at most
     # twice its window of attempts in flight or with unacknowledged results, so 2,048
     # (core/execution/executions.py), with three events each.
@@ -95,6 +98,7 @@ class Journal:
         self._storing = threading.Lock()  # for as long as something is stored for one
         self._waiting: deque[_Entry] = deque()
         self._output = 0  # of those that wait
+        self._saved = Counter[str]()  # likewise, by their tasks
         self.is_closed = False
         self._incarnation = 0  # of shells: what an earlier one left waiting is dropped
         self._last_put = 0  # the numbers of entries
@@ -120,18 +124,28 @@ class Journal:
             perform(effect)
             return
         is_output = _tells(effect, job_events.TaskPrinted)
+        saved = _saved_by(effect)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
             if is_output and self._output >= self._parameters.max_output:
+                return
+            if self._saved[saved] >= self._parameters.max_saved:
+                self._replace(saved, effect, perform)
                 return
             if len(self._waiting) >= self._parameters.max_waiting:
                 self._overflow()
                 return
             self._last_put += 1
             self._output += is_output
+            self._saved.update([saved] if saved else [])
             self._waiting.append(_Entry(self._last_put, effect, perform, performed, loop))
             if len(self._waiting) == 1:
                 self._news.notify_all()
+
+    def _replace(self, saved: str, effect: PeerEffect, perform: Perform) -> None:
+        """The last checkpoint of a task that waits by a newer one."""
+        at = max(n for n, each in enumerate(self._waiting) if _saved_by(each.effect) == saved)
+        self._waiting[at] = self._waiting[at]._replace(effect=effect, perform=perform)
 
     async def kept(self, job_id: str, name: bytes, content: Content) -> Content:
         """The content of a large result, once it is on the disk, where the state keeps its job. A
@@ -161,6 +175,7 @@ class Journal:
             self._incarnation += 1
             self._waiting.clear()
             self._output = 0
+            self._saved.clear()
             self._last_performed = self._last_put
             self._news.notify_all()
 
@@ -192,6 +207,7 @@ class Journal:
                 count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
+                self._saved -= Counter(filter(None, (_saved_by(x.effect) for x in batch)))
                 incarnation = self._incarnation
             if not batch and self.is_closed:
                 if self._may_prune:
@@ -303,3 +319,12 @@ class Journal:
 
 def _tells(effect: PeerEffect, what: type) -> bool:
     return isinstance(effect, job_events.EmitJobEvent) and isinstance(effect.event, what)
+
+
+def _saved_by(effect: PeerEffect) -> str:
+    """The task that has saved, if that is what it tells."""
+    if isinstance(effect, job_events.EmitJobEvent) and isinstance(
+        effect.event, job_events.TaskSaved
+    ):
+        return effect.event.task_id
+    return ""
