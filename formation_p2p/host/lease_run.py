@@ -102,8 +102,10 @@ class LeaseRun:
     # -- for the shell ----------------------------------------------------------------------------
 
     def add(self, execute: Execute) -> None:
+        is_first = not self._waiting
         self._waiting += execute.work
-        self._changed()
+        if is_first:  # else its driver takes them as it has room, and the next is the same
+            self._changed()
 
     def kill(self, attempt_id: str, *, begun: bool, grace_s: float = 0.0) -> None:
         """Take it back, or end it where it has begun and `begun` says so: with `grace_s` it is

@@ -22,6 +22,7 @@ from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.host.drivers import supervisor
 from formation_p2p.host.drivers.cores import MAX_COUNTED, Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.ending import Ending, read_ending
@@ -96,6 +97,27 @@ def test_memory_that_processes_share_counts_once(machine: Machine, tmp_path: Pat
     )
     outcome = run(machine, tmp_path, *PYTHON, program, memory_bytes=160 * MIB)
     assert isinstance(outcome, Succeeded), outcome
+
+
+def test_a_process_that_ends_while_memory_is_counted_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks = {1001, 1002, 1003}  # which share the 80 MiB of their parent, and end meanwhile
+    monkeypatch.setattr(
+        supervisor, "processes", lambda: [(1000, os.getpid()), *((pid, 1000) for pid in forks)]
+    )
+    looked_into: list[str] = []
+
+    def read_proc(path: str) -> bytes:
+        pid, what = int(path.split("/")[2]), path.split("/")[3]
+        if what == "smaps_rollup":
+            looked_into.append(path)
+            return b"" if pid in forks else b"Pss_Anon: %d kB\n" % (20 * 1024)
+        return b"" if pid in forks and looked_into else b"RssAnon: %d kB\n" % (80 * 1024)
+
+    monkeypatch.setattr(supervisor, "read_proc", read_proc)
+    assert supervisor.memory_in_use(400 * MIB, []) == 320 * MIB  # for each, as it is less
+    assert supervisor.memory_in_use(160 * MIB, []) == 20 * MIB
 
 
 def test_one_allocation_far_past_the_limit_is_refused_at_once(

@@ -12,11 +12,13 @@ import pytest
 import trio
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ImageSpec, ProcessResult
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.engine import Engine
 from formation_p2p.host.drivers.image import ImageDriver
@@ -41,7 +43,7 @@ class Kept:
     def __init__(self) -> None:
         self.outputs: list[bytes] = []
 
-    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         for path, _ in inputs:
             path.write_bytes(CONTEXT)
 

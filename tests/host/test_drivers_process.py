@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from formation_p2p.host.drivers.driver import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.program import write_files
+from formation_p2p.host.drivers.program import SMALL_BYTES, SMALL_FILES, write_files
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from tests.support.drivers_world import DAEMON, Recorder, alive, an_execution, bare_machine, within
 from tests.support.waiting import HANGS_S, until
@@ -86,6 +86,32 @@ def test_a_program_reads_its_input_and_files_and_leaves_files(tmp_path: Path) ->
     assert result.files["out/both"] == b"first\n" + b"second\n" * 100_000
     assert result.files["data/first"] == b"first\n"
     assert result.stdout_tail.startswith(b"hello from " + str(tmp_path).encode())
+
+
+@pytest.mark.parametrize(
+    ("files", "crossings"),
+    [
+        ({"a": b"1", "b": b"2"}, ["_read"]),
+        ({"a": b"1", "b": bytes(SMALL_BYTES)}, ["write_files", "_read"]),
+        ({f"{number}": b"" for number in range(SMALL_FILES + 1)}, ["write_files", "_read"]),
+    ],
+)
+def test_a_task_with_small_files_crosses_over_to_a_thread_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], crossings: list[str]
+) -> None:
+    crossed: list[str] = []
+    cross_over = trio.to_thread.run_sync
+
+    async def counted(function: Callable[..., Any], *args: object) -> Any:
+        crossed.append(getattr(function, "__name__", ""))
+        return await cross_over(function, *args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    result = succeeded(run(tmp_path, "true", files_in=files, files_out=tuple(files)))
+    assert result.files == files
+    # One more starts its supervisor, and those that are left remove the folders of its lease.
+    assert [name for name in crossed if name in ("write_files", "_read")] == crossings
+    assert crossed.count("remove_folder_now") == 2
 
 
 def test_what_a_task_used_is_told_with_all_that_it_started(tmp_path: Path) -> None:
@@ -244,6 +270,8 @@ def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> 
     assert outcome.message == "could not start: ./data: Exec format error"
     outcome = failed(run(tmp_path, "python", env={"PATH": str(tmp_path)}), FailureKind.DRIVER)
     assert outcome.message.endswith("; write python3, or bring an environment with env=")
+    outcome = failed(run(tmp_path, "nosuch.py"), FailureKind.DRIVER)
+    assert outcome.message.endswith("is its name right?")
     # More than execve takes together, though each is short enough.
     outcome = failed(run(tmp_path, "true", *["x" * 100_000] * 30), FailureKind.DRIVER)
     assert outcome.message == "could not start: true: Argument list too long"

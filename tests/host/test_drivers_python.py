@@ -442,9 +442,14 @@ def test_a_result_that_does_not_pickle_is_an_exception_that_says_so(tmp_path: Pa
 
         return threading.Lock()
 
+    def numbers() -> object:
+        return (number for number in range(3))
+
     async def scenario(world: World) -> None:
         failed = await world.failure(FailureKind.EXCEPTION, lock)
-        assert "cannot pickle '_thread.lock' object" in failed.message
+        assert "returned a lock, which cannot be sent: cannot pickle" in failed.message
+        failed = await world.failure(FailureKind.EXCEPTION, numbers)
+        assert failed.message.endswith("return a list of what it yields\n")
 
     story(tmp_path, scenario)
 

@@ -23,14 +23,16 @@ from formation_p2p.api.calls import (
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError, Unreachable
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.parcel import Parcel
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.memory import Lent, PrivateBlobs
+from formation_p2p.host.blobs.lent_blob import Lent
+from formation_p2p.host.blobs.memory import PrivateBlobs
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.calls import pickled_function
@@ -59,7 +61,7 @@ class Blobs:
     def lend_kept(self, blob: PrivateBlob) -> Lent | None:
         return self.held.lend(blob.name) if self.keeps else None
 
-    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         raise Unreachable("it is nowhere")
 
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -21,13 +23,20 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.parcel import Parcel, is_parcel
+from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
 from formation_p2p.host.drivers.call_result import GivenResult
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.drivers.unreported import (
+    FLUSH_BYTES,
+    FLUSH_S,
+    GATHER_S,
+    GATHERED,
+    Unreported,
+)
 from formation_p2p.host.results.answers import parts_of
 from formation_p2p.host.results.load import load_result
 from tests.support.calls import pickled_function
@@ -130,6 +139,41 @@ def test_what_is_large_is_handed_over_and_what_is_small_is_not(tmp_path: Path) -
         assert len(world.blobs.held) == 0
 
     story(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("size", "is_large"), [(10, False), (LARGE_BYTES + 1, True)])
+def test_results_are_told_together_while_calls_wait_and_large_ones_at_once(
+    tmp_path: Path, size: int, is_large: bool
+) -> None:
+    def short_call() -> bytes:
+        time.sleep(0.003)
+        return bytes(size)
+
+    async def scenario(world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(world.outcome, short_call)
+        assert sum(world.lease.told) == 20
+        assert (world.lease.told == [1] * 20) == is_large
+
+    story(tmp_path, scenario)
+
+
+def test_results_wait_for_a_few_others_where_calls_wait_and_for_a_moment_else() -> None:
+    waiting = Unreported()
+    assert waiting.due_s(calls_wait=True) == math.inf
+    for count in range(1, GATHERED):
+        waiting.add(1, 10.0 + count / 1000)
+        assert waiting.due_s(calls_wait=True) == 10.001 + GATHER_S
+        assert waiting.due_s(calls_wait=False) == 10.001 + FLUSH_S
+    waiting.add(FLUSH_BYTES - GATHERED, 10.02)
+    assert waiting.due_s(calls_wait=True) == 10.001 + FLUSH_S
+    full = [waiting.is_full]
+    waiting.add(1, 10.03)
+    full.append(waiting.is_full)
+    waiting.clear()
+    assert [*full, waiting.is_full] == [False, True, False]
+    assert waiting.due_s(calls_wait=False) == math.inf
 
 
 def test_only_the_owner_of_the_lease_may_read_it_over_the_network(tmp_path: Path) -> None:

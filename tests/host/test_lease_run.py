@@ -395,6 +395,41 @@ def test_many_are_taken_and_told_at_once(tmp_path: Path) -> None:
     assert list(reported.ended.values()) == [Succeeded(p) for p in (b"a", b"b", b"c", b"d")]
 
 
+def test_its_wait_is_ended_by_what_comes_where_nothing_waits_yet(tmp_path: Path) -> None:
+    scopes: list[trio.CancelScope] = []
+
+    def ended_waits() -> list[bool]:
+        return [scope.cancel_called for scope in scopes]
+
+    async def script(turns: Turns, taken: list[Execution]) -> None:
+        if not scopes:
+            *_, second, third = taken
+            turns.put_back(third)
+            turns.put_back(second)
+            with trio.CancelScope() as scope:
+                scopes.append(scope)
+                turns.watch(scope)
+                await trio.sleep(HANGS_S)
+            turns.watch(None)
+            del taken[1:]
+        await run_all(turns, taken)
+
+    async def scenario(reported: Told) -> None:
+        reported.add(b"a", b"b", b"c")
+        await until(lambda: bool(scopes))
+        reported.add(b"d")
+        assert ended_waits() == [False]
+        for attempt_id in ("1", "2", "3"):
+            reported.lease.kill(attempt_id, begun=False)
+        reported.add(b"e")
+        assert ended_waits() == [True]
+        await reported.until(5)
+
+    reported = story(Batcher(script), tmp_path, scenario)
+    succeeded = [a for a, outcome in reported.ended.items() if isinstance(outcome, Succeeded)]
+    assert succeeded == ["0", "4"]
+
+
 def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path) -> None:
     seen: list[list[str]] = []
     go = trio.Event()

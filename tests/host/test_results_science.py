@@ -121,7 +121,7 @@ def test_arrays_of_any_dtype_and_shape_come_back(array: np.ndarray[Any, Any]) ->
     ],
 )
 def test_objects_and_subclasses_are_refused_by_name_and_kept(value: object) -> None:
-    with pytest.raises(NotPlain, match=r"holds a numpy\.") as refused:
+    with pytest.raises(NotPlain, match=r"numpy\.") as refused:
         travelled(value)
     assert len(refused.value.result_bytes) > 10
     assert str(refused.value.load_trusted()) == str(value)

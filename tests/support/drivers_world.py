@@ -123,6 +123,7 @@ class ALease:
         self._reports: dict[str, Recorder] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._ended: dict[str, trio.Event] = {}
+        self.told: list[int] = []  # how many had ended, each time
 
     async def serve(self) -> None:
         """Until `end`."""
@@ -164,6 +165,7 @@ class ALease:
             case ExecutionOutput(_, attempt, is_stderr, data):
                 self._reports[attempt].output("stderr" if is_stderr else "stdout", data)
             case ExecutionsEnded(_, ended):
+                self.told.append(len(ended))
                 for each in ended:
                     self._outcomes[each.attempt_id] = each.outcome
                     self._reports[each.attempt_id].used(each.used)

@@ -113,6 +113,8 @@ def test_a_spec_with_any_field_put_wrong_decodes_or_is_refused(
         ("argv", ("x",) * (MAX_ARGUMENTS + 1)),
         ("argv", ("x" * (MAX_ARGUMENT_BYTES + 1),)),
         ("argv", ("a\0b",)),
+        ("argv", "ls -l"),
+        ("outputs", "a.txt"),
         ("argv", ("\ud800",)),
         ("argv", (b"ls",)),
         ("env", {"": "x"}),

@@ -14,12 +14,13 @@ whichever driver runs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Self
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.work import (
@@ -221,14 +222,21 @@ def _unpacked(
     return read
 
 
-def _check_count(name: str, items: tuple[str, ...] | Mapping[str, Any], most: int) -> None:
+def one_text(name: str, given: str) -> InvalidInput:
+    """For a text where texts belong: it would be taken for its characters."""
+    return InvalidInput(name, f"{shown(given)} is one text; write a list of texts")
+
+
+def _check_count(name: str, items: str | Sequence[str] | Mapping[str, Any], most: int) -> None:
+    if isinstance(items, str):
+        raise one_text(name, items)
     if len(items) > most:
         raise InvalidInput(name, f"has {len(items)} entries, of at most {most}")
 
 
 def _check_text(name: str, value: object, max_bytes: int) -> None:
     if type(value) is not str:
-        raise InvalidInput(name, f"holds a {type(value).__name__} where a text belongs")
+        raise InvalidInput(name, f"holds {shown(value)} where a text belongs")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -241,8 +249,8 @@ def _check_text(name: str, value: object, max_bytes: int) -> None:
 
 def _check_type(name: str, value: object, kind: type[bytes | Blob]) -> None:
     if type(value) is not kind:
-        wanted = "a Blob belongs" if kind is Blob else "bytes belong"
-        raise InvalidInput(name, f"holds a {type(value).__name__} where {wanted}")
+        wanted = "a Blob belongs; put the file first" if kind is Blob else "bytes belong"
+        raise InvalidInput(name, f"holds {shown(value)} where {wanted}")
 
 
 def _check_files(name: str, files: Mapping[str, object], kind: type[bytes | Blob]) -> None:

@@ -13,7 +13,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
-from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.drivers import python_parcels
 from formation_p2p.host.drivers.driver import BlobAccess, Execution
 

@@ -34,7 +34,8 @@ from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
-from formation_p2p.host.blobs.memory import Lent
+from formation_p2p.host.blobs.lent_blob import Lent
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.gang.place import MemberPlace
@@ -49,7 +50,6 @@ CHUNK_BYTES: Final = 64 * KIB
 MAX_OUTPUT_BYTES: Final = 16 * MIB
 
 _UNBOUNDED: Final = 1 << 62
-_UNKNOWN: Final = PeerId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Execution:
     storage_bytes: int = 0
     network: bool = False
     python: str = ""
-    owner: PeerId = _UNKNOWN
+    owner: PeerId = UNKNOWN
     gang: MemberPlace | None = None
     restored: Blob | None = None
     content: bytes | None = None
@@ -263,16 +263,16 @@ class LooksAhead(Protocol):
 class BlobCopies(Protocol):
     """Content that is fetched where it is not on this machine."""
 
-    async def copies(self, inputs: Iterable[tuple[Path, Blob]]) -> None:
+    async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         """Put copies at these paths, whose folders exist, readable and executable, fetching what
-        is not on this machine. Raises LocalError, RemoteError."""
+        is not on this machine, for that owner of a lease. Raises LocalError, RemoteError."""
         ...
 
 
 class BlobAccess(BlobCopies, Protocol):
     """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
-    async def fetch_ahead(self, blobs: Iterable[Blob]) -> None:
+    async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
         """Have them on this machine, for `copies` that follow soon. Raises LocalError,
         RemoteError."""
         ...

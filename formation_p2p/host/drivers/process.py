@@ -13,12 +13,13 @@ import math
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 import trio
 
-from formation_p2p.core.errors import FormationError, InvalidInput
+from formation_p2p.core.errors import FormationError, InvalidInput, RemoteError
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.environment import Environment
@@ -44,7 +45,7 @@ from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
-from formation_p2p.host.machine.folders import remove_folder
+from formation_p2p.host.machine.folders import remove_folder, remove_folder_now
 
 # Of the inputs of a task that another runs before, fetched meanwhile: in moments. More is fetched
 # in its turn: a task that begins now is not to wait for those of tasks to come.
@@ -131,11 +132,19 @@ class ProcessDriver:
             return await self._run(spec, execution, report, None)
         try:
             async with environment_for(
-                self._machine, environment, execution.python, self.blobs, report.output
+                self._machine,
+                environment,
+                execution.python,
+                self.blobs,
+                report.output,
+                execution.owner,
             ) as built:
                 return await self._run(spec, execution, report, built)
         except EnvironmentFailed as problem:
             return Failed(FailureKind.ENVIRONMENT, str(problem))
+        except RemoteError as problem:
+            why = f"the caller did not hand over what it needs: {problem}"
+            return Failed(FailureKind.CALLER, why)
 
     async def _run(
         self,
@@ -184,7 +193,8 @@ class ProcessDriver:
             return await self._to_end(place, launch, program, report)
         finally:
             with trio.CancelScope(shield=True):
-                await remove_folder(folder)
+                if folder.exists():
+                    await remove_folder(folder)
                 if place.fits_another and execution.lease_id not in self._places:
                     self._places[execution.lease_id] = place
                 else:
@@ -202,7 +212,7 @@ class ProcessDriver:
     ) -> Outcome:
         execution, folder = program.execution, program.folder
         holder = holder_of(execution.lease_id)
-        saves = Saves(self.blobs, holder, report.saved, report.output)
+        saves = Saves(self.blobs, holder, report.saved, report.output, execution.owner)
         try:
             await program.put_inputs()
             await saves.restore(execution.restored, execution.content, folder)
@@ -235,7 +245,7 @@ class ProcessDriver:
             await trio.sleep_until(began_s + PAUSE_S)
         if code is None:
             return program.failed(ending)
-        return await program.exited(code)
+        return await program.exited(code, partial(remove_folder_now, folder))
 
     async def _once(self, task: Supervised, program: Program, saves: Saves, due_s: float) -> Ending:
         """From its start to its end."""

@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,10 @@ class InputLost(RemoteError):
 
 # Of stderr, in the message of a failure: a traceback's last frames, or a compiler's last errors.
 MESSAGE_TAIL_BYTES: Final = 2 * KIB
+# Files that come with a task are written at once up to here, as its folder is made: a script, say.
+# To cross over to a thread takes longer, and the loop twice.
+SMALL_FILES: Final = 4
+SMALL_BYTES: Final = 32 * KIB
 # How programs say that they reach no other machine (gai_strerror(3), errno(3)).
 _OFFLINE: Final = ("name resolution", "Could not resolve host", "Network is unreachable")
 # How they say that a file is larger than the task's disk (signal(7), errno(3)).
@@ -58,7 +62,10 @@ class Program:
 
     async def put_inputs(self) -> None:
         """Into the folder, which has no links. Raises OSError, LocalError, InputLost."""
-        if self.spec.files_in:
+        contents = self.spec.files_in.values()
+        if len(contents) <= SMALL_FILES and sum(map(len, contents)) <= SMALL_BYTES:
+            write_files(self.folder, self.spec.files_in)
+        else:
             await trio.to_thread.run_sync(write_files, self.folder, self.spec.files_in)
         if not self.spec.inputs:
             return
@@ -68,7 +75,7 @@ class Program:
             (self.folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, blob in self.spec.inputs.items():
             try:
-                await self.blobs.copies([(self.folder / name, blob)])
+                await self.blobs.copies([(self.folder / name, blob)], self.execution.owner)
             except RemoteError as problem:
                 raise InputLost(name, str(problem)) from problem
 
@@ -78,8 +85,9 @@ class Program:
         code = {"exit": last.number, "signal": -last.number}.get(last.how, -signal.SIGKILL)
         return failure(ending, self.output, self.execution, self.result(code))
 
-    async def exited(self, code: int) -> Outcome:
-        """Of a program that has ended with `code`, with what it left in its folder."""
+    async def exited(self, code: int, last: Callable[[], None] | None = None) -> Outcome:
+        """Of a program that has ended with `code`, with what it left in its folder. `last` is what
+        blocks, and is to be done next: by the thread that reads its files, where one does."""
         outputs: dict[str, Blob] = {}
         try:
             if code == 0:
@@ -91,7 +99,7 @@ class Program:
             return Failed(FailureKind.EXIT, message, self.result(code))
         if not self.spec.files_out:
             return self._with_files(code, outputs)  # which reads nothing from the disk then
-        return await trio.to_thread.run_sync(self._with_files, code, outputs)
+        return await trio.to_thread.run_sync(self._read, code, outputs, last)
 
     def result(
         self,
@@ -121,6 +129,15 @@ class Program:
             finally:
                 os.close(file)
         return kept
+
+    def _read(
+        self, code: int, outputs: Mapping[str, Blob], last: Callable[[], None] | None
+    ) -> Outcome:
+        """To cross over to a thread twice takes longer than most files."""
+        outcome = self._with_files(code, outputs)
+        if last is not None:
+            last()
+        return outcome
 
     def _with_files(self, code: int, outputs: Mapping[str, Blob]) -> Outcome:
         files: dict[str, bytes] = {}
@@ -177,6 +194,8 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             hint = ""
             if ending.problem.startswith("python: "):
                 hint = "; write python3, or bring an environment with env="
+            elif ending.problem.partition(": ")[0].endswith(".py"):
+                hint = "; `formation run` sends a script that is a file here: is its name right?"
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}{hint}")
         case "lost":
             message = f"its supervisor ended without a word{_last_words(output)}"

@@ -130,19 +130,21 @@ class PythonDriver:
     ) -> CallSetup:
         """What an interpreter for calls with this context is started with. What it uses is kept
         until `held` is left. Raises InvalidInput, LocalError, RemoteError, OSError."""
-        built = None
+        built, owner = None, execution.owner
         if context.environment:
             environment = Environment.decode(context.environment)
             log = partial(turns.output, execution.execution_id)
             built = await held.enter_async_context(
-                environment_for(self._machine, environment, execution.python, self.blobs, log)
+                environment_for(
+                    self._machine, environment, execution.python, self.blobs, log, owner
+                )
             )
         setup = setup_for(self._machine, execution, context, built)
         if context.code is None:
             return setup
         if self.blobs is None:
             raise LocalError("this driver was given no blobs to fetch code with")
-        folder = await held.enter_async_context(self._code.held(context.code, self.blobs))
+        folder = await held.enter_async_context(self._code.held(context.code, self.blobs, owner))
         return replace(setup, first=(str(folder), *setup.first), shown=(folder, *setup.shown))
 
 

@@ -85,6 +85,8 @@ class Steps:
 
     def __init__(self, function: Callable[..., Generator[Any, None, Any]]) -> None:
         self.function = function
+        # Its memory is learnt by what the caller calls it.
+        self.__module__ = getattr(function, "__module__", __name__)
         self.__qualname__ = getattr(function, "__qualname__", "steps")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

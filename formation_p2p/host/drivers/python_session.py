@@ -21,6 +21,7 @@ from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Tur
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
 from formation_p2p.host.drivers.saves import PAUSE_S, POLL_S, Saves, holder_of, name_of
+from formation_p2p.host.drivers.unreported import Unreported
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
 # not be taken for a broken one.
@@ -29,9 +30,6 @@ _START_S: Final = 60.0
 # larger one is sent once all others are answered, so that the two ends never both wait to write.
 _MAX_IN_FLIGHT: Final = 64
 _MAX_IN_FLIGHT_BYTES: Final = 64 * KIB
-# A result waits so long for others that are reported with it.
-_FLUSH_S: Final = 0.002
-_FLUSH_BYTES: Final = 1024 * KIB
 # Calls that are handed data: one runs, one is the next, and the data of a third is fetched.
 _MAX_LARGE: Final = 2
 # Descriptors on their way, beside those of one call: they count against what the user may have.
@@ -83,8 +81,7 @@ class CallSession:
         self._count = 0
         self._unwanted: set[int] = set()  # on their way, not to be run after all
         self._began_s = 0.0
-        self._unflushed_s = math.inf  # since when a result waits to be reported
-        self._unflushed_bytes = 0
+        self._unreported = Unreported()
         self._output: Output | None = None  # of the call that runs, once it has printed
         self._watching: trio.CancelScope | None = None
         self._blobs = blobs
@@ -107,7 +104,8 @@ class CallSession:
         execution_id = execution.execution_id
         saved = partial(self._turns.saved, execution_id)
         holder = holder_of(execution.lease_id)
-        return Saves(self._blobs, holder, saved, partial(self._turns.output, execution_id))
+        output = partial(self._turns.output, execution_id)
+        return Saves(self._blobs, holder, saved, output, execution.owner)
 
     async def _keep_saves(self) -> None:
         """Of the call that runs. Until cancelled."""
@@ -232,10 +230,13 @@ class CallSession:
         if not is_large(execution, context, new=new):
             return CallData()
         self._data.begin(execution, context, new=new)
-        own = sum(call.data.is_own for call in self._calls)
-        if own >= _MAX_LARGE or sum(call.data.files for call in self._calls) >= _MAX_FILES:
-            return None
-        return self._data.take(idle=not self._calls)
+        return self._data.take(idle=not self._calls) if self._has_room_for_data else None
+
+    @property
+    def _has_room_for_data(self) -> bool:
+        if sum(call.data.is_own for call in self._calls) >= _MAX_LARGE:
+            return False
+        return sum(call.data.files for call in self._calls) < _MAX_FILES
 
     async def _send(self, data: bytes) -> None:
         """What is on its way fits into the socket's buffer; what is larger, the interpreter waits
@@ -280,7 +281,8 @@ class CallSession:
             self._flush()
             await self._listen(self._due_s)
         else:
-            flush_s = self._unflushed_s + _FLUSH_S
+            waits = len(self._calls) > 2 or self._turns.next_bytes is not None
+            flush_s = self._unreported.due_s(calls_wait=waits)
             await self._until(min(self._due_s, long_s, flush_s), self._warm.wait)
             if trio.current_time() >= flush_s:
                 self._flush()
@@ -299,7 +301,8 @@ class CallSession:
         self._turns.watch(None)
 
     def _wake(self) -> None:
-        if self._watching is not None:
+        """The data of the next call is here. Where it has no room yet, a reply makes that."""
+        if self._watching is not None and self._has_room_for_data:
             self._watching.cancel()
 
     async def _take(self, replies: list[Reply]) -> None:
@@ -344,10 +347,9 @@ class CallSession:
         self._weight -= call.weight
         self._done(call, clean=not keeps)
         self._turns.ended(call.execution.execution_id, outcome, used)
-        if self._unflushed_s == math.inf:
-            self._unflushed_s = self._clock.current_time()
-        self._unflushed_bytes += len(outcome.result)
-        if self._unflushed_bytes >= _FLUSH_BYTES:
+        self._unreported.add(len(outcome.result), self._clock.current_time())
+        # A large one takes memory here that is counted once its owner is told of it.
+        if gave is not None or self._unreported.is_full:
             self._flush()
         if self._calls:
             self._begin()
@@ -376,7 +378,7 @@ class CallSession:
         call.data.done(clean=clean)
 
     def _flush(self) -> None:
-        self._unflushed_s, self._unflushed_bytes = math.inf, 0
+        self._unreported.clear()
         self._turns.flush()
 
     def _output_now(self) -> Output:

@@ -20,7 +20,7 @@ import types
 import uuid
 import weakref
 from pathlib import Path
-from pickle import PickleBuffer
+from pickle import PickleBuffer, PicklingError
 
 import cloudpickle
 from cloudpickle import cloudpickle as by_value
@@ -38,13 +38,24 @@ MARKERS = "formation_p2p_result"
 MAX_KNOWN = 1024
 # Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
 HEAP = 1 << 9
+CURES = {
+    types.CoroutineType: "have the function await it, as by asyncio.run",
+    types.GeneratorType: "return a list of what it yields",
+}
 FACTORIES = frozenset({bool, bytes, dict, float, int, list, set, str, tuple})
 
 
 def dumps(value: object, buffer_callback: Callable[[PickleBuffer], Any] | None = None) -> bytes:
-    """Raises whatever a value that cannot be pickled raises."""
+    """Raises whatever a value that cannot be pickled raises: where Python itself refuses, with what
+    to do."""
     file = io.BytesIO()
-    ResultPickler(file, 5, buffer_callback).dump(value)
+    try:
+        ResultPickler(file, 5, buffer_callback).dump(value)
+    except (TypeError, PicklingError) as error:
+        cure = CURES.get(type(value), "return plain data")
+        problem = f"the call returned a {type(value).__qualname__}, which cannot be sent: {error}"
+        kind = TypeError if isinstance(error, TypeError) else PicklingError
+        raise kind(f"{problem}; {cure}") from error
     return file.getvalue()
 
 

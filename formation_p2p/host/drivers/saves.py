@@ -20,6 +20,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.errors import FormationError
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import (
@@ -27,6 +28,7 @@ from formation_p2p.core.workload.checkpoint import (
     MAX_INLINE_BYTES,
     inline,
 )
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Stream
 from formation_p2p.host.drivers.program import open_file
 
@@ -61,6 +63,7 @@ class Saves:
     holder: str
     saved: Callable[[Blob, bytes | None], None]
     output: Callable[[Stream, bytes], None]
+    owner: PeerId = UNKNOWN
 
     async def restore(
         self, blob: Blob | None, content: bytes | None, folder: Path, name: str = FILE
@@ -76,7 +79,7 @@ class Saves:
         if blob is None or self.blobs is None:
             return
         try:
-            await self.blobs.copies([(folder / (name + RESTORED), blob)])
+            await self.blobs.copies([(folder / (name + RESTORED), blob)], self.owner)
         except FormationError as error:
             self._tell(f"the checkpoint cannot be had, so it begins anew: {error}")
 

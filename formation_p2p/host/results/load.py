@@ -96,7 +96,13 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
 
 Buffer = bytes | bytearray | memoryview
 
-_TABLES: Final = ("numpy", "pandas", "polars", "pyarrow")
+# What to do with what does not travel of them.
+_TABLES: Final = {
+    "numpy": "give it another dtype",
+    "pandas": "give its columns types, as by astype or convert_dtypes",
+    "polars": "collect it, and cast its columns",
+    "pyarrow": "cast its columns",
+}
 
 _STACK_GLOBAL: Final = b"\x93"
 
@@ -199,14 +205,20 @@ def _made_by(module: str, name: str) -> str:
     if module == MARKERS:
         raise NotPlain(f"a result holds a {name}, which this version does not know; update it")
     package = module.partition(".")[0]
+    what = f"a {module}.{name}"
     if package in _TABLES:
-        why = "with objects in it, or of a kind that does not travel; convert it"
+        if name.startswith("_"):
+            what = f"a value of {package} ({module}.{name})"
+        why = f"with objects in it, or of a kind that does not travel; {_TABLES[package]}"
     elif package == "cloudpickle":
-        why = "as a function or a class does; return plain data"
+        what = "a function, a class or the like"
+        why = f"which travels as code ({module}.{name}); return plain data"
     else:
-        why = "which is not plain data; return plain data"
+        if module == "builtins":
+            what = f"the built-in {name} itself"
+        why = "which is not plain data; return plain data, such as a dataclass"
     raise NotPlain(
-        f"a result holds a {module}.{name}, {why}, or "
+        f"a result holds {what}, {why}, or "
         "pass trust_results=True where the workers may run code on this machine"
     )
 
