@@ -10,6 +10,7 @@ Needs the extra `joblib` here, and on workers what the functions need.
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +39,13 @@ COUNTED_S: Final = 10.0
 # fits models of its own in between.
 LINGER_S: Final = 5.0
 
+# Of `sys` in a worker's interpreter, where the functions here are sent by value and have globals
+# of their own for each batch: whose initializer it has run.
+_MARK: Final = "_formation_initialized_for"
+
 Call = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+# What is called in each interpreter before its first batch; the first is a name for it.
+First = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
 class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
@@ -48,7 +55,8 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     `trust_results` and the other options are those of `Node.executor`: results are data unless
     they are trusted (docs/data.md). With `n_jobs=-1`, the default, as many calls are in flight as
     keep the workers busy; with `n_jobs=k` at most k; with `n_jobs=1` joblib runs them here. Workers
-    stay leased for `linger_s` after a `Parallel` call, 5 s by default.
+    stay leased for `linger_s` after a `Parallel` call, 5 s by default. `initializer` is called with
+    `initargs` in each interpreter before its first batch, and may be passed to `Parallel` as well.
 
     What a call starts in parallel in turn runs on the cores of that call. A call that fails stops
     the others. Raises InvalidInput without a node; what `Node.executor` raises.
@@ -66,6 +74,8 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         node: SyncNode | Node | None = None,
         *,
         nesting_level: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(nesting_level=nesting_level)
@@ -74,6 +84,7 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
             raise InvalidInput("node", problem)
         self._node = node
         self._options = {"linger_s": LINGER_S, **options}
+        self._first = _first(initializer, initargs)
         self._max_workers: int | None = None
         self._executor: NodeExecutor | None = self._opened()
         self._counted: tuple[float, int] = (float("-inf"), 0)
@@ -93,8 +104,16 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         # Not one, for which joblib would run the calls here.
         return max(2, count + 1 + (n_jobs or -1))
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+    def configure(
+        self,
+        n_jobs: int = 1,
+        parallel: Any = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        **_: Any,
+    ) -> int:
         self.parallel = parallel
+        self._first = _first(initializer, initargs) or self._first
         self._max_workers = n_jobs if n_jobs > 0 else None
         self.terminate()
         return self.effective_n_jobs(n_jobs)
@@ -102,7 +121,9 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def submit(
         self, func: Any, callback: Callable[[Future[Any]], None] | None = None
     ) -> Future[Any]:
-        future = self._pool().submit(run_batch, [portable(call) for call in func.items])
+        future = self._pool().submit(
+            run_batch, [portable(call) for call in func.items], self._first
+        )
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -147,7 +168,11 @@ def portable(call: Call) -> Call:
     return function, args, kwargs
 
 
-def run_batch(calls: Iterable[Call]) -> list[Any]:
+def _first(initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) -> First | None:
+    return None if initializer is None else (secrets.token_hex(8), initializer, initargs)
+
+
+def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
     """On a worker."""
     from contextlib import nullcontext
     from os import sched_getaffinity
@@ -159,6 +184,11 @@ def run_batch(calls: Iterable[Call]) -> list[Any]:
     else:
         # Not processes: the task is limited to its share of the machine, and they import anew.
         inner = parallel_config("threading" if len(sched_getaffinity(0)) > 1 else "sequential")
+    if first is not None:
+        name, initializer, initargs = first
+        if getattr(sys, _MARK, "") != name:
+            initializer(*initargs)
+            setattr(sys, _MARK, name)
     with inner:
         return [function(*args, **kwargs) for function, args, kwargs in calls]
 

@@ -93,6 +93,24 @@ def test_calls_run_on_workers_in_batches(bob: SyncNode) -> None:
             assert list(numbers) == [4, 9, 16, 25]
 
 
+def count_up(by: int) -> None:
+    sys.__dict__["counted"] = sys.__dict__.get("counted", 0) + by
+
+
+def counted() -> int:
+    time.sleep(0.2)  # a batch each
+    return int(sys.__dict__.get("counted", 0))
+
+
+def test_an_initializer_is_called_once_in_each_interpreter(bob: SyncNode) -> None:
+    first: dict[str, Any] = {"initializer": count_up, "initargs": (5,)}
+    with parallel_config("formation", node=bob, **SMALL, **first):
+        for _ in range(2):
+            assert set(Parallel()(delayed(counted)() for _ in range(4))) == {5}
+    with parallel_config("formation", node=bob, needs="cpu=1,memory=300MiB"):
+        assert set(Parallel(**first)(delayed(counted)() for _ in range(4))) == {5}
+
+
 def test_the_calls_of_a_loop_find_their_interpreters_running(bob: SyncNode) -> None:
     pids: set[int] = set()
     with parallel_config("formation", node=bob, needs=SMALL["needs"]):
