@@ -18,7 +18,7 @@ from formation_p2p.core.errors import (
     Unplaceable,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import Refusal
+from formation_p2p.core.refusals import Refusal, TooClose
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessResult
@@ -63,6 +63,8 @@ def why_disagreed(result: TaskResult) -> str:
     why = f"too few answers are the same: {answers}"
     if result.refusals:
         why += f"; no other worker may give one: {why_unplaceable(result.refusals)}"
+        if any(isinstance(each, TooClose) and each.mark for _, each in result.refusals):
+            why += "; with apart=none machines of one owner check each other"
     return one_line(f"{why}; {result.problem}" if result.problem else why)
 
 

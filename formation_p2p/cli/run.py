@@ -141,6 +141,7 @@ def run(
             work, name = kind.of(replace(spec, inputs=inputs)), spec.argv[0]
             begun = partial(node.submit, work, name=name, labels=[one_line(name)])
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
+            from formation_p2p.cli.copies import passed_on
             from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
 
             tell_sizes(job.sizes, as_json=as_json)
@@ -149,8 +150,10 @@ def run(
             else:
                 interrupt.leaves(state)
             show = _lines(job) if as_json else _pass_on(spec.argv[0])
+            shown = passed_on(None if as_json else kwargs.get("quorum"))
             async for event in job.events():
-                await show(event)
+                for each in shown(event):
+                    await show(each)
             (result,) = await job.results()
             if result.status == "cancelled" and interrupt.number is not None:
                 return interrupt.exit_code

@@ -145,6 +145,7 @@ def _submit(
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.cli.as_json import lines_of
+        from formation_p2p.cli.copies import passed_on
         from formation_p2p.cli.local.link import reach
         from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
 
@@ -163,8 +164,10 @@ def _submit(
             kept = Kept(node, job, file.tasks, out_dir)
             lines = contextlib.nullcontext(lines_of(job))
             with lines if as_json else bar(len(job.tasks)) as show:
+                of_result = passed_on(options.quorum)
                 async for event in job.events():
-                    await kept.take(event)
+                    for each in of_result(event):
+                        await kept.take(each)
                     await show(event)
             results = kept.checked(await job.results())
             if not as_json:

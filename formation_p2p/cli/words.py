@@ -41,16 +41,17 @@ def one_line(text: str) -> str:
 
 
 def refusal_in_words(refusal: Refusal) -> str:
-    """As `str(refusal)`, with compute capabilities as people write them."""
+    """With compute capabilities as people write them, and peers by their names."""
     from formation_p2p.core.refusals import Infeasible
     from formation_p2p.core.resources.gpu import format_compute_capability
+    from formation_p2p.host.names import with_names
 
     match refusal:
         case Infeasible("gpu.cc", int() as needed, int() as free):
             wanted, has = map(format_compute_capability, (needed, free))
             return f"gpu.cc: needs {wanted}, has {has}"
         case _:
-            return printable(str(refusal))
+            return printable(with_names(refusal))
 
 
 def tally(reasons: Iterable[str]) -> str:

@@ -30,7 +30,13 @@ from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import Kind
 from formation_p2p.cli.logs import log_from
-from formation_p2p.cli.outcomes import error_of, exit_code_of, process_result, why_failed
+from formation_p2p.cli.outcomes import (
+    error_of,
+    exit_code_of,
+    process_result,
+    why_disagreed,
+    why_failed,
+)
 from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
@@ -67,7 +73,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.placement.decision import Ranked, terms_of
-from formation_p2p.core.refusals import Denied, Infeasible, Leaving
+from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Rights
@@ -86,6 +92,7 @@ from formation_p2p.core.workload.process import (
     WasmSpec,
 )
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
+from formation_p2p.host.names import learn_name
 from tests.support.dht_world import profile
 
 BOB = Identity.from_seed(bytes(32)).peer_id
@@ -168,6 +175,18 @@ def test_refusals_have_amounts_as_people_write_them() -> None:
     assert refusal_in_words(Denied("submit", "no\x1b grant")) == (
         "not allowed to submit: no\ufffd grant"
     )
+
+
+def test_of_two_workers_of_one_owner_the_other_is_named() -> None:
+    dave = Identity.from_seed(bytes([4]) * 32).peer_id
+    learn_name(dave, "dave")
+    close = TooClose("grant:7", dave)
+    assert refusal_in_words(close).startswith("shares the invitation with dave …")
+    for mark, cure in (("grant:7", True), ("", False)):
+        refusals = ((dave, TooClose(mark, dave)),)
+        result = TaskResult("job/0", "", "disagreed", refusals=refusals)
+        assert ("apart=none" in why_disagreed(result)) is cure
+        assert ("apart=()" in str(result.error())) is cure
 
 
 def test_equal_reasons_are_counted() -> None:

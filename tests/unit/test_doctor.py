@@ -128,6 +128,11 @@ def test_a_grant_is_there_and_lasts(
     told(network.check_grant(HOME, granted, problem, NOW_S), verdict, word)
 
 
+def test_a_ban_is_lifted_by_those_who_sign_the_charter() -> None:
+    banned = network.check_grant(HOME, rights(DAY_S), "it bans this peer", NOW_S, banned=True)
+    told(banned, Verdict.FAILURE, "it bans this peer", "--no-ban")
+
+
 def test_a_gate_that_answers_at_once_is_well() -> None:
     (found,) = network.check_gates((ANSWERS,), alone=True)
     told(found, Verdict.OK, "connects in 20 ms, and is ready in 50 ms")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections import Counter
 from dataclasses import replace
 
@@ -133,11 +135,19 @@ def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
 
 
 def test_attempts_do_not_tell_that_two_are_of_one_task() -> None:
+    """Nor, by their form, that others are to check them."""
     world, bob = voters(tasks=3, alice=None, carol=None, dave=None)
     world.elapse(20)
     ids = [each.attempt_id for each in only(bob.reported, TaskPlaced)]
     assert len(set(ids)) == len(ids) == 6
-    assert not any("job" in each or "#" in each for each in ids)
+    assert not any("job" in each for each in ids)
+    plain = job(1, job_id=secrets.token_hex(8))
+    bob.submit(plain)
+    world.elapse(20)
+    (alone,) = (x.attempt_id for x in only(bob.reported, TaskPlaced) if x.attempt_id not in ids)
+    assert alone == f"{plain.job_id}/0#1"
+    form = re.compile("[0-9a-f]{16}/0#1")
+    assert all(form.fullmatch(each) for each in (alone, *ids))
 
 
 def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:

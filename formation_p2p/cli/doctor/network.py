@@ -25,12 +25,16 @@ SLOW_S: Final = 1.0
 # Those ways of a node that say nothing of how others come to this machine.
 _UNKNOWN: Final = (Way.UNKNOWN.value, Way.SILENT.value)
 _NEW_INVITE: Final = "ask for an invite, and run `formation network join -`"
+_LIFT: Final = "ask those who sign the charter to run `formation charter propose --no-ban PEER`"
 
 
-def check_grant(home: Path, rights: Rights | None, problem: str | None, now_s: float) -> Finding:
-    """`rights` are None where the home is in no network; `problem` is why the grant is no good."""
+def check_grant(
+    home: Path, rights: Rights | None, problem: str | None, now_s: float, *, banned: bool = False
+) -> Finding:
+    """`rights` are None where the home is in no network; `problem` is why the grant is no good,
+    `banned` whether the charter says so."""
     if problem is not None:
-        return failure("grant", problem, _NEW_INVITE)
+        return failure("grant", problem, _LIFT if banned else _NEW_INVITE)
     if rights is None:
         found, _, advice = str(in_no_network(home)).partition("; ")
         return failure("grant", found, advice)

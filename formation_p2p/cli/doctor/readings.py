@@ -192,22 +192,25 @@ def _membership(home: Path, nodes: Sequence[Json]) -> list[Finding]:
     known = place.network() if home.is_dir() else None
     if known is None:
         return [network.check_grant(home, None, None, time.time())]
-    problem = _grant_problem(place, known)
+    problem, banned = _grant_problem(place, known)
     answers = trio.run(probe_gates, known.gates)
     seen_as = {each.seen_as: is_this_machine(each.seen_as) for each in answers if each.seen_as}
     alone = not any(node["peers"] for node in nodes)
     return [
-        network.check_grant(home, known.rights, problem, time.time()),
+        network.check_grant(home, known.rights, problem, time.time(), banned=banned),
         *network.check_gates(answers, alone=alone),
         network.check_reachability(nodes, seen_as),
     ]
 
 
-def _grant_problem(place: Home, known: Network) -> str | None:
-    """Why the grant gives neither right; an end is told by itself."""
+def _grant_problem(place: Home, known: Network) -> tuple[str | None, bool]:
+    """Why the grant gives no right, and whether that is the charter's doing; an end is told by
+    itself."""
     peer_id, now_s = place.identity().peer_id, min(time.time(), known.rights.expires_unix_s - 1)
     signed = CharterFile(place.path, known).load()
     charter = None if signed is None else signed.charter
     shown = known.grant, known.root_public_key, peer_id
     denied = [check(*shown, each, now_s, charter=charter) for each in Right]
-    return str(denied[0]) if all(denied) else None
+    if not all(denied):
+        return None, False
+    return str(denied[0]), not all(check(*shown, each, now_s) for each in Right)

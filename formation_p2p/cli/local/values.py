@@ -116,7 +116,7 @@ def _unpack_union(kind: Any, parts: tuple[Any, ...], packed: Any) -> Any:
     for part in parts:
         try:
             return _unpack(part, packed)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError):
             continue
     raise TypeError("it is none of the types that it may have")
 
