@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from formation_p2p.api.code import CodePickler, pickled, pickler_for
+from formation_p2p.api.code import CodePickler, note_part, pickled, pickler_for
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
@@ -113,6 +113,9 @@ class ArgumentPickler:
         try:
             try:
                 pickler.dump((args, dict(kwargs)))
+            except Exception as error:
+                note_part(error, (args, dict(kwargs)))
+                raise
             finally:
                 references = self._referred.take()
             if not self._buffers and not references and self._buffer.tell() <= LARGE_BYTES:

@@ -14,6 +14,7 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import getclosurevars, iscoroutine
 from pathlib import Path
 from pickle import PickleBuffer
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -22,7 +23,7 @@ from typing import IO, Any, ClassVar, Final, Literal, NoReturn
 import cloudpickle
 
 from formation_p2p.api.reference import OnlyInCalls, Reference
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.blob import Blob, digest_of
 from formation_p2p.core.workload.code_bundle import NO_MODULES, Code, ModuleNames
 from formation_p2p.host.code.collect import Collected, collect, collect_listed
@@ -42,6 +43,8 @@ CodePaths = Literal["auto", "main"] | tuple[Path, ...]
 # imported anew has it asked at once; whether one was is looked at again after this moment.
 _REST: Final = 100
 _MOMENT_S: Final = 0.001
+# How far it is looked for what cannot be pickled, in functions that use others.
+_DEEPEST: Final = 8
 # Bundles that are served at the same time: calls with an earlier one may still be in flight.
 _KEPT: Final = 16
 
@@ -164,8 +167,57 @@ def pickled(
     OnlyInCalls for references without `number_of`."""
     buffer = io.BytesIO()
     pickler = pickler_for(buffer, python, takes, number_of)
-    pickler.dump(value)
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        note_part(error, value)
+        raise
     return buffer.getvalue(), pickler.modules
+
+
+def note_part(error: Exception, value: object) -> None:
+    """Add to why a value cannot be pickled which part of it that is: pickle names a type alone."""
+    if isinstance(error, FormationError):
+        return  # it says what to do
+    note = ""
+    for _ in range(_DEEPEST):
+        found = next(((name, each) for name, each in _parts(value) if not _is_sent(each)), None)
+        if found is None:
+            break
+        name, value = found
+        cure = "await it first" if iscoroutine(value) else "make it where the call runs"
+        note = f"{name} is a {type(value).__qualname__}, which cannot be sent; {cure}"
+    if note:
+        error.add_note(note)
+
+
+def _is_sent(part: object) -> bool:
+    try:
+        CodePickler(io.BytesIO()).dump(part)
+    except OnlyInCalls:
+        return True
+    except Exception:  # noqa: BLE001 - what cannot be pickled raises what it likes
+        return False
+    return True
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    """Of a function what it uses, functions last, for these may use it in turn; of a call each
+    argument. As people name them."""
+    match value:
+        case FunctionType():
+            try:
+                used = getclosurevars(value)
+            except ValueError:  # a name that has no value yet
+                return []
+            named = {**used.globals, **used.nonlocals}
+            names = sorted(named, key=lambda name: isinstance(named[name], FunctionType))
+            return [(f"{each!r}, which {value.__qualname__} uses,", named[each]) for each in names]
+        case (tuple(args), dict(kwargs)):
+            numbered = ((f"argument {number}", each) for number, each in enumerate(args, 1))
+            return [*numbered, *((f"the argument {name!r}", kwargs[name]) for name in kwargs)]
+        case _:
+            return []
 
 
 class CallCode:

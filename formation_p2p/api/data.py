@@ -82,6 +82,10 @@ class DataNode(Enterable):
         `progress` is called on the loop, with the bytes that are there and all that there are.
         Raises Unreachable where no peer has it, LocalError where it cannot be written.
         """
+        given: object = blob
+        if not isinstance(given, Blob):
+            problem = "pass what `put` returned for a file, or one of a result's outputs"
+            raise InvalidInput("blob", f"{shown(given)} is no Blob; {problem}")
         await self._bridge.get(blob, path, progress)
 
     async def fetch_result(self, error: ResultTooLarge, *, trust_results: bool = False) -> Any:

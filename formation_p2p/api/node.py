@@ -43,7 +43,7 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.reputation import Standing
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.plan import Plan, plan_of
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec, one_text
 from formation_p2p.core.workload.scope import EVERYTHING, ScopeShares
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.clock import moment
@@ -242,6 +242,9 @@ class Node(GatewayNode):
         in the result's `outputs`, for `get`. The keyword arguments are as for `submit`.
         """
         chosen = options_of(kwargs, options, call="run")
+        for name, given in (("argv", argv), ("outputs", outputs)):
+            if isinstance(given, str):
+                raise one_text(name, given)
         spec = ProcessSpec(tuple(argv), inputs=inputs or {}, outputs=tuple(outputs))
         (result,) = await (await self.submit(spec, name=argv[0], options=chosen))
         error = result.error()

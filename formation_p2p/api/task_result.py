@@ -28,10 +28,10 @@ from formation_p2p.core.errors import (
     Unplaceable,
 )
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.refusals import Denied, Refusal
+from formation_p2p.core.refusals import Denied, Refusal, TooClose
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import FailureKind
-from formation_p2p.host.names import named
+from formation_p2p.host.names import named, with_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,12 @@ class TaskResult:
         workers = ", ".join(named(worker) for worker, _ in pairs)
         why = f"{who}: too few of its {len(pairs)} answers are the same, of {workers}"
         if self.refusals:
-            listed = "; ".join(f"{named(worker)} {refusal}" for worker, refusal in self.refusals)
+            listed = "; ".join(
+                f"{named(worker)} {with_names(refusal)}" for worker, refusal in self.refusals
+            )
             why += f"; no other worker may give one: {listed}"
+            if any(isinstance(each, TooClose) and each.mark for _, each in self.refusals):
+                why += "; with apart=() machines of one owner check each other"
         if self.problem:
             why += f"; they could not be compared: {self.problem}"
         return Disagreement(f"{why}. `answers` of this error has all of them", pairs)

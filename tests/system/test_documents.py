@@ -66,6 +66,8 @@ EXITS: Final = {
 
 DISCOVERY: Final = "python -m simulations.discovery"
 HOSTILE: Final = "python -m simulations.hostile"
+ANNOUNCE: Final = "python -m simulations.announce"
+SCORING: Final = "python -m simulations.scoring"
 # Simulations and benchmarks take from minutes to hours. These run in small.
 SHORT: Final = {
     f"{DISCOVERY} --nodes 1000 --churn golem --seed 7": (
@@ -94,6 +96,9 @@ SHORT: Final = {
     f"{DISCOVERY} --nodes 200 --minutes 3 --queries 40 --nat 0.6 --json": (
         f"{DISCOVERY} --nodes 20 --minutes 1 --queries 2 --nat 0.6 --json"
     ),
+    f"{ANNOUNCE} --find announce --json": f"{ANNOUNCE} --find announce --json --nodes 50 --looks 1",
+    f"{SCORING} --json --seeds 1..20": f"{SCORING} --json --seeds 1..1 --tasks 100",
+    f"{SCORING} --json --seeds 1..50 --tasks 4000": f"{SCORING} --json --seeds 1..2 --tasks 100",
     f"{HOSTILE} --liars 0 0.05 0.1 0.2 0.3": f"{HOSTILE} --liars 0 0.3 --nodes 60 --keys 2",
     f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0": (
         f"{HOSTILE} --liars 0.2 --credulous --read 3 10 0 --write 20 10 0 --nodes 60 --keys 2"

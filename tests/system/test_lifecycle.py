@@ -30,7 +30,6 @@ from formation_p2p import (
     ProcessSpec,
     ResultTooLarge,
     SyncNode,
-    Unreachable,
 )
 from formation_p2p.core.services.spec import Program, ServiceSpec
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
@@ -395,8 +394,7 @@ def test_a_callback_of_a_script_cannot_wait_for_its_own_thread(home: Path, tmp_p
         def progress(done: int, total: int) -> None:
             said.append(at_once(USES["workers"], node))
 
-        with pytest.raises(Unreachable, match="no source"):
-            node.get(blob, tmp_path / "copy", progress=progress)
+        node.get(blob, tmp_path / "copy", progress=progress)
     assert said
     assert "called from a callback of the node; hand it to another thread" in said[0]
 

@@ -39,13 +39,16 @@ from formation_p2p import (
     value_of,
 )
 from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.job import MAX_UNREAD
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, TaskSaved
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Left, RejectRequest
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.core.workload.work import Task
 from formation_p2p.host.machine.host_name import host_name
 from tests.support.loopback import LISTEN
@@ -370,6 +373,23 @@ async def test_a_fault_with_one_event_does_not_keep_the_others_back(
     assert handle.is_over
     assert bridge.unread == 0
     assert "could not be handed on" in caplog.text
+
+
+async def test_what_nobody_reads_is_bounded() -> None:
+    """A task may save twice a second for a month, and print as it likes."""
+    bridge, handle = a_bridge(), JobHandle(A_JOB, a_bridge())
+    bridge.adopt(A_JOB, handle)
+    content = bytes(1000)
+    for number in range(1, MAX_UNREAD + 11):
+        checkpoint = Checkpoint(number, inline(content), content)
+        handle.notify(TaskPrinted("a job/0", False, b"x", PeerId("alice")))
+        handle.notify(TaskSaved("a job/0", checkpoint, ()))
+    handle.notify(ENDED)
+    told = [event async for event in handle.events()]
+    saved = [event.checkpoint for event in told if isinstance(event, TaskSaved)]
+    assert [each.sequence for each in saved] == list(range(11, MAX_UNREAD + 11))
+    assert {each.content for each in saved} == {None}
+    assert len(told) == 2 * MAX_UNREAD + 1
 
 
 async def test_all_that_is_told_together_wakes_the_loop_once(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
+from collections.abc import Generator
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,7 @@ from formation_p2p.api.calls import (
     ArgumentPickler,
     qualified_name,
 )
-from formation_p2p.api.planned_calls import python_call, python_calls
+from formation_p2p.api.planned_calls import python_call, python_calls, steps_call
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.host.machine.pythons import own_name
@@ -32,6 +33,14 @@ def test_one_call_takes_any_arguments() -> None:
     assert pickle.loads(call.arguments) == ((), {"number": 4})
     assert call.kind == f"{__name__}.double"
     assert {each.kind for each in python_calls(double, [1, 2])} == {call.kind}
+
+
+def counting(last: int | None) -> Generator[int, None, None]:
+    yield (last or 0) + 1
+
+
+def test_steps_are_of_the_kind_of_their_function() -> None:
+    assert steps_call(counting).kind == f"{__name__}.counting"
 
 
 def test_what_has_no_name_of_its_own_is_of_no_kind() -> None:

@@ -181,7 +181,7 @@ def _check_time(name: str, value: object, most_s: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(name, f"{shown(value)} is not a number of seconds; write 90 or 0.5")
     if not 0 < value <= most_s:
-        raise InvalidInput(name, f"{shown(value)} s is not in 0 to {most_s} s")
+        raise InvalidInput(name, f"{shown(value)} s is not above 0 and up to {most_s} s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
