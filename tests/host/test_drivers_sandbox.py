@@ -1,8 +1,4 @@
-"""Tasks in bubblewrap, and on machines that have none.
-
-What needs bubblewrap is tested where it may be used; elsewhere a line among pytest's warnings
-says that it was not there.
-"""
+"""Tasks in bubblewrap, and on machines that have none."""
 
 from __future__ import annotations
 
@@ -13,11 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -46,28 +41,10 @@ from tests.support.drivers_world import (
     open_descriptors,
     within,
 )
+from tests.support.sandboxes import needs_sandbox
 from tests.support.waiting import HANGS_S, until
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
-Test = TypeVar("Test", bound=Callable[..., None])
-
-
-def _why_not() -> str:
-    """Why bubblewrap cannot be used here, whatever the driver makes of it; empty where it can."""
-    plain = ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true")
-    try:
-        return subprocess.run(plain, capture_output=True, text=True, timeout=60).stderr.strip()
-    except OSError as problem:
-        return str(problem)
-
-
-WHY_NOT = _why_not()
-if WHY_NOT:
-    warnings.warn(f"what is held by bubblewrap was not tested: {WHY_NOT}", stacklevel=1)
-
-
-def where_bubblewrap_is(test: Test) -> Test | None:
-    return None if WHY_NOT else test
 
 
 @pytest.fixture
@@ -109,7 +86,7 @@ def sleeping(mark: str) -> bool:
 # -- what is hidden -------------------------------------------------------------------------
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_sees_no_secret_of_the_node_and_no_file_of_other_tasks(home: Path) -> None:
     theirs = home / "scratch" / "task-of-another"
     theirs.mkdir()
@@ -123,7 +100,7 @@ def test_a_task_sees_no_secret_of_the_node_and_no_file_of_other_tasks(home: Path
     assert b".bashrc" not in result.stdout_tail
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_home_that_holds_the_interpreter_shows_it_and_nothing_else(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +123,7 @@ def test_a_home_that_holds_the_interpreter_shows_it_and_nothing_else(
     ]
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_sees_no_process_of_the_machine_and_cannot_end_its_supervisor(home: Path) -> None:
     script = (
         "kill -9 1; kill -STOP 1; ls /proc | grep -c '^[0-9]'; "
@@ -158,7 +135,7 @@ def test_a_task_sees_no_process_of_the_machine_and_cannot_end_its_supervisor(hom
     assert rest == ["closed", "still here"]
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_cannot_trace_its_supervisor(home: Path) -> None:
     trace = (
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True);"
@@ -171,7 +148,7 @@ def test_a_task_cannot_trace_its_supervisor(home: Path) -> None:
 # -- what is read-only, and what can be written ---------------------------------------------
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_writes_to_its_own_folder_and_to_a_tmp_that_goes_with_it(home: Path) -> None:
     outside = home.parent / "outside"
     outside.mkdir()
@@ -187,7 +164,7 @@ def test_a_task_writes_to_its_own_folder_and_to_a_tmp_that_goes_with_it(home: Pa
     assert not Path("/dev/shm/formation-test").exists()
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_reads_the_folders_that_are_lent_and_writes_where_it_may(
     home: Path, tmp_path: Path
 ) -> None:
@@ -208,7 +185,7 @@ def test_a_task_reads_the_folders_that_are_lent_and_writes_where_it_may(
     assert isinstance(hidden, Failed)
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_files_in_memory_count_as_memory(home: Path) -> None:
     for place in ("/tmp", "/dev/shm"):
         script = f"head -c {200 * MIB} /dev/zero > {place}/big; sleep 30"
@@ -217,7 +194,7 @@ def test_files_in_memory_count_as_memory(home: Path) -> None:
         assert outcome.kind is FailureKind.MEMORY
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_has_no_capabilities_and_gets_none_by_a_namespace(home: Path) -> None:
     program = (
         "import os, re\n"
@@ -229,7 +206,7 @@ def test_a_task_has_no_capabilities_and_gets_none_by_a_namespace(home: Path) -> 
     assert printed(run(home, *PYTHON, program)) == f"{'0' * 16} {'0' * 16}\n-1\n-1\n"
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None:
     """As root it could name a program there that the kernel starts outside."""
     sandbox = Bubblewrap.found(tmp_path, {})
@@ -248,7 +225,7 @@ def test_a_task_cannot_change_the_settings_of_the_kernel(tmp_path: Path) -> None
     assert b"Read-only file system" in done.stderr or b"Permission denied" in done.stderr
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
     # Nobody is held to it who is root.
     bomb = (
@@ -267,7 +244,7 @@ def test_a_task_starts_no_more_processes_than_it_may(home: Path) -> None:
     assert text == f"(4096, 4096)\n{os.getuid() != 0}\n"
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(home: Path) -> None:
     # Any device stands for a GPU: one that a sandbox does not have anyway.
     usual = set(printed(run(home, "ls", "/dev")).split())
@@ -281,7 +258,7 @@ def test_a_task_sees_the_devices_of_gpus_where_its_lease_holds_some(home: Path) 
         assert set(listed.split()) == seen
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_in_a_sandbox_is_in_its_control_group_where_there_are_any(home: Path) -> None:
     machine = Machine.found(home, "required")
     grouped = f"/formation-{os.getpid()}-" in printed(
@@ -302,7 +279,7 @@ except OSError as error:
 """
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_task_reaches_no_network_unless_it_asked_for_one(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
@@ -313,7 +290,7 @@ def test_a_task_reaches_no_network_unless_it_asked_for_one(home: Path) -> None:
 # -- as without it --------------------------------------------------------------------------
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_exit_codes_signals_and_last_words_are_as_without_a_sandbox(home: Path) -> None:
     for machine in (bare_machine(), Machine.found(home, "required")):
         for script, message in (
@@ -331,7 +308,7 @@ def test_exit_codes_signals_and_last_words_are_as_without_a_sandbox(home: Path) 
         assert ProcessResult.decode(outcome.result).stdout_tail == b"saved\n"
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_all_that_a_task_started_dies_when_it_is_cancelled(home: Path) -> None:
     # Numbers inside are not those outside: each sleeps for a time of its own.
     marks = [f"{600 + os.getpid() % 1000}.{number}" for number in (1, 2)]
@@ -382,7 +359,7 @@ trio.run(main)
 """
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_killed_node_takes_its_tasks_in_sandboxes_with_it(home: Path) -> None:
     mark = f"{700 + os.getpid() % 1000}.7"
     node = subprocess.Popen(
@@ -401,7 +378,7 @@ def test_a_killed_node_takes_its_tasks_in_sandboxes_with_it(home: Path) -> None:
         node.stdout.close()
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_sandbox_that_fails_says_why(home: Path) -> None:
     found = Machine.found(home, "required")
     assert found.sandbox is not None
@@ -412,7 +389,7 @@ def test_a_sandbox_that_fails_says_why(home: Path) -> None:
     assert "bwrap: Unknown option --no-such-option" in outcome.message
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
     def look(secret: str) -> tuple[bool, int, bool]:
         from pathlib import Path as Place
@@ -437,7 +414,7 @@ def test_calls_of_python_run_in_the_sandbox_too(home: Path) -> None:
     within(HANGS_S, story)
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_call_that_locks_up_the_folder_of_its_lease_harms_no_later_one(home: Path) -> None:
     def lock_up() -> None:
         from pathlib import Path as Place
@@ -485,6 +462,7 @@ def test_a_task_that_leaves_more_than_it_leased_storage_for_is_stopped(
     assert outcome.message == "stopped at its storage limit of 16MiB; ask for more storage"
 
 
+@needs_sandbox
 def test_what_a_task_leaves_in_the_folder_of_its_gang_counts_too(home: Path) -> None:
     owner = Contact(Identity.from_seed(bytes(32)).peer_id)
     joined = JoinGang("lease", 0, Roster("ab" * 16, 1, 1, owner, ()), cause="a test")
@@ -598,7 +576,7 @@ def under_a_lease(home: Path, story: Callable[[Lease], Awaitable[None]]) -> None
     within(HANGS_S, whole)
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_tasks_of_a_lease_have_a_sandbox_in_common_and_each_its_own_input(home: Path) -> None:
     async def story(lease: Lease) -> None:
         assert await lease.says(f"{NUMBER}; ls; cat", b"one") == f"{FRESH}\none"
@@ -619,7 +597,7 @@ def test_tasks_of_a_lease_have_a_sandbox_in_common_and_each_its_own_input(home: 
     under_a_lease(home, story)
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_what_a_task_leaves_beside_its_folder_is_not_there_for_the_next(home: Path) -> None:
     mark = f"{800 + os.getpid() % 100}.3"
     left = (
@@ -644,7 +622,7 @@ def test_what_a_task_leaves_beside_its_folder_is_not_there_for_the_next(home: Pa
     under_a_lease(home, story)
 
 
-@where_bubblewrap_is
+@needs_sandbox
 def test_a_sandbox_whose_task_was_ended_takes_no_other(home: Path) -> None:
     async def story(lease: Lease) -> None:
         for _ in range(2):

@@ -33,6 +33,7 @@ from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
+from tests.support.sandboxes import needs_sandbox
 from tests.support.waiting import HANGS_S
 
 GREET = wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n", "greet_data.txt": "x" * 4096})
@@ -41,10 +42,7 @@ SECRET = "what the node keeps for itself"
 
 @pytest.fixture(scope="module")
 def found() -> Machine:
-    """With a sandbox: what this module is about."""
-    machine = Machine.found(sandbox="required")
-    assert machine.sandbox is not None
-    return machine
+    return Machine.found()
 
 
 @pytest.fixture
@@ -295,6 +293,7 @@ SNOOPS = """
 """
 
 
+@needs_sandbox
 def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index: Index) -> None:
     home = build.cache.root.parent
     (home / "identity.key").write_text(SECRET)

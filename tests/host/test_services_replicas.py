@@ -145,7 +145,7 @@ async def replicas(machine: Machine, root: Path) -> AsyncIterator[Told]:
 
 def story(root: Path, scenario: Callable[[Told], Awaitable[None]], *, bare: bool = False) -> None:
     async def bounded() -> None:
-        machine = bare_machine() if bare else Machine.found(root / "home", "required")
+        machine = bare_machine() if bare else Machine.found(root / "home")
         async with replicas(machine, root) as told:
             await scenario(told)
 

@@ -20,6 +20,7 @@ from formation_p2p import (
 from formation_p2p.core.workload.environment import Environment
 from tests.support.network import SmallNetwork, small_network
 from tests.support.packages import Index, an_index, source, wheel
+from tests.support.sandboxes import needs_sandbox
 from tests.support.waiting import until
 
 NEEDS = "cpu=0.5,memory=256MiB"
@@ -189,6 +190,7 @@ async def test_a_job_that_is_cancelled_while_it_builds_ends(
     assert await calls == ["hello, ann"]
 
 
+@needs_sandbox
 async def test_what_has_no_wheel_is_built_in_the_sandbox(
     network: SmallNetwork, index: Index
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
+from tests.support.sandboxes import besides_warning
+
 # A cell that joins a network imports for some seconds, on a busy machine for many.
 CELL_S: Final = 180
 BEGIN: Final = """
@@ -62,6 +64,7 @@ class Notebook:
                 case "error":
                     cell.error = f"{content['ename']}: {content['evalue']}"
                 case "status" if content["execution_state"] == "idle":
+                    cell.stderr = besides_warning(cell.stderr)
                     return cell
 
 
