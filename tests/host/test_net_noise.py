@@ -14,6 +14,7 @@ import pytest
 import trio
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from google.protobuf.message import DecodeError
@@ -24,6 +25,7 @@ from formation_p2p.core.identity import Identity, PeerId, peer_id_from_bytes
 from formation_p2p.core.records.envelope_pb2 import RSA, PublicKey
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.libp2p_pb2 import NoiseHandshakePayload
+from formation_p2p.host.net.transport.cipher import Cipher
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.host.net.transport.noise import NoiseKeys, handshake
 from formation_p2p.host.net.transport.tcp import TcpStream
@@ -51,7 +53,9 @@ async def told(keys: NoiseKeys) -> PeerId | None:
 
 
 @asynccontextmanager
-async def session() -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
+async def session(
+    alices_aes: bool | None = None, bobs_aes: bool | None = None
+) -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
     """Alice, who dialled, and bob."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     here = TcpStream(
@@ -63,7 +67,8 @@ async def session() -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
     alice, bob = (Identity.from_seed(os.urandom(32)) for _ in range(2))
 
     async def shake(stream: TcpStream, *, dialled: bool) -> None:
-        keys = NoiseKeys.of(alice if dialled else bob)
+        me, aes = (alice, alices_aes) if dialled else (bob, bobs_aes)
+        keys = NoiseKeys.signed(me.libp2p_public_key, me.sign, aes=aes)
         secured = await handshake(stream, keys, bob.peer_id if dialled else None)
         assert secured.peer == (bob if dialled else alice).peer_id
         ends[dialled] = NoiseStream(secured, stream, is_initiator=dialled)
@@ -100,6 +105,36 @@ def test_what_is_written_is_read_whole_whatever_its_size() -> None:
                     assert await read_all(bob, size) == sent
 
     run(story)
+
+
+@pytest.mark.parametrize("alices", [False, True])
+@pytest.mark.parametrize("bobs", [False, True])
+def test_peers_understand_each_other_whether_aes_is_faster_at_one_or_the_other(
+    alices: bool, bobs: bool
+) -> None:
+    async def story() -> None:
+        async with session(alices, bobs) as (alice, bob):
+            for writes, reads in ((alice, bob), (bob, alice)):
+                sent = os.urandom(3 * KIB)
+                await writes.write(sent[:KIB])
+                await writes.write(sent[KIB:])
+                assert await read_all(reads, len(sent)) == sent
+
+    run(story)
+
+
+@pytest.mark.parametrize("aes", [False, True])
+def test_a_message_is_sealed_as_the_noise_specification_says(aes: bool) -> None:
+    key = os.urandom(32)
+    cipher = Cipher(key, aes=aes)
+    for number in range(3):
+        sealed = cipher.seal(b"a message")
+        if aes:
+            nonce = bytes(4) + number.to_bytes(8, "big")
+            assert AESGCM(key).decrypt(nonce, sealed, b"") == b"a message"
+        else:
+            nonce = bytes(4) + number.to_bytes(8, "little")
+            assert ChaCha20Poly1305(key).decrypt(nonce, sealed, b"") == b"a message"
 
 
 def test_messages_that_came_together_are_read_without_a_wait_in_between() -> None:

@@ -1,7 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Optional
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -22,9 +22,17 @@ class Identify(_message.Message):
     def __init__(self, public_key: _Optional[bytes] = ..., listen_addrs: _Optional[_Iterable[bytes]] = ..., protocols: _Optional[_Iterable[str]] = ..., observed_addr: _Optional[bytes] = ..., protocol_version: _Optional[str] = ..., agent_version: _Optional[str] = ...) -> None: ...
 
 class NoiseHandshakePayload(_message.Message):
-    __slots__ = ("identity_key", "identity_sig")
+    __slots__ = ("identity_key", "identity_sig", "extensions")
     IDENTITY_KEY_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_SIG_FIELD_NUMBER: _ClassVar[int]
+    EXTENSIONS_FIELD_NUMBER: _ClassVar[int]
     identity_key: bytes
     identity_sig: bytes
-    def __init__(self, identity_key: _Optional[bytes] = ..., identity_sig: _Optional[bytes] = ...) -> None: ...
+    extensions: NoiseExtensions
+    def __init__(self, identity_key: _Optional[bytes] = ..., identity_sig: _Optional[bytes] = ..., extensions: _Optional[_Union[NoiseExtensions, _Mapping]] = ...) -> None: ...
+
+class NoiseExtensions(_message.Message):
+    __slots__ = ("aes_gcm",)
+    AES_GCM_FIELD_NUMBER: _ClassVar[int]
+    aes_gcm: bool
+    def __init__(self, aes_gcm: bool = ...) -> None: ...

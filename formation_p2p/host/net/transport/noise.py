@@ -1,9 +1,11 @@
 """The Noise handshake: each side proves its identity, and both get the keys of the session.
 
 Pattern XX, in three messages, by the package `noiseprotocol`. The second and the third carry
-libp2p's payload: a peer's public key, and its signature of the Noise key that it uses here.
+libp2p's payload: a peer's public key, and its signature of the Noise key that it uses here. Where
+both say there that AES is faster on their machines, the messages after the handshake are sealed by
+AES-GCM, and by ChaCha20-Poly1305 otherwise: nobody else can read or change the payloads.
 
-Source: libp2p noise specification (r5); libp2p peer-ids specification, "Keys".
+Source: libp2p noise specification (r5), "Noise Extensions"; libp2p peer-ids specification, "Keys".
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from formation_p2p.core.identity import (
     verify,
 )
 from formation_p2p.core.records.envelope_pb2 import ECDSA, RSA, Ed25519, PublicKey
-from formation_p2p.host.net.libp2p_pb2 import NoiseHandshakePayload
+from formation_p2p.host.net.libp2p_pb2 import NoiseExtensions, NoiseHandshakePayload
 from formation_p2p.host.net.transport.byte_stream import ByteStream
-from formation_p2p.host.net.transport.cipher import TAG_BYTES, Cipher
+from formation_p2p.host.net.transport.cipher import TAG_BYTES, Cipher, aes_is_faster
 from formation_p2p.host.net.transport.errors import SwarmException
 
 PROTOCOL: Final = "/noise"
@@ -58,20 +60,28 @@ class NoiseKeys:
 
     static: bytes = field(repr=False)
     payload: bytes
+    aes: bool = False
+    """Whether the payload says that AES is faster here."""
 
     @classmethod
     def of(cls, identity: Identity) -> Self:
         return cls.signed(identity.libp2p_public_key, identity.sign)
 
     @classmethod
-    def signed(cls, public_key: bytes, sign: Callable[[bytes], bytes]) -> Self:
-        """A new one, for the owner of a key of any kind. `public_key` is libp2p's protobuf."""
+    def signed(
+        cls, public_key: bytes, sign: Callable[[bytes], bytes], *, aes: bool | None = None
+    ) -> Self:
+        """A new one, for the owner of a key of any kind. `public_key` is libp2p's protobuf. For
+        None as `aes` it is measured."""
+        aes = aes_is_faster() if aes is None else aes
         static = os.urandom(32)
         public = X25519PrivateKey.from_private_bytes(static).public_key().public_bytes_raw()
         said = NoiseHandshakePayload(
-            identity_key=public_key, identity_sig=sign(_SIGNED_PREFIX + public)
+            identity_key=public_key,
+            identity_sig=sign(_SIGNED_PREFIX + public),
+            extensions=NoiseExtensions(aes_gcm=True) if aes else None,
         )
-        return cls(static, said.SerializeToString())
+        return cls(static, said.SerializeToString(), aes)
 
 
 class Secured(NamedTuple):
@@ -100,16 +110,19 @@ async def handshake(stream: ByteStream, keys: NoiseKeys, dialled: PeerId | None)
     if dialled is None:
         noise.read_message(await _read(stream))
         await _write(stream, noise.write_message(keys.payload))
-        peer = _proved(noise.read_message(await _read(stream)), state)
+        peer, aes = _proved(noise.read_message(await _read(stream)), state)
     else:
         await _write(stream, noise.write_message())
-        peer = _proved(noise.read_message(await _read(stream)), state)
+        peer, aes = _proved(noise.read_message(await _read(stream)), state)
         if peer != dialled:
             raise SwarmException(f"{peer} answers in place of {dialled}")
         await _write(stream, noise.write_message(keys.payload))
     ciphers = noise.noise_protocol
+    aes = aes and keys.aes
     return Secured(
-        peer, Cipher(ciphers.cipher_state_encrypt.k), Cipher(ciphers.cipher_state_decrypt.k)
+        peer,
+        Cipher(ciphers.cipher_state_encrypt.k, aes=aes),
+        Cipher(ciphers.cipher_state_decrypt.k, aes=aes),
     )
 
 
@@ -121,17 +134,19 @@ async def _write(stream: ByteStream, message: bytearray) -> None:
     await stream.write(len(message).to_bytes(LENGTH_BYTES, "big") + message)
 
 
-def _proved(payload: bytearray, state: Any) -> PeerId:
-    """Whose signature of the Noise key in `state` it is. Raises SwarmException, DecodeError."""
+def _proved(payload: bytearray, state: Any) -> tuple[PeerId, bool]:
+    """Whose signature of the Noise key in `state` it is, and whether AES is faster there. Raises
+    SwarmException, DecodeError."""
     said = NoiseHandshakePayload.FromString(bytes(payload))
     key = PublicKey.FromString(said.identity_key)
     message = _SIGNED_PREFIX + state.rs.public_bytes
     if key.Type == Ed25519:
         if verify(key.Data, said.identity_sig, message):
-            return peer_id_of(key.Data)
+            return peer_id_of(key.Data), said.extensions.aes_gcm
     elif _has_signed(key, said.identity_sig, message):
         digest = hashlib.sha256(PublicKey(Type=key.Type, Data=key.Data).SerializeToString())
-        return peer_id_from_bytes(_SHA256_MULTIHASH + digest.digest())
+        peer = peer_id_from_bytes(_SHA256_MULTIHASH + digest.digest())
+        return peer, said.extensions.aes_gcm
     raise SwarmException("it does not prove that its key is its own")
 
 
