@@ -296,7 +296,7 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
 
 def call_options(kwargs: CallKwargs, options: TaskOptions, *, call: str) -> TaskOptions:
     """Those of a `map` or an executor, for the driver of functions. Raises InvalidInput."""
-    if "env" not in kwargs and "hints" not in kwargs:  # files change, and so do names of peers
+    if "hints" not in kwargs:  # names of peers change; an Env is read where its file is
         with suppress(TypeError):  # what cannot be hashed is read each time
             return _read_options(call, options, tuple(kwargs), *kwargs.values())
     return _options(kwargs, options, call)

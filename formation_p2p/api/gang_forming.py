@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from typing import Any
 
 from formation_p2p.api.calls import of_calls
+from formation_p2p.api.environments import resolved
 from formation_p2p.api.gang import Gang, GangMeans
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.placement.task_options import TaskOptions
@@ -39,7 +39,7 @@ async def formed(means: GangMeans, spec: GangSpec) -> Gang:
     """Raises Unplaceable, InvalidInput, NodeClosed."""
     options = spec.options
     if options.env is not None:
-        options = await asyncio.to_thread(means.services.with_environment, options)
+        options = await resolved(options, means.services.with_environment)
         needs = tuple(_in_environment(each, options) for each in spec.needs)
         spec = replace(spec, needs=needs, options=options)
     return await Gang(means, spec).form()

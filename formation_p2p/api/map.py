@@ -34,6 +34,7 @@ from formation_p2p.api.calls import (
     value_of_end,
 )
 from formation_p2p.api.code import CallCode
+from formation_p2p.api.environments import resolved
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.progress import Progress, reporting
 from formation_p2p.core.dispatch.job import Job
@@ -185,9 +186,7 @@ class Flow:
 
     async def ends(self) -> AsyncIterator[list[tuple[int, TaskEnd]]]:
         """Each with its item's number, as they come: as many as there are at a time."""
-        if self._options.env is not None:
-            with_environment = self._submitter.with_environment
-            self._options = await asyncio.to_thread(with_environment, self._options)
+        self._options = await resolved(self._options, self._submitter.with_environment)
         python = self._options.needs.python
         packed = packed_function(self._function, self._submitter.packer, python)
         self._pickled, self._modules, self._enclosed, self._name = packed

@@ -13,6 +13,7 @@ from typing import Any, Final, Unpack
 
 from formation_p2p.api.calls import of_calls, referring
 from formation_p2p.api.chartering import offer_charter
+from formation_p2p.api.environments import resolved
 from formation_p2p.api.gateway_node import GatewayNode
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
 from formation_p2p.api.output import is_shown
@@ -291,8 +292,7 @@ class Node(GatewayNode):
 
     async def _discovered(self, options: TaskOptions, name: str) -> Discovery:
         self._lifecycle.check_loop()
-        if options.env is not None:
-            options = await asyncio.to_thread(self._services.with_environment, options)
+        options = await resolved(options, self._services.with_environment)
         return await self._bridge.explain(options.scheduling_key(options.needs), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:

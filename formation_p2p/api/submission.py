@@ -10,6 +10,7 @@ from functools import partial
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.durable import DurableJobs
+from formation_p2p.api.environments import resolved
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.large_inputs import by_content, has_large
 from formation_p2p.api.planned_calls import with_parcels
@@ -34,8 +35,7 @@ class Submission:
         self, plan: Plan, code: Code | None, name: str, chosen: TaskOptions, *, shown: bool
     ) -> JobHandle:
         """Raises InvalidInput, LocalError, StateError; nothing is held for the job then."""
-        if chosen.env is not None:
-            chosen = await asyncio.to_thread(self.services.with_environment, chosen)
+        chosen = await resolved(chosen, self.services.with_environment)
         job_id = secrets.token_hex(8)
         try:
             return await self._begin(plan, code, name, chosen, job_id, shown=shown)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.python import ANY_PYTHON
@@ -13,6 +15,17 @@ from formation_p2p.core.workload.environment import Env, Environment
 from formation_p2p.host.environments.requirements import python_for, read_env
 from formation_p2p.host.environments.ship import wheels_for
 from formation_p2p.host.machine.pythons import own_name
+
+# Of small calls with the same packages that follow each other; a lock has up to 1 MiB.
+_MAX_NAMED: Final = 8
+
+
+def is_at_hand(options: TaskOptions) -> bool:
+    """Whether `with_environment` reads no file and downloads nothing for them."""
+    env = options.env
+    return not isinstance(env, Env) or (
+        not isinstance(env.requirements, str) and env.wheels != "ship"
+    )
 
 
 def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blob]) -> TaskOptions:
@@ -26,11 +39,20 @@ def with_environment(options: TaskOptions, home: Path, put: Callable[[Path], Blo
     read = read_env(env)
     asked = "" if needs.python == ANY_PYTHON else needs.python
     python = python_for(read.python, asked) or needs.python
-    environment = Environment(read.lines, (*env.indexes, *read.indexes))
+    environment, named = _named(read.lines, (*env.indexes, *read.indexes), python)
     if env.wheels == "ship":
         python = python if python not in ("", ANY_PYTHON) else own_name()
         lines, wheels = wheels_for(environment, python, home / "wheels", env.platform)
         shipped = tuple((path.name, put(path)) for path in wheels)
         environment = Environment(lines, wheels=shipped)
-    named = environment.name(python)
+        named = environment.name(python)
     return replace(options, env=environment, needs=replace(needs, python=python, environment=named))
+
+
+@lru_cache(_MAX_NAMED)
+def _named(
+    lines: tuple[str, ...], indexes: tuple[str, ...], python: str
+) -> tuple[Environment, str]:
+    """Raises InvalidInput."""
+    environment = Environment(lines, indexes)
+    return environment, environment.name(python)
