@@ -70,6 +70,46 @@ def test_a_stream_that_ends_or_breaks_amid_a_buffer_says_so() -> None:
     run(story)
 
 
+def test_expected_bodies_come_whole_without_a_reader_and_what_is_said_instead_is_read() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            here.send_much()
+            rooms = [bytearray(100 * KIB) for _ in range(3)]
+            for room in rooms:
+                there.expect(b"head", lambda room=room: memoryview(room))  # type: ignore[misc]
+            bodies = [os.urandom(100 * KIB) for _ in range(2)]
+            await here.write(b"".join(b"head" + body for body in bodies) + b"he")
+            await until(lambda: rooms[:2] == bodies)
+            assert bob.unread_bytes == 0
+            await here.write(b"refused")
+            for room in rooms[:2]:
+                assert await there.next_expected() == room
+            assert await there.next_expected() is None
+            assert bob.unread_bytes == len(b"herefused")
+            assert await read_all(there, 9) == b"herefused"
+            assert bob.unread_bytes == 0
+            # What was taken for a head for a while is granted once.
+            sent = 2 * (100 * KIB + 4) + 9
+            assert there.allowed + there._ungranted == there.window_bytes
+            assert there.arrived_bytes == sent
+
+    run(story)
+
+
+def test_what_comes_before_it_is_expected_is_read_as_anything_else() -> None:
+    async def story() -> None:
+        async with muxers() as (alice, bob):
+            here, there = await a_stream(alice, bob)
+            await here.write(b"head1")
+            await until(lambda: len(there.unread) == 5)
+            there.expect(b"head", lambda: memoryview(bytearray(1)))
+            assert await there.next_expected() is None
+            assert await read_all(there, 5) == b"head1"
+
+    run(story)
+
+
 def test_a_small_frame_overtakes_the_data_that_waits() -> None:
     """Of a peer that takes nothing, only what the kernel was handed is ahead."""
 

@@ -42,7 +42,6 @@ class _Arrived:
 
     index: int
     chunk: memoryview
-    buffer: bytearray
     stored: Callable[[int, bool], None]
 
 
@@ -70,7 +69,7 @@ class FetchRun:
         self._over = trio.Event()
         self.ended = trio.Event()
         self._failure: Exception | None = None
-        self._buffers: list[bytearray] = []  # free ones
+        self._buffers: list[memoryview] = []  # free ones
         self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
         self._arrival = trio.Event()
 
@@ -122,7 +121,7 @@ class FetchRun:
                 case fetching.WantChunk(peer, index):
                     # One that was cancelled has no stream any more, and nothing is told of that.
                     if (stream := self._streams.get(peer)) is not None:
-                        stream.want(index)
+                        stream.want(index, self._room)
                 case fetching.CloseSource(peer):
                     self._scopes[peer].cancel()
                 case fetching.Inspect(manifest):
@@ -155,8 +154,13 @@ class FetchRun:
             chunks = [(each.index, each.chunk) for each in batch]
             right = await trio.to_thread.run_sync(part.store, chunks)
             for each in batch:
-                self._buffers.append(each.buffer)
+                self._buffers.append(memoryview(each.chunk.obj))
                 each.stored(each.index, each.index in right)
+
+    def _room(self, size: int) -> memoryview:
+        """For a chunk."""
+        buffer = self._buffers.pop() if self._buffers else memoryview(bytearray(CHUNK_BYTES))
+        return buffer[:size]
 
     async def _source(self, source: Contact, manifest: bool, scope: trio.CancelScope) -> None:
         with scope:
@@ -197,11 +201,9 @@ class FetchRun:
 
     async def _take(self, peer: PeerId, stream: DataStream) -> _End:
         """Until the source refuses more, or what it sent is wrong."""
-        places = trio.Semaphore(fetching.WINDOW_CHUNKS)
         ends: list[_End] = []
 
         def stored(index: int, right: bool) -> None:
-            places.release()
             if right:
                 self._feed(fetching.ChunkStored(peer, index))
             elif not ends:
@@ -212,13 +214,11 @@ class FetchRun:
         async def take() -> None:
             try:
                 while True:
-                    await places.acquire()
-                    buffer = self._buffers.pop() if self._buffers else bytearray(CHUNK_BYTES)
-                    reply = await stream.next(memoryview(buffer))
+                    reply = await stream.next()
                     if isinstance(reply, BlobRefused):
                         ends.append(fetching.SourceRefused(peer, reply.why))
                         break
-                    self._arrived.append(_Arrived(*reply, buffer, stored))
+                    self._arrived.append(_Arrived(*reply, stored))
                     self._arrival.set()
             except errors.ProtocolViolation as error:
                 ends.append(fetching.SourceRefused(peer, f"sent what is wrong: {error}"))

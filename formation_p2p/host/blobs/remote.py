@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import trio
@@ -118,19 +119,20 @@ class _Fetch:
 
     async def take(self, stream: DataStream) -> None:
         """Raises RemoteError, IOException, TooSlowError."""
-        wanted = min(self.done + _WINDOW_CHUNKS, self.blob.chunks)
-        for index in range(self.done, wanted):
-            stream.want(index)
+        wanted = self.done
         while self.done < self.blob.chunks:
-            at = self.done * CHUNK_BYTES
+            while wanted < min(self.done + _WINDOW_CHUNKS, self.blob.chunks):
+                stream.want(wanted, partial(self._room, wanted))
+                wanted += 1
             with trio.fail_after(STALL_S):
-                reply = await stream.next(self._into[at : at + self.blob.chunk_bytes(self.done)])
+                reply = await stream.next()
             if isinstance(reply, BlobRefused):
                 raise _Refused(f"{self.blob.owner.peer_id} {reply.why}")
             self.done += 1
-            if wanted < self.blob.chunks:
-                stream.want(wanted)
-                wanted += 1
+
+    def _room(self, index: int, size: int) -> memoryview:
+        at = index * CHUNK_BYTES
+        return self._into[at : at + size]
 
 
 class PrivateContent:

@@ -181,9 +181,7 @@ class DataServer:
                 if chunk is None:
                     chunk = await trio.to_thread.run_sync(content.read, index, memoryview(buffer))
                 header = _framed(Chunk(index, len(chunk)))
-                if not stream.write_now(header):
-                    await stream.write(header)
-                await stream.write(chunk)
+                await stream.write_pieces([memoryview(header), chunk])
             self.sent_bytes += len(chunk)
         except LocalError as error:
             log.warning("a chunk is not served: %s", error)
@@ -235,7 +233,10 @@ class DataStream:
             raise ProtocolViolation("a chunk that was not asked for")
         return reply
 
-    def want(self, index: int) -> None:
+    def want(self, index: int, room: Callable[[int], memoryview]) -> None:
+        """`room` is asked, with the size of the chunk, where it goes, once its source begins."""
+        size = self.blob.chunk_bytes(index)
+        self.stream.expect(_framed(Chunk(index, size)), lambda: room(size))
         self._asked.append(index)
         self._unsaid.append(encode_frame(messages.pack_request(Want(index))))
         self._more.set()
@@ -255,19 +256,16 @@ class DataStream:
             self._more = trio.Event()
             await self._more.wait()
 
-    async def next(self, buffer: memoryview) -> tuple[int, memoryview] | BlobRefused:
-        """The next chunk, in front of `buffer`. Waits for as long as it takes: the caller has a
+    async def next(self) -> tuple[int, memoryview] | BlobRefused:
+        """The next chunk, where its room is. Waits for as long as it takes: the caller has a
         deadline for each source. Raises RemoteError, IOException."""
-        reply = await self._reply()
-        match reply:
-            case BlobRefused():
-                return reply
+        if (chunk := await self.stream.next_expected()) is not None:
+            return self._asked.popleft(), chunk
+        match await self._reply():
+            case BlobRefused() as refused:
+                return refused
             case Chunk(index, size) if self._asked and self._asked[0] == index:
-                if size != self.blob.chunk_bytes(index):
-                    raise ProtocolViolation(f"chunk {index} has {size} bytes")
-                self._asked.popleft()
-                await self.stream.read_into(buffer[:size])
-                return index, buffer[:size]
+                raise ProtocolViolation(f"chunk {index} has {size} bytes")
             case _:
                 raise ProtocolViolation("something that was not asked for")
 

@@ -14,6 +14,7 @@ import trio
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.errors import StreamClosed, StreamEOF, StreamReset
+from formation_p2p.host.net.transport.expected import Expected
 from formation_p2p.host.net.transport.unread import Unread
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class MuxedStream:
         self.is_counted = inbound  # among those that the peer may have open
         self.broken: str | None = None
         self.unread = Unread()
-        self._into: memoryview | None = None  # where what arrives goes first
+        self._expected = Expected()
         self._bulk = False
         self._unsent: deque[memoryview] = deque()  # of a stream that carries much
         self.window_bytes = WINDOW_BYTES
@@ -106,12 +107,29 @@ class MuxedStream:
         there = self.unread.take(len(into))
         into[: len(there)] = there
         self._took(len(there))
-        self._into = into[len(there) :]
-        try:
-            while self._into:
-                await self.arrival()
-        finally:
-            self._into = None
+        if rest := into[len(there) :]:
+            self._expected.add(b"", lambda: rest)
+            try:
+                await self.next_expected()
+            finally:
+                self._expected.clear()
+
+    def expect(self, head: bytes, room: Callable[[], memoryview]) -> None:
+        """Have what comes next put into `room`, if that is `head` and then a body of that size.
+        Several are expected in their order."""
+        if self.unread:
+            self._expected.is_wrong = True  # it came before it was asked for
+        self._expected.add(head, room)
+
+    async def next_expected(self) -> memoryview | None:
+        """The next body that is expected, whole; None where the peer says something else, which is
+        to be read. Raises StreamEOF, StreamReset."""
+        expected = self._expected
+        while not expected.whole:
+            if expected.is_wrong or self.unread:
+                return None
+            await self.arrival()
+        return expected.whole.popleft()
 
     async def _any(self) -> None:
         """Until something is there."""
@@ -242,6 +260,7 @@ class MuxedStream:
     def leave(self) -> None:
         """As `close`, at once, and nothing more is read: what still comes is thrown away."""
         self._discards = True
+        self._expected.clear()
         self.carrier.was_read(len(self.unread))
         self.unread.clear()
         self._finish()
@@ -331,30 +350,27 @@ class MuxedStream:
         if self.broken is not None or self._discards:
             return 0
         self._ticks_closed = 0  # the peer has more to say
-        if self._into:
-            size = min(len(data), len(self._into))
-            self._into[:size] = data[:size]
-            self.filled(size)
-            data = data[size:]
-            if not data:
-                return 0
-        self.unread.append(data)
-        self._arrivals.unpark_all()
-        return len(data)
+        kept = self._expected.take(data)
+        if len(kept) != len(data):  # more, where it was taken for a head before
+            self._grant(len(data) - len(kept))
+        if kept:
+            self.unread.append(kept)
+        if kept or self._expected.whole:
+            self._arrivals.unpark_all()
+        return len(kept)
 
     def room(self, most_bytes: int) -> memoryview | None:
         """Where what comes next goes, of that much: for the muxer to put it there."""
-        if self._into is None or self.broken is not None or self._discards:
+        if self.broken is not None or self._discards or (rest := self._expected.rest) is None:
             return None
-        return self._into[:most_bytes]
+        return rest[:most_bytes]
 
     def filled(self, size: int) -> None:
         """So much of `room` was."""
-        assert self._into is not None, "somebody waits for it"
         self._ticks_closed = 0
-        self._into = self._into[size:]
+        self._expected.filled(size)
         self._grant(size)
-        if not self._into:
+        if self._expected.whole:
             self._arrivals.unpark_all()
 
     def credited(self, size: int) -> None:
@@ -372,6 +388,7 @@ class MuxedStream:
         ended in good order: then what it sent before it said goodbye can still be read.
         """
         self.broken = reason
+        self._expected.clear()
         if drop:
             self.carrier.was_read(len(self.unread))
             self.unread.clear()

@@ -29,8 +29,9 @@ OUTBOX_BYTES: Final = 128 * KIB
 STRANGERS_OUTBOX_BYTES: Final = 32 * KIB
 # Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
 WRITTEN_MESSAGES: Final = 2
-# The same on a link that has shown that it is fast: each time costs a turn of the loop.
-FAST_WRITTEN_MESSAGES: Final = 8
+# The same on a link that has shown that it is fast: each time costs a turn of the loop. A chunk of
+# a blob goes in two.
+FAST_WRITTEN_MESSAGES: Final = 9
 # The kernel takes longer to take them: the link is slow. One of 1 Gbit/s is fast. A machine that is
 # busy with other work pauses for as long now and then: it takes two such writes in a row, or one
 # that takes four times as long.
