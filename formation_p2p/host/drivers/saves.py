@@ -85,9 +85,10 @@ class Saves:
 
     async def watch(self, folder: Path) -> None:
         """Until cancelled."""
+        taken = False
         while True:
-            taken = await self.take(folder)
             await trio.sleep(PAUSE_S if taken else POLL_S)
+            taken = await self.take(folder)
 
     async def take(self, folder: Path, name: str = FILE) -> bool:
         """Keep what lies there. Whether anything did."""

@@ -299,8 +299,8 @@ class Muxer:
             self.pings.measure()  # the peer may have been busy
 
     def _most_ahead_bytes(self) -> int | None:
-        is_near = self.pings.least_rtt_s < NEAR_S
-        return MOST_AHEAD_BYTES if self._had_tunnels and is_near else None
+        is_held_back = self._had_tunnels and self.pings.least_rtt_s < NEAR_S
+        return MOST_AHEAD_BYTES if is_held_back else None
 
     @property
     def has_tunnels(self) -> bool:
