@@ -20,6 +20,8 @@ from formation_p2p.core.units import MIB
 
 # Of each copy, as calls pass on of what they print.
 MAX_HELD_BYTES: Final = 16 * MIB
+# That each piece takes in memory, however short it is.
+EVENT_BYTES: Final = 256
 
 
 def passed_on(quorum: object) -> Callable[[JobEvent], Sequence[JobEvent]]:
@@ -42,7 +44,7 @@ class _Copies:
         match event:
             case TaskPrinted(task_id, _, data, worker):
                 held = self._held.setdefault(task_id, {}).setdefault(worker, _Printed())
-                held.size_bytes += len(data)
+                held.size_bytes += len(data) + EVENT_BYTES
                 if held.size_bytes <= MAX_HELD_BYTES:
                     held.events.append(event)
                 return ()

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 # saves and does not send keeps no other's waiting.
 MAX_KEEPING: Final = 4
 MAX_KEEPING_OF_WORKER: Final = 2
+# Holders asked at once; of these, one as often as above.
+MAX_SPREADING: Final = 16
 # Of the cache, for the checkpoints that come from one worker: a hostile one does not keep others'
 # from being held.
 WORKER_SHARE: Final = 4
@@ -71,7 +73,7 @@ class CheckpointKeeper:
         self._journal = journal
         self._feed = feed
         self._keeping = Places(MAX_KEEPING, MAX_KEEPING_OF_WORKER)
-        self._spreading = trio.CapacityLimiter(MAX_KEEPING)
+        self._spreading = Places(MAX_SPREADING, MAX_KEEPING_OF_WORKER)
         # Of each task that runs, by their numbers: the newest, the one before until that is on the
         # disk, and what is on its way.
         self._held: dict[str, dict[int, _Held]] = {}
@@ -128,11 +130,13 @@ class CheckpointKeeper:
             while left and asked.task_id in self._held:
                 other, blob = left.pop(0), asked.checkpoint.blob
                 whence = self._stack, self._exchange, other, blob, name
-                if await is_held(*whence, blob.sources):
+                async with self._spreading.of(other.peer_id):
+                    is_kept = await is_held(*whence, blob.sources)
+                if is_kept:
                     holders.append(other)
                     return
 
-        async with self._spreading, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             for _ in range(asked.wanted):
                 nursery.start_soon(ask)
         self._tell_alone(asked.task_id, alone=not holders)

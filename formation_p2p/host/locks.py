@@ -26,6 +26,11 @@ class KeyedLocks(Generic[Key]):
     def __init__(self) -> None:
         self._locks: dict[Key, trio.Lock] = {}
 
+    def is_wanted(self, key: Key) -> bool:
+        """Whether a task waits for it."""
+        lock = self._locks.get(key)
+        return lock is not None and lock.statistics().tasks_waiting > 0
+
     @asynccontextmanager
     async def of(self, key: Key) -> AsyncIterator[None]:
         """Have the lock of a key, in the order in which tasks ask for it."""

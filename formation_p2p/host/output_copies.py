@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.places import Places
 
 if TYPE_CHECKING:
     from formation_p2p.host.blobs.exchange import Exchange
@@ -22,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # Tasks at once, each at one worker; the others wait.
 MAX_COPYING: Final = 8
+# Of these, at one of them: it may take as long as it likes to say that it holds them.
+MAX_COPYING_OF_HOLDER: Final = 2
 
 
 class OutputCopies:
@@ -33,16 +34,17 @@ class OutputCopies:
         self._stack = stack
         self._exchange = exchange
         self._feed = feed
-        self._places = trio.CapacityLimiter(MAX_COPYING)
+        self._asking = Places(MAX_COPYING, MAX_COPYING_OF_HOLDER)
 
     async def perform(self, asked: CopyOutputs) -> None:
         holders: list[Contact] = []
-        async with self._places:
-            for other in asked.others:
-                if len(holders) == asked.wanted:
-                    break
-                if await self._holds(other, asked):
-                    holders.append(other)
+        for other in asked.others:
+            if len(holders) == asked.wanted:
+                break
+            async with self._asking.of(other.peer_id):
+                held = await self._holds(other, asked)
+            if held:
+                holders.append(other)
         for _, blob in asked.blobs:
             for each in holders:
                 self._exchange.server.has(blob.cid, each)

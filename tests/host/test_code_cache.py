@@ -38,6 +38,9 @@ class Blobs:
         self.content[blob.cid] = content
         return blob
 
+    async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
+        pass
+
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         for path, blob in inputs:
             await trio.sleep(0.01)

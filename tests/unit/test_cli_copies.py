@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.cli.copies import MAX_HELD_BYTES, passed_on
+from formation_p2p.cli.copies import EVENT_BYTES, MAX_HELD_BYTES, passed_on
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,
@@ -41,7 +41,10 @@ def test_what_failed_or_was_not_agreed_on_is_not_shown() -> None:
 
 
 def test_no_more_is_held_than_may_be() -> None:
-    large, ended = printed(ALICE, bytes(MAX_HELD_BYTES)), TaskSucceeded("a", ALICE, b"", 1)
+    large, ended = (
+        printed(ALICE, bytes(MAX_HELD_BYTES - EVENT_BYTES)),
+        TaskSucceeded("a", ALICE, b"", 1),
+    )
     assert shown(large, printed(ALICE), ended) == [large, ended]
 
 

@@ -189,7 +189,7 @@ class Fetch:
         self._joined = 0
         self._missing: deque[int] = deque()  # and not asked for
         self._lacking: set[int] | None = None  # all that is not there; None until inspected
-        self._progress_s = now_s
+        self.progress_s = now_s
         self._over = False
         self._learn(blob.sources, now_s)
 
@@ -213,7 +213,7 @@ class Fetch:
             case Inspected(kept):
                 self._lacking = set(range(self._blob.chunks)) - kept
                 self._missing.extend(sorted(self._lacking))
-                self._progress_s = now_s
+                self.progress_s = now_s
             case ChunkStored(peer, index):
                 self._stored(peer, index, now_s)
             case Joined(sources):
@@ -271,7 +271,7 @@ class Fetch:
         source = self._sources[peer]
         source.wanted.pop(index, None)
         source.since_s, source.losses = now_s, 0
-        self._progress_s = now_s
+        self.progress_s = now_s
         self._lacking.discard(index)
 
     def _drop_stuck(self, now_s: float, out: list[Effect]) -> None:
@@ -287,7 +287,7 @@ class Fetch:
             yield Fetched()
         elif all(source.state is _Is.OUT for source in self._sources.values()):
             yield GaveUp(f"no source has it: {self._reasons()}")
-        elif self._progress_s + PATIENCE_S <= now_s:
+        elif self.progress_s + PATIENCE_S <= now_s:
             yield GaveUp(f"nothing came for {PATIENCE_S:.0f} s: {self._reasons()}")
         else:
             if self._blob.cid.codec == RAW:

@@ -21,13 +21,14 @@ from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import Open
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.fetch_run import FetchRun, Progress
+from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
 from formation_p2p.host.blobs.lent_blob import Lent
@@ -36,6 +37,7 @@ from formation_p2p.host.blobs.nearby_reader import NearbyReader
 from formation_p2p.host.blobs.places import UNKNOWN, Places
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.results import KEPT_S
+from formation_p2p.host.blobs.rules import rule_of
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.clock import moment
 from formation_p2p.host.locks import KeyedLocks
@@ -123,7 +125,7 @@ class Exchange:
         denied = self._membership.denies_read(
             rules, opening.grant, peer.peer_id, moment(), party=party
         )
-        if denied is None and of_owner and opening.rule not in of_owner:
+        if denied is None and of_owner and rule_of(opening) not in of_owner:
             # It would hold it by another rule, or for all: somebody outside had it asked.
             return "has it by the rule of its owner; pass on the reference that the owner made"
         return denied
@@ -186,22 +188,48 @@ class Exchange:
     async def fetch(self, blob: Blob, owner: PeerId = UNKNOWN) -> None:
         """Have a blob in the cache, which must be pinned, for an owner of leases. Raises
         LocalError, Unreachable."""
-        while not self._store.holds(blob.cid):
+        while not self._store.holds(blob.cid) or self._store.is_for_others(blob):
             run = self._running.get(blob.cid)
-            if run is None or not run.join(blob):
-                # Who waits for a place has nobody wait for his turn.
-                async with self._places.of(owner):
-                    for scope in self._yielding.get(blob.cid, ()):
-                        scope.cancel()
+            if run is not None and run.join(blob, owner):
+                await run.ended.wait()
+                continue
+            # Who waits for a place has nobody wait for his turn.
+            async with self._places.of(owner):
+                for scope in self._yielding.get(blob.cid, ()):
+                    scope.cancel()
+                with suppress(GaveWay):
                     await self._fetch_in_turn(blob)
-                return
-            await run.ended.wait()
-        self._store.check_rule(blob)
+                    return
 
     async def _fetch_in_turn(self, blob: Blob, *, gives_way: bool = False) -> None:
         """Raises LocalError, Unreachable."""
         async with self._turns.of(blob.cid):
-            await self._fetch_by_rule(blob, gives_way)
+            if self._store.is_for_others(blob):
+                again = partial(self._store.again, rule=rule_of(blob))
+                await self._to_end(blob, self._run(blob, again))
+            else:
+                await self._fetch_by_rule(blob, gives_way)
+
+    async def _to_end(self, blob: Blob, run: FetchRun) -> None:
+        """Of a turn. Those that wait for theirs have other references, of which one alone may be
+        true. Raises LocalError, Unreachable; GaveWay where another goes on."""
+        async with trio.open_nursery() as nursery:
+
+            async def share() -> None:
+                while True:
+                    await trio.sleep(1.0)
+                    if self._turns.is_wanted(blob.cid) and run.has_had_its_turn:
+                        run.give_way()
+
+            nursery.start_soon(share)
+            try:
+                await run.until_over(_untold)
+                failure = None
+            except (FormationError, GaveWay) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def _fetch_by_rule(self, blob: Blob, gives_way: bool) -> None:
         """Raises LocalError, Unreachable."""
@@ -214,7 +242,7 @@ class Exchange:
                 run = self._run(blob, self._store.part)
                 if not gives_way:  # it may end before it has brought anything
                     self._running[blob.cid] = run
-                await run.until_over(_untold)
+                await self._to_end(blob, run)
         finally:
             self._running.pop(blob.cid, None)
             self._store.restrict_no_more(blob.cid)
@@ -230,10 +258,11 @@ class Exchange:
         """Have a blob as the file at `path`, which is written over once all of it is there. What
         came is kept beside it if the rest does not come. Raises LocalError, Unreachable."""
         await trio.to_thread.run_sync(check_place, path)
-        self._store.check_rule(blob)
         with self._store.pinned(blob.cid):
             # It came from a task that ran here, or was put here.
-            if await trio.to_thread.run_sync(self._store.copy_over, blob.cid, path):
+            if not self._store.is_for_others(blob) and await trio.to_thread.run_sync(
+                self._store.copy_over, blob.cid, path
+            ):
                 (progress or _untold)(blob.size_bytes, blob.size_bytes)
                 return
         async with self._places.of(self._me):
@@ -274,12 +303,14 @@ class Exchange:
             scopes.add(scope)
             try:
                 # Who takes it bounds how much comes at once.
-                await self._fetch_in_turn(blob, gives_way=True)
+                with suppress(GaveWay):
+                    await self._fetch_in_turn(blob, gives_way=True)
+                    return True
             finally:
                 scopes.discard(scope)
                 if not scopes:
                     self._yielding.pop(blob.cid, None)
-        return not scope.cancelled_caught
+        return False
 
     async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule

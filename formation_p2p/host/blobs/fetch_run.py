@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 DIAL_S: Final = 20.0
 # To tell the sources that we have it all now; they need not know.
 GOODBYE_S: Final = 2.0
+# While others wait for their turn: of one that brings nothing, and of one that does.
+IDLE_S: Final = 5.0
+TURN_S: Final = 30.0
 
 Progress = Callable[[int, int], None]
 
@@ -43,6 +46,10 @@ class _Arrived:
     index: int
     chunk: memoryview
     stored: Callable[[int, bool], None]
+
+
+class GaveWay(Exception):
+    """It is to be asked for once more."""
 
 
 class FetchRun:
@@ -70,6 +77,8 @@ class FetchRun:
         self.ended = trio.Event()
         self._failure: Exception | None = None
         self._buffers: list[memoryview] = []  # free ones
+        self._joined: set[PeerId] = set()
+        self._inspected_s: float | None = None
         self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
         self._arrival = trio.Event()
 
@@ -97,13 +106,27 @@ class FetchRun:
             for stream in self._streams.values():
                 await stream.close(have)
 
-    def join(self, blob: Blob) -> bool:
+    def join(self, blob: Blob, owner: PeerId) -> bool:
         """Whether another one may wait until it has `ended`, by this reference."""
-        if blob.rule != self._blob.rule:
+        if (blob.rule, blob.size_bytes) != (self._blob.rule, self._blob.size_bytes):
             return False
-        if not self._over.is_set():
+        if not self._over.is_set() and owner not in self._joined:
+            self._joined.add(owner)
             self._feed(fetching.Joined(blob.sources))
         return True
+
+    @property
+    def has_had_its_turn(self) -> bool:
+        """Where others of the same content wait, which name it by another reference."""
+        now_s = trio.current_time()
+        if self._part is not None and self._inspected_s is None:
+            return False  # what has come before is read, which brings it further
+        is_idle = now_s >= self._machine.progress_s + IDLE_S
+        return is_idle or (self._inspected_s is not None and now_s >= self._inspected_s + TURN_S)
+
+    def give_way(self) -> None:
+        """What has come stays for who goes on."""
+        self._fail(GaveWay("another one has its turn"))
 
     async def _finish(self) -> None:
         assert self._part is not None
@@ -138,7 +161,9 @@ class FetchRun:
     async def _inspect(self, manifest: Manifest) -> None:
         try:
             part = self._part = await trio.to_thread.run_sync(self._make_part, manifest)
-            self._feed(fetching.Inspected(await trio.to_thread.run_sync(part.inspect)))
+            kept = await trio.to_thread.run_sync(part.inspect)
+            self._inspected_s = trio.current_time()
+            self._feed(fetching.Inspected(kept))
             await self._store_all(part)
         except (OSError, errors.LocalError) as error:
             self._fail(_disk(error) if isinstance(error, OSError) else error)

@@ -9,9 +9,10 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from formation_p2p.core.data.messages import Open
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.records import codec
-from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import NOWHERE, Scope
 from formation_p2p.host.blobs.folder import BlobFolder
@@ -22,6 +23,14 @@ log = logging.getLogger(__name__)
 MAX_RULES: Final = 16
 _MAX_FILE_BYTES: Final = 8 * 1024
 _CLOSED: Final = (DataRule(Scope.LOCAL, NOWHERE, "unknown"),)
+
+
+# What a reference without a rule comes to, beside others of the same content that have one.
+_OPEN: Final = DataRule()
+
+
+def rule_of(reference: Blob | Open) -> DataRule:
+    return reference.rule or _OPEN
 
 
 class BlobRules:

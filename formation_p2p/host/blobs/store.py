@@ -39,7 +39,7 @@ from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs import files
 from formation_p2p.host.blobs.folder import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
-from formation_p2p.host.blobs.rules import BlobRules
+from formation_p2p.host.blobs.rules import BlobRules, rule_of
 
 log = logging.getLogger(__name__)
 
@@ -162,9 +162,38 @@ class BlobStore:
         name alone may not read it."""
         with self._lock:
             known = self._rules.of(blob.cid)
-            if known and blob.rule not in known and self._is_here(blob.cid):
+            if known and rule_of(blob) not in known and self._is_here(blob.cid):
                 problem = f"{blob.cid} is here for others, by the rule of its owner"
                 raise LocalError(f"{problem}; pass on the reference that the owner made")
+
+    def is_for_others(self, blob: Blob) -> bool:
+        """Whether the cache has it, by other references than this alone."""
+        with self._lock:
+            known = self._rules.of(blob.cid)
+            return bool(known) and rule_of(blob) not in known and self.holds(blob.cid)
+
+    def again(self, manifest: Manifest, rule: DataRule) -> files.Part:
+        """To fetch once more what is here for others: who has all of it from sources of his own
+        reads it here, too. Of a pinned blob. Raises NoRoom, OSError."""
+        cid = manifest.blob.cid
+        path = self._folder.path(cid, f"again-{threading.get_ident()}")
+
+        def came() -> None:
+            with self._lock:
+                if self._rules.of(cid):
+                    self._rules.add(cid, rule)
+
+        with self._lock:
+            files.check_disk(self._root, manifest.blob.size_bytes)
+            part = files.Part(manifest, path, came, 0o400)
+            path.unlink()  # it is here: this is to be gone with its descriptor
+            return part
+
+    def _made_here(self, blob: Blob) -> None:
+        """Others that had it here before, by rules of theirs, do not say who reads it. OSError."""
+        with self._lock:
+            if self._rules.of(blob.cid) and self.holds(blob.cid):
+                self._rules.add(blob.cid, rule_of(blob))
 
     def restrict(self, blob: Blob) -> None:
         """Content comes by this reference: from now on its rule holds here. Raises LocalError as
@@ -219,6 +248,7 @@ class BlobStore:
         with local_errors(self._root), self.pinned(blob.cid):
             if not self.holds(blob.cid) or blob.cid in self._unverified:
                 self._add(manifest, content, durable=durable)
+            self._made_here(blob)
             self.hold(holder, (blob.cid,), durable=durable)
         return blob
 
@@ -237,6 +267,7 @@ class BlobStore:
                 with self.pinned(blob.cid):
                     if not self.holds(blob.cid) or blob.cid in self._unverified:
                         self._name(manifest, new, self._room_for(blob, on_disk=True))
+                    self._made_here(blob)
                     self.hold(holder, (blob.cid,))
             finally:
                 new.unlink(missing_ok=True)
@@ -345,6 +376,7 @@ class BlobStore:
                     entry.whole = True
                     if rule is not None and blob.cid not in self._put:
                         self._rules.add(blob.cid, rule)
+                self._made_here(replace(blob, rule=rule))
                 entry.keep_s = max(entry.keep_s, keep_s)
                 self._used(blob.cid)
                 self._changed((blob.cid,), ())

@@ -70,12 +70,18 @@ class CodeCache:
         Raises InvalidInput for what is not a bundle; LocalError, OSError and RemoteError where it
         cannot be had now. Nothing of it is left then.
         """
+        if blob.size_bytes <= MAX_BUNDLE_BYTES and not self._is_here(blob):
+            # Before its turn, and of no other's: who asks for it names who has it.
+            await blobs.fetch_ahead([blob], owner)
         async with self._turns.of(blob.cid):  # else two leases would fetch the same
             lock = await self._taken(blob, blobs, owner)
         try:
             yield self._path(blob)
         finally:
             os.close(lock)
+
+    def _is_here(self, blob: Blob) -> bool:
+        return self._here is not None and self._path(blob).is_dir()
 
     async def _taken(self, blob: Blob, blobs: BlobCopies, owner: PeerId) -> int:
         """The lock on its folder."""

@@ -268,14 +268,14 @@ class BlobCopies(Protocol):
         is not on this machine, for that owner of a lease. Raises LocalError, RemoteError."""
         ...
 
-
-class BlobAccess(BlobCopies, Protocol):
-    """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
-
     async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
         """Have them on this machine, for `copies` that follow soon. Raises LocalError,
         RemoteError."""
         ...
+
+
+class BlobAccess(BlobCopies, Protocol):
+    """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
     async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others

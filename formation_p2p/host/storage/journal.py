@@ -99,6 +99,7 @@ class Journal:
         self._waiting: deque[_Entry] = deque()
         self._output = 0  # of those that wait
         self._saved = Counter[str]()  # likewise, by their tasks
+        self._last_saved: dict[str, int] = {}  # the number of the last of these
         self.is_closed = False
         self._incarnation = 0  # of shells: what an earlier one left waiting is dropped
         self._last_put = 0  # the numbers of entries
@@ -137,14 +138,16 @@ class Journal:
                 return
             self._last_put += 1
             self._output += is_output
-            self._saved.update([saved] if saved else [])
+            if saved:
+                self._saved[saved] += 1
+                self._last_saved[saved] = self._last_put
             self._waiting.append(_Entry(self._last_put, effect, perform, performed, loop))
             if len(self._waiting) == 1:
                 self._news.notify_all()
 
     def _replace(self, saved: str, effect: PeerEffect, perform: Perform) -> None:
         """The last checkpoint of a task that waits by a newer one."""
-        at = max(n for n, each in enumerate(self._waiting) if _saved_by(each.effect) == saved)
+        at = self._last_saved[saved] - self._waiting[0].number  # their numbers are consecutive
         self._waiting[at] = self._waiting[at]._replace(effect=effect, perform=perform)
 
     async def kept(self, job_id: str, name: bytes, content: Content) -> Content:
@@ -176,6 +179,7 @@ class Journal:
             self._waiting.clear()
             self._output = 0
             self._saved.clear()
+            self._last_saved.clear()
             self._last_performed = self._last_put
             self._news.notify_all()
 
@@ -208,6 +212,7 @@ class Journal:
                 batch = [self._waiting.popleft() for _ in range(count)]
                 self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
                 self._saved -= Counter(filter(None, (_saved_by(x.effect) for x in batch)))
+                self._last_saved = {x: self._last_saved[x] for x in self._saved}
                 incarnation = self._incarnation
             if not batch and self.is_closed:
                 if self._may_prune:

@@ -158,11 +158,12 @@ class DataServer:
             if trio.current_time() >= admitted_s + self.parameters.data_admit_every_s:
                 admitted_s = trio.current_time()
                 self._judge(peer, opening)
+            if request is not None:
+                await limits.data_bucket.wait()
             match request:
                 case None:
                     return
                 case Want(index) if index < content.chunks:
-                    await limits.data_bucket.wait()
                     async with self.serving.of(peer.peer_id):
                         await self._send(stream, content, index)
                 case Have():

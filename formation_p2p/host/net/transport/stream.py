@@ -113,6 +113,7 @@ class MuxedStream:
                 await self.next_expected()
             finally:
                 self._expected.clear()
+                self._expected.whole.clear()  # it may have come in the moment of a cancellation
 
     def expect(self, head: bytes, room: Callable[[], memoryview]) -> None:
         """Have what comes next put into `room`, if that is `head` and then a body of that size.
