@@ -134,11 +134,15 @@ def test_no_secret_goes_by_accident(root: Path) -> None:
     make(root, "shop/.aws/config")
     make(root, "shop/notes.txt", text="-----BEGIN RSA PRIVATE KEY-----\nabc\n")
     make(root, "shop/join.txt", text="formation1:abc\n")
+    key = "-----BEGIN PRIVATE KEY-----\\n" + 40 * "A" + "\\n-----END PRIVATE KEY-----\\n"
+    make(root, "shop/gcp.json", text=f'{{"type": "service_account", "private_key": "{key}"}}\n')
+    make(root, "shop/reader.py", text='marker = b"-----BEGIN PRIVATE KEY-----"\n')
     found = of("shop")
-    assert names(found) == ["shop/__init__.py", "shop/id_generator.py", "shop/keys.py"]
+    own = ("__init__.py", "id_generator.py", "keys.py", "reader.py")
+    assert names(found) == [f"shop/{name}" for name in own]
     assert found is not None
     assert len(found.left_out) == 9
-    assert found.left_out[-1] == f"{len(SECRETS) + 3 - 8} more"
+    assert found.left_out[-1] == f"{len(SECRETS) + 4 - 8} more"
 
 
 def test_of_a_repository_go_tracked_files_that_it_does_not_ignore(root: Path) -> None:
@@ -154,6 +158,9 @@ def test_of_a_repository_go_tracked_files_that_it_does_not_ignore(root: Path) ->
     assert found.left_out == ("shop/.env",)
     with pytest.raises(InvalidInput, match=r"fresh .*git does not track it.*git add"):
         of("shop", "fresh")
+    importlib.import_module("shop.untracked")
+    with pytest.raises(InvalidInput, match=r"shop\.untracked .*not track it.*git add"):
+        of("shop", "shop.untracked")
     may = of("shop", imported=("fresh",))
     assert may is not None
     assert may.left_out == ("fresh", "shop/.env")

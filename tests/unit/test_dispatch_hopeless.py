@@ -17,22 +17,26 @@ EXIT = Failed(FailureKind.EXIT, "exit code 1")
 WORKERS = ("alice", "carol", "dave")
 
 
-def town_where(outcomes: dict[str, Outcome], seconds: float = 0.01, **workers: int) -> World:
+def town_where(
+    outcomes: dict[str, Outcome], seconds: float = 0.01, fails_s: float = 0.001, **workers: int
+) -> World:
     world: World
 
     def run(each: Running) -> tuple[float, Outcome]:
         outcome = outcomes.get(where(world, each).name, Succeeded(each.work.payload))
-        return (seconds if isinstance(outcome, Succeeded) else 0.001), outcome
+        return (seconds if isinstance(outcome, Succeeded) else fails_s), outcome
 
     world = town(3, run, **workers)
     return world
 
 
 @pytest.mark.parametrize("failure", [MISSING, NO_MODULE])
+@pytest.mark.parametrize("fails_s", [0.001, 0.3])  # a sandbox takes a while to start
 def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
-    failure: Failed,
+    failure: Failed, fails_s: float
 ) -> None:
-    world = town_where(dict.fromkeys(WORKERS, failure), alice=1, carol=1, dave=1)
+    failures: dict[str, Outcome] = dict.fromkeys(WORKERS, failure)
+    world = town_where(failures, fails_s=fails_s, alice=1, carol=1, dave=1)
     bob = world.nodes["bob"]
     bob.submit(job(500))
     world.elapse(40)
@@ -55,9 +59,9 @@ def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
     assert len(only(ends(bob).values(), TaskSucceeded)) == 200
 
 
-@pytest.mark.at_length
-def test_nor_while_another_one_is_busy_with_the_first_task() -> None:
-    world = town_where({"alice": MISSING}, seconds=5.0, alice=1, carol=1)
+@pytest.mark.parametrize("fails_s", [0.001, 0.3])
+def test_nor_while_another_one_is_busy_with_the_first_task(fails_s: float) -> None:
+    world = town_where({"alice": MISSING}, seconds=5.0, fails_s=fails_s, alice=1, carol=1)
     bob = world.nodes["bob"]
     bob.submit(job(10))
     world.elapse(120)

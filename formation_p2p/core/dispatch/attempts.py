@@ -413,7 +413,7 @@ class Attempts:
                 group.candidates.refused(worker, Faulty(outcome.message), now)
                 self._experienced(worker, Experience.ERROR, now)
             again = self._jobs.failed(run, attempt_id, worker, outcome)
-            if not again and group.fails_anywhere(run):
+            if not again and group.fails_anywhere(run, ended.ran_us / 1e6, now):
                 for waiting in group.queues.drain(run.job):
                     self._jobs.not_tried(waiting, run)
         if again:

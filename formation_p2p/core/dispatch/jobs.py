@@ -141,8 +141,7 @@ class Jobs:
         self._outbox.notify(job.job.job_id, event)
 
     def began(self, run: TaskRun, worker: PeerId) -> None:
-        """It has run for longer than a moment."""
-        run.job.ran()
+        """It has run for longer than a moment; what cannot start may take as long to fail."""
         self.notify(run.job, job_events.TaskBegan(run.task.task_id, worker))
 
     def took(self, run: TaskRun, now: Moment) -> None:

@@ -28,6 +28,8 @@ from formation_p2p.core.trust.marks import of_kinds
 
 # Workers that lack the same thing, while others have it, are rarely so many.
 _TELLING: Final = 2
+# What is in flight for so long has started.
+_STARTS_S: Final = 1.0
 
 
 class Acquisition:
@@ -210,12 +212,19 @@ class TaskGroup:
                 return False
         return not run.avoids(active.worker)
 
-    def fails_anywhere(self, run: TaskRun) -> bool:
-        """Whether a task that has failed says how the others of its job will: no code of any has
-        run, and this one was tried on all workers, or on as many as make chance unlikely."""
+    def fails_anywhere(self, run: TaskRun, ran_s: float, now: Moment) -> bool:
+        """Whether a task that has failed, after `ran_s`, says how the others of its job will: no
+        code of any has run, and this one was tried on all workers, or on as many as make chance
+        unlikely."""
         if run.job.has_run or run.state is not TaskState.FAILED or not run.attempts:
             return False
         workers = {each.worker for each in run.attempts}
+        since_s = now.mono_s - max(_STARTS_S, 4 * ran_s)
+        for active in self.leases.values():
+            other = active.attempts.get(active.began)
+            runs = active.worker not in workers or active.began_s <= since_s
+            if other is not None and other.job is run.job and runs:
+                return False  # for longer than what cannot start takes to fail, or elsewhere
         return len(workers) >= _TELLING or workers.issuperset(self.candidates.pool)
 
     def draw(self, now: Moment) -> None:

@@ -3,6 +3,7 @@ own, now or later."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def collect(referred: Iterable[str], imported: Iterable[str], search: Search) ->
 
     Raises InvalidInput where git does not track one that is referred to, and where it is too much.
     """
-    chosen, units = Chosen(), list[Unit]()
+    chosen, units, referred = Chosen(), list[Unit](), tuple(referred)
     certain = {unit for name in referred for unit in search.units_of(name)}
     waiting = [*certain, *(unit for name in imported for unit in search.units_of(name))]
     seen: set[Unit] = set()
@@ -71,7 +72,22 @@ def collect(referred: Iterable[str], imported: Iterable[str], search: Search) ->
         for name in names - names_seen:
             waiting += search.units_of(name)
         names_seen |= names
+    _check_referred(referred, units, chosen)
     return _collected(units, chosen) if units else None
+
+
+def _check_referred(referred: Iterable[str], units: list[Unit], chosen: Chosen) -> None:
+    """A package goes as a whole, but for what git does not track: a module that a call refers to
+    may be that. Raises InvalidInput."""
+    going = set(chosen.files.values())
+    for name in referred:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or (path := Path(file)) in going:
+            continue
+        for unit in units:
+            if unit.is_folder and path.is_relative_to(unit.path):
+                inside = path.relative_to(unit.path).as_posix()
+                raise files.untracked(Unit(f"{unit.name}/{inside}", path, is_folder=False))
 
 
 def _leads_on(tops: Iterable[str], units: list[Unit], search: Search) -> bool:

@@ -17,14 +17,13 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.ignore_rules import parse_ignore_rules
-from formation_p2p.host.code.files import Chosen, choose, is_private
+from formation_p2p.host.code.files import MAX_SECRET_BYTES, Chosen, choose, is_private
 from formation_p2p.host.code.modules import Unit
 
 # What has more holds data, which goes by content as an input of its own.
 MAX_CONTEXT_BYTES: Final = 4 * GIB
 MAX_CONTEXT_FILES: Final = 100_000
 IGNORE_FILES: Final = (".containerignore", ".dockerignore")
-_HEAD_BYTES: Final = 512
 # Of each file: what there is of one is no part of its content, and a ZIP has none before 1980.
 _MODIFIED_S: Final = 315_964_800
 
@@ -86,4 +85,4 @@ def _first_text(folder: Path) -> str:
 
 def _holds_secret(path: Path) -> bool:
     with path.open("rb") as file:
-        return is_private(file.read(_HEAD_BYTES))
+        return is_private(file.read(MAX_SECRET_BYTES))

@@ -7,6 +7,7 @@ what looks like a secret or is made anew anyway.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.units import format_bytes
+from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.code_bundle import (
     MAX_CODE_BYTES,
     MAX_CODE_FILES,
@@ -44,6 +45,12 @@ _SECRET_FOLDERS: Final = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube",
 # By their first bytes, whatever they are called.
 _SECRET_CONTENT: Final = (b"-----BEGIN OPENSSH PRIVATE KEY", b"formation1:")
 _PRIVATE_KEY: Final = b"PRIVATE KEY-----"
+# One within a file, such as the JSON of a service account: the marker and what follows it.
+_KEY_WITHIN: Final = re.compile(
+    rb"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?:\\[rn]|\s)+[A-Za-z0-9+/]{32}"
+)
+# Longer files are data, and take long to search.
+MAX_SECRET_BYTES: Final = 64 * KIB
 _MADE: Final = frozenset(
     {
         *("__pycache__", ".git", ".hg", ".svn", ".venv", "venv", "node_modules", ".tox", ".nox"),
@@ -229,7 +236,10 @@ def _size(path: Path) -> int:
 
 
 def is_private(content: bytes) -> bool:
-    """Whether it begins as a private key or an invite does."""
+    """Whether it begins as a private key or an invite does, or has a private key within and is no
+    longer than MAX_SECRET_BYTES."""
+    if len(content) <= MAX_SECRET_BYTES and _KEY_WITHIN.search(content):
+        return True
     head = content[:100].lstrip()
     return head.startswith(_SECRET_CONTENT) or (
         head.startswith(b"-----BEGIN") and _PRIVATE_KEY in head
