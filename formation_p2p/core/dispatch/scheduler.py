@@ -324,6 +324,8 @@ class Scheduler:
                 if active.lease.fence == message.fence:
                     self._attempts.saved(active, message, now)
                     self._checkpoint_holders.look(now)
+                    self._decider.review(group, now)
+                    self.rebalancer.leave_barred(group)
             case work.Notice():
                 if active.lease.fence == message.fence and not active.leaving:
                     active.leave()

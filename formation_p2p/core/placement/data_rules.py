@@ -18,11 +18,13 @@ def within_rules(options: TaskOptions, plan: Plan) -> TaskOptions:
     read. Raises InvalidInput where there is no such place."""
     processes = (process_in(task.work) for task in plan.tasks)
     inputs = (blob for each in processes if each is not None for blob in each.inputs.values())
-    rule = combined(blob.rule for blob in inputs if blob.rule is not None)
+    rules = [blob.rule for blob in inputs if blob.rule is not None]
+    rule = combined(rules)
     if rule is None:
         return options
     # What is for the parties of a job may go to its workers, which are parties.
-    scope = options.scope if rule.scope == Scope.LOCAL else min(options.scope, rule.scope)
+    circles = (each.scope for each in rules if each.scope != Scope.LOCAL)
+    scope = min(options.scope, *circles, Scope.COMMONS)
     hints = options.hints
     if rule.region:
         if hints.region not in ("", rule.region):
