@@ -3,7 +3,8 @@ by content, and are held until the job is over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
@@ -15,23 +16,28 @@ from formation_p2p.core.workload.process import ProcessSpec
 
 # A file up to here goes with the task: to fetch it would take a round trip more.
 INLINE_BYTES: Final = 256 * KIB
+# To hash and to write them takes a core each; the job begins once all are kept.
+_KEPT_AT_ONCE: Final = 4
 
 
 def has_large(plan: Plan) -> bool:
     """Whether a file of a task is too large to go with it."""
-    processes = (process_in(task.work) for task in plan.tasks)
-    return any(
-        len(content) > INLINE_BYTES
-        for process in processes
-        if process is not None
-        for content in process.files_in.values()
-    )
+    return next(_large(plan), None) is not None
+
+
+def _large(plan: Plan) -> Iterator[bytes]:
+    for task in plan.tasks:
+        if (process := process_in(task.work)) is not None:
+            yield from (x for x in process.files_in.values() if len(x) > INLINE_BYTES)
 
 
 def by_content(plan: Plan, keep: Callable[[bytes], Blob]) -> Plan:
     """The plan, with its large files kept by `keep`, each once, and named as inputs. Raises what
     `keep` does."""
-    kept: dict[int, Blob] = {}  # by identity: the plan has all of them meanwhile
+    # By identity: the plan has all of them meanwhile.
+    large = {id(content): content for content in _large(plan)}
+    with ThreadPoolExecutor(_KEPT_AT_ONCE) as pool:
+        kept = dict(zip(large, pool.map(keep, large.values()), strict=True))
 
     def named(process: ProcessSpec) -> ProcessSpec:
         small: dict[str, bytes] = {}
@@ -40,8 +46,6 @@ def by_content(plan: Plan, keep: Callable[[bytes], Blob]) -> Plan:
             if len(content) <= INLINE_BYTES:
                 small[name] = content
                 continue
-            if id(content) not in kept:
-                kept[id(content)] = keep(content)
             inputs[name] = kept[id(content)]
         return replace(process, files_in=small, inputs=inputs)
 

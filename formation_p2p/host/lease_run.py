@@ -300,7 +300,7 @@ class LeaseRun:
             self._gang(),
             work.restored,
             work.content,
-            notice=self._notices[work.attempt_id],
+            notice=self._notices.get(work.attempt_id) or Notice(),
         )
 
     async def _keep_time(self) -> None:
@@ -334,7 +334,7 @@ class LeaseRun:
             self._ahead = work.attempt_id
             with trio.CancelScope() as self._looking:
                 try:
-                    await driver.look_ahead(work.payload)
+                    await driver.look_ahead(self._execution(work, self._scratch_root))
                 except Exception:
                     # As in `_work`. It runs all the same.
                     log.exception("the driver %s fails to look ahead", self._under.needs.driver)

@@ -31,11 +31,14 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.blobs import files as blob_files
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
+from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
+from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
@@ -43,7 +46,7 @@ from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
-from tests.support.drivers_world import bare_machine
+from tests.support.drivers_world import Recorder, bare_machine
 from tests.support.stacks import run, running
 from tests.support.waiting import until
 
@@ -132,27 +135,55 @@ def test_a_stranger_is_refused_before_a_disk_is_read(tmp_path: Path, kind: str) 
     run(story)
 
 
-def test_the_inputs_of_the_next_task_are_fetched_before_its_turn(tmp_path: Path) -> None:
+def test_the_files_of_the_next_task_are_laid_out_before_its_turn(tmp_path: Path) -> None:
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob", listen=())
     driver = ProcessDriver(bare_machine())
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    recorder = Recorder()
 
-    async def look_ahead(*blobs: Blob) -> None:
+    def execution(payload: bytes, which: str = "one", root: Path = scratch) -> Execution:
+        return Execution(which, "lease", payload, 1000, 64 * MIB, (), None, root)
+
+    def reading(*blobs: Blob) -> bytes:
         inputs = {f"{number}": from_(blob, alice) for number, blob in enumerate(blobs)}
-        await driver.look_ahead(ProcessSpec(("true",), inputs=inputs).encode())
+        script = "cat small; ls -i small"
+        spec = ProcessSpec(("sh", "-c", script), files_in={"small": b"hi "}, inputs=inputs)
+        return spec.encode()
+
+    def laid_out() -> list[Path]:
+        return list(scratch.iterdir())
 
     async def story() -> None:
         async with running(alice, bob):
             one, other = alice.put(content(1)), alice.put(content(2), "other")
             (alice.folder / "other").unlink()
-            await look_ahead(one)  # a driver without blobs fetches none
-            await driver.look_ahead(b"no spec")
+            await driver.look_ahead(execution(reading(one)))  # a driver without blobs fetches none
+            await driver.look_ahead(execution(b"no spec"))
             driver.blobs = bob.exchange
-            await look_ahead(one, replace(other, size_bytes=MAX_AHEAD_BYTES))
+            too_large = reading(one, replace(other, size_bytes=MAX_AHEAD_BYTES))
+            await driver.look_ahead(execution(too_large))
             assert not bob.store.holds(one.cid)
-            await look_ahead(one)
-            assert bob.store.holds(one.cid)
-            await look_ahead(other)  # what cannot be had is for its run to tell
+            await driver.look_ahead(execution(reading(other)))  # its run tells that it has gone
             assert not bob.store.holds(other.cid)
+            assert laid_out() == []
+            for which in ("taken back", "one"):
+                await driver.look_ahead(execution(reading(one), which))
+            assert bob.store.holds(one.cid)
+            (folder,) = laid_out()
+            assert sorted(path.name for path in folder.iterdir()) == ["0", "small"]
+            number = (folder / "small").stat().st_ino
+            async with scratch_folder(scratch) as own:
+                outcome = await driver.run(execution(reading(one), root=own), recorder)
+            assert isinstance(outcome, Succeeded)
+            assert recorder.text("stdout") == f"hi {number} small\n"
+            await driver.look_ahead(execution(reading(one), "not to come"))
+            async with scratch_folder(scratch) as own:
+                outcome = await driver.run(execution(reading(one), "another", root=own), recorder)
+            assert isinstance(outcome, Succeeded)
+            await driver.look_ahead(execution(reading(one), "nor this"))
+            await driver.end_lease("lease")
+            assert laid_out() == []
 
     run(story)
 

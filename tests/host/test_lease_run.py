@@ -284,7 +284,8 @@ class Farsighted:
         await self.go.acquire()
         return Succeeded(execution.payload)
 
-    async def look_ahead(self, payload: bytes) -> None:
+    async def look_ahead(self, execution: Execution) -> None:
+        payload = execution.payload
         self.done.append(("ahead", payload))
         if payload == b"raise":
             raise RuntimeError("out of order")

@@ -254,9 +254,10 @@ class Driver(Protocol):
 class LooksAhead(Protocol):
     """A driver that runs one execution after the other, and makes ready for the next meanwhile."""
 
-    async def look_ahead(self, payload: bytes) -> None:
-        """Get here what an execution with this payload needs, and start nothing. It may come, or be
-        taken back: then this is cancelled. What fails is for `run` to tell."""
+    async def look_ahead(self, execution: Execution) -> None:
+        """Get here what it needs, and start nothing; its `scratch` is the folder below which its
+        own will be made. It may come, or be taken back: then this is cancelled. What fails is for
+        `run` to tell."""
         ...
 
 

@@ -47,8 +47,8 @@ from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder, remove_folder_now
 
-# Of the inputs of a task that another runs before, fetched meanwhile: in moments. More is fetched
-# in its turn: a task that begins now is not to wait for those of tasks to come.
+# Of the files of a task that another runs before, fetched and laid out meanwhile: in moments. More
+# is fetched in its turn: a task that begins now is not to wait for those of tasks to come.
 MAX_AHEAD_BYTES: Final = 64 * MIB
 
 
@@ -95,6 +95,14 @@ class _Place:
         await remove_folder(self.root)
 
 
+@dataclass(frozen=True, slots=True)
+class _LaidOut:
+    """The files of a task that has not begun, in the folder that becomes its own."""
+
+    execution_id: str
+    folder: Path
+
+
 class ProcessDriver:
     """Keeps a sandbox for each lease that has used one, until `end_lease`. The shell runs the tasks
     of one lease one after the other. `blobs` is for inputs and outputs by content."""
@@ -106,6 +114,7 @@ class ProcessDriver:
         self.blobs: BlobAccess | None = None
         # As many as the worker has leases.
         self._places: dict[str, _Place] = {}
+        self._laid_out: dict[str, _LaidOut] = {}  # likewise
 
     @property
     def environments(self) -> EnvironmentCache | None:
@@ -114,13 +123,24 @@ class ProcessDriver:
     def has_own_network(self, needs: Requirements) -> bool:
         return self._machine.sandbox is not None and needs.network_mbps == 0
 
-    async def look_ahead(self, payload: bytes) -> None:
-        """Fetches its inputs."""
-        with suppress(FormationError):  # `run` meets it too
-            inputs = ProcessSpec.decode(payload).inputs.values()
-            if self.blobs is None or sum(each.size_bytes for each in inputs) > MAX_AHEAD_BYTES:
+    async def look_ahead(self, execution: Execution) -> None:
+        """Lays out its files beside those of the task that runs, which does not see them."""
+        with suppress(FormationError, OSError):  # `run` meets it too
+            spec = ProcessSpec.decode(execution.payload)
+            size = sum(map(len, spec.files_in.values()))
+            size += sum(each.size_bytes for each in spec.inputs.values())
+            if self.blobs is None or size > MAX_AHEAD_BYTES:
                 return
-            await self.blobs.fetch_ahead(inputs)
+            await self._drop_laid_out(execution.lease_id)
+            folder = Path(tempfile.mkdtemp(prefix="next-", dir=execution.scratch))
+            try:
+                output = Output(lambda stream, data: None, MAX_OUTPUT_BYTES)
+                await Program(spec, execution, output, self.blobs, folder).put_inputs()
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await remove_folder(folder)
+                raise
+            self._laid_out[execution.lease_id] = _LaidOut(execution.execution_id, folder)
 
     async def run(self, execution: Execution, report: Report) -> Outcome:
         try:
@@ -162,7 +182,9 @@ class ProcessDriver:
             return cannot_start(problem)
         folder = place.root / "task"
         try:
-            folder.mkdir(mode=0o700)
+            is_laid_out = await self._take_laid_out(execution, folder)
+            if not is_laid_out:
+                folder.mkdir(mode=0o700)
             output = Output(report.output, MAX_OUTPUT_BYTES if execution.replica is None else None)
             program = Program(spec, execution, output, self.blobs, folder)
             at = execution.place
@@ -190,7 +212,7 @@ class ProcessDriver:
                 lease_id=execution.lease_id,
                 grace_s=GRACE_S if execution.replica is None else execution.replica.grace_s,
             )
-            return await self._to_end(place, launch, program, report)
+            return await self._to_end(place, launch, program, report, is_laid_out=is_laid_out)
         finally:
             with trio.CancelScope(shield=True):
                 if folder.exists():
@@ -207,14 +229,37 @@ class ProcessDriver:
             place = None
         return place or _Place.made(execution, shown)
 
+    async def _take_laid_out(self, execution: Execution, folder: Path) -> bool:
+        """Whether `folder` is there now, with its files."""
+        laid_out = self._laid_out.get(execution.lease_id)
+        if laid_out is not None and laid_out.execution_id == execution.execution_id:
+            with suppress(OSError):
+                laid_out.folder.rename(folder)
+                del self._laid_out[execution.lease_id]
+                return True
+        await self._drop_laid_out(execution.lease_id)
+        return False
+
+    async def _drop_laid_out(self, lease_id: str) -> None:
+        """Of a task that was taken back, or whose lease has ended."""
+        if laid_out := self._laid_out.pop(lease_id, None):
+            await remove_folder(laid_out.folder)
+
     async def _to_end(
-        self, place: _Place, launch: Launch, program: Program, report: Report
+        self,
+        place: _Place,
+        launch: Launch,
+        program: Program,
+        report: Report,
+        *,
+        is_laid_out: bool,
     ) -> Outcome:
         execution, folder = program.execution, program.folder
         holder = holder_of(execution.lease_id)
         saves = Saves(self.blobs, holder, report.saved, report.output, execution.owner)
         try:
-            await program.put_inputs()
+            if not is_laid_out:
+                await program.put_inputs()
             await saves.restore(execution.restored, execution.content, folder)
             if program.spec.checkpoint_files:
                 await trio.to_thread.run_sync(_put_restored, program.spec, folder)
@@ -269,6 +314,7 @@ class ProcessDriver:
         return ending
 
     async def end_lease(self, lease_id: str) -> None:
+        await self._drop_laid_out(lease_id)
         if place := self._places.pop(lease_id, None):
             await place.close()
         if self.blobs is not None:
