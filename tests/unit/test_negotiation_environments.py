@@ -8,6 +8,7 @@ import pytest
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
+    JobWaits,
     TaskPlaced,
     TaskRetried,
     TaskSucceeded,
@@ -23,7 +24,7 @@ from formation_p2p.core.negotiation.failed_environments import (
 from formation_p2p.core.negotiation.messages import PlacementRequest
 from formation_p2p.core.peer.events import EnvironmentsChanged
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.refusals import Unbuildable
+from formation_p2p.core.refusals import Silent, Unbuildable
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.executor import Running
@@ -51,13 +52,13 @@ def job_of(count: int, job_id: str = "job") -> Job:
     return Job(job_id, tasks, "", TaskOptions(needs=WITH_NUMPY))
 
 
-def town_where(broken: set[str], **workers: int) -> World:
+def town_where(broken: set[str], seconds: float = 0.01, **workers: int) -> World:
     world: World
 
     def run(each: Running) -> tuple[float, Outcome]:
         if where(world, each).name in broken:
             return 0.01, BROKEN
-        return 0.01, Succeeded(each.work.payload)
+        return seconds, Succeeded(each.work.payload)
 
     world = town(3, run, **workers)
     return world
@@ -91,6 +92,33 @@ def test_where_no_worker_can_have_them_the_tasks_end_soon_and_say_why() -> None:
     assert {why for each in unplaceable for _, why in each.reasons} == {REFUSAL}
     assert len(only(bob.reported, TaskPlaced)) <= 4
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol"))
+
+
+@pytest.mark.parametrize("how", ["kill", "vanish"])
+def test_nor_do_they_wait_for_a_worker_that_has_died(how: str) -> None:
+    world = town_where({"alice", "carol"}, alice=1, carol=1, dave=1)
+    bob, dave = world.nodes["bob"], world.nodes["dave"]
+    getattr(world, how)(dave)
+    bob.submit(job_of(20))
+    world.elapse(6 if how == "kill" else 12)
+    unplaceable = only(ends(bob).values(), TaskUnplaceable)
+    assert len(unplaceable) == 20
+    reasons = dict(unplaceable[0].reasons)
+    assert isinstance(reasons.pop(dave.identity.peer_id), Silent)
+    assert set(reasons.values()) == {REFUSAL}
+    assert not only(bob.reported, JobWaits)
+
+
+def test_they_wait_for_one_that_has_worked_for_them() -> None:
+    world = town_where({"alice"}, 2.0, alice=1, dave=1)
+    bob, dave = world.nodes["bob"], world.nodes["dave"]
+    bob.submit(job_of(20))
+    world.elapse(8)
+    world.kill(dave)
+    world.elapse(20)
+    world.restart(dave, world.machine(cpu=1))
+    world.elapse(120)
+    assert len(only(ends(bob).values(), TaskSucceeded)) == 20
 
 
 def test_a_worker_refuses_at_once_what_it_could_not_have_a_moment_ago() -> None:

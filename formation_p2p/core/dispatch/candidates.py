@@ -64,6 +64,7 @@ class Candidates:
         self._rejected: dict[PeerId, Refusal] = {}
         self.barred: dict[PeerId, Refusal] = {}
         self.back_off = BackOff(parameters.max_workers)
+        self._lessors: dict[PeerId, None] = {}  # those that have given a lease
         self._reviewed_s = float("-inf")
         self._looked_around = 0
 
@@ -128,11 +129,30 @@ class Candidates:
         """The policy has judged these workers anew."""
         self._reviewed_s = now.mono_s
 
+    def leased(self, worker: PeerId) -> None:
+        """It gave a lease."""
+        self.back_off.leased(worker)
+        self._note(self._lessors, worker, None)
+
+    @property
+    def are_exhausted(self) -> bool:
+        """Whether none of the pool is expected to run these tasks: there is none, or those left are
+        out of reach while others have said no."""
+        return not self.pool or (not self.all_absent and all(map(self._is_unreached, self.pool)))
+
     @property
     def are_final(self) -> bool:
-        """Whether the reason of each worker that was considered stays for as long as tasks wait."""
-        reasons = self.reasons()
-        return bool(reasons) and all(isinstance(why, Denied | Unbuildable) for _, why in reasons)
+        """Whether the reason of each worker that was considered stays for as long as tasks wait,
+        beside those that are out of reach."""
+        return not self.all_absent and all(
+            isinstance(why, Denied | Unbuildable) or self._is_unreached(worker)
+            for worker, why in self.reasons()
+        )
+
+    def _is_unreached(self, worker: PeerId) -> bool:
+        """Whether it was asked twice and gave no sign of life, nor a lease before: what was
+        announced of a worker outlives it by minutes."""
+        return self.back_off.silence_s(worker) > 0 and worker not in self._lessors
 
     @property
     def any_absent(self) -> bool:

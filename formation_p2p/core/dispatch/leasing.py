@@ -144,7 +144,8 @@ class Leasing:
         awaited = self._awaited(group, now) if group.is_stranded else None
         if awaited is not None and group.acquisition.fruitless < self._parameters.looks:
             return []  # the next look may find what this one did not
-        return group.to_tell(awaited)
+        is_over = self.is_hopeless(group)  # but for durable ones
+        return [told for told in group.to_tell(awaited) if told[0].durable or not is_over]
 
     def _awaited(self, group: TaskGroup, now: Moment) -> Awaited | None:
         """What may yet bring a worker. A worker's clock may be ahead of this one."""
@@ -247,7 +248,7 @@ class Leasing:
 
     def granted(self, group: TaskGroup, lease: HeldLease, now: Moment) -> None:
         group.acquisition.leased(lease.lessor.peer_id)
-        group.candidates.back_off.leased(lease.lessor.peer_id)
+        group.candidates.leased(lease.lessor.peer_id)
         marks = group.marks_of(lease.lessor.peer_id)
         group.leases[lease.key] = ActiveLease(lease, idle_s=now.mono_s, marks=marks)
         if lease.scheduling_key.member is not None:

@@ -35,10 +35,10 @@ _STARTS_S: Final = 1.0
 class Acquisition:
     """How far the group has come in getting leases. `find` and `round` are open, `committing` have
     not answered a commit. `searched_s` is when discovery was asked last, minus infinity where it is
-    to be asked at once; `fruitless` searches in a row began with no worker known. `was_answered`:
-    whether any peer answered the last. `call_round` is open for workers that were not asked;
-    `spread_s` is when a want was spread last, `in_vain` how many were since the last offer, and
-    `left_s` when one was left, by holder; `holders` are those of the last search."""
+    to be asked at once; `fruitless` searches in a row began with no worker in sight.
+    `was_answered`: whether any peer answered the last. `call_round` is open for workers that were
+    not asked; `spread_s` is when a want was spread last, `in_vain` how many were since the last
+    offer, and `left_s` when one was left, by holder; `holders` are those of the last search."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
@@ -165,8 +165,8 @@ class TaskGroup:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether no worker is known that could run these tasks, or does."""
-        return not self.candidates.pool and not self.leases
+        """Whether no worker is in sight that could run these tasks, or does."""
+        return self.candidates.are_exhausted and not self.leases
 
     @property
     def awaited(self) -> Awaited | None:
