@@ -57,6 +57,7 @@ from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.refusals import Denied, Gone, Infeasible, Leaving
 from formation_p2p.core.resources.capability import Capability
+from formation_p2p.core.resources.python import Python
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Succeeded
@@ -304,6 +305,30 @@ def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> No
     }
     assert bob.explained[1].decision.ranked == ()
     assert bob.explained[1].trace.steps[-1].bucket == "any"
+
+
+def test_explain_names_those_with_other_versions_of_python_beside_the_one_asked_for() -> None:
+    world = World(7)
+    world.add("gate")
+    for name, version in (("alice", "cpython-3.11"), ("carol", "cpython-3.12")):
+        serve = world.machine()
+        able = replace(serve.capability, pythons=(Python(version, "linux-x86_64-gnu", 3),))
+        world.add(name, serve=replace(serve, capability=able))
+    bob = world.add("bob")
+    world.elapse(3)
+    bob.explain(replace(NEEDS, python="cpython-3.11"))
+    world.elapse(1)
+    (explained,) = bob.explained
+    ranked = [each.contact for each in explained.decision.ranked]
+    assert ranked == [world.nodes["alice"].contact]
+    why = Infeasible("python", "cpython-3.11", "cpython-3.12")
+    assert named(world, explained.decision.rejected) == {"carol": why}
+    shards = {step.shard for step in explained.trace.steps}
+    assert shards == {"python/cpython-3.11", "driver/process"}
+    bob.explain(replace(NEEDS, python="any"))
+    world.elapse(1)
+    assert len(bob.explained[1].decision.ranked) == 2
+    assert bob.explained[1].trace.lookups == 1
 
 
 def test_a_query_that_cannot_be_asked_is_refused_by_its_number() -> None:
