@@ -270,14 +270,15 @@ class Node(GatewayNode):
         """Which workers could run a task of this name with these needs, best first, which of them
         have the packages of its `env`, and why not others. Where the task is a call of `function`,
         what this needs as well, and what code goes along. The keyword arguments are those of
-        `PlacementKwargs`; they change `options`. With `wheels="ship"` wheels are downloaded."""
+        `PlacementKwargs`; they change `options`. With `wheels="ship"` wheels are downloaded. Raises
+        InvalidInput, also where the function cannot be sent to the version of Python asked for."""
         chosen = _placement_options(needs, options, kwargs)
         if function is None:
-            return (await self._discovered(chosen, name)).decision
-        chosen = replace(chosen, needs=of_calls(chosen.needs))
+            return (await self._discovered(await self._resolved(chosen), name)).decision
+        chosen = await self._resolved(replace(chosen, needs=of_calls(chosen.needs)))
+        modules = referring(function, chosen.needs.python)[1]
         decision = (await self._discovered(chosen, name)).decision
-        code = await asyncio.to_thread(self._code.of, referring(function)[1])
-        return replace(decision, code=code)
+        return replace(decision, code=await asyncio.to_thread(self._code.of, modules))
 
     async def discover(
         self,
@@ -288,11 +289,14 @@ class Node(GatewayNode):
         **kwargs: Unpack[PlacementKwargs],
     ) -> Discovery:
         """As `explain`, and how the candidates were found."""
-        return await self._discovered(_placement_options(needs, options, kwargs), name)
+        chosen = await self._resolved(_placement_options(needs, options, kwargs))
+        return await self._discovered(chosen, name)
+
+    async def _resolved(self, options: TaskOptions) -> TaskOptions:
+        self._lifecycle.check_loop()
+        return await resolved(options, self._services.with_environment)
 
     async def _discovered(self, options: TaskOptions, name: str) -> Discovery:
-        self._lifecycle.check_loop()
-        options = await resolved(options, self._services.with_environment)
         return await self._bridge.explain(options.scheduling_key(options.needs), name)
 
     async def story(self, task_id: str) -> tuple[StoryEntry, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,7 +101,9 @@ def explain(
         "--discovery", "", "Also show where in the DHT the workers were found.", default=False
     ),
     script: Path | None = option(
-        "--script", "FILE", "Also show what code calls of this Python file's functions take along."
+        "--script",
+        "FILE",
+        "For calls of this Python file's functions; also show what code they take along.",
     ),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -118,7 +121,11 @@ def explain(
     place = flags.folder_of(home, join)
     flags.learn_peers(place, kwargs)
     options = options_of(kwargs)
-    code = None if script is None else code_of(script)
+    code, missing = (None, ()) if script is None else code_of(script)
+    if script is not None:
+        from formation_p2p.api.calls import of_calls
+
+        options = replace(options, needs=of_calls(options.needs))
 
     async def show(_: Interrupt) -> int:
         from formation_p2p.cli import as_json as documents
@@ -140,6 +147,7 @@ def explain(
                 document["discovery"] = documents.trace(found.trace)
             if script is not None:
                 document["code"] = None if code is None else documents.code(code)
+                document["missing"] = list(missing)
             put(document)
         else:
             console = tables.console()
@@ -155,7 +163,7 @@ def explain(
                 console.print()
                 console.print(tables.trace(found.trace))
             if script is not None:
-                tables.put_code(console, script.name, code)
+                tables.put_code(console, script.name, code, missing)
         if why:
             say(f"formation: {why}")
         return DONE if decision.ranked else UNPLACEABLE

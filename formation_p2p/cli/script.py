@@ -49,9 +49,10 @@ def with_header(script: Path, options: TaskOptions) -> TaskOptions:
     return replace(options, env=Env(read.lines), needs=needs)
 
 
-def code_of(script: Path) -> Collected | None:
+def code_of(script: Path) -> tuple[Collected | None, tuple[str, ...]]:
     """The user's own code that calls of the functions of a script take along, at most: each takes
-    what it uses itself. None for nothing. Raises InvalidInput, LocalError."""
+    what it uses itself. None for nothing. And the modules that it imports and are not found here.
+    Raises InvalidInput, LocalError."""
     from formation_p2p.host.code.collect import collect
     from formation_p2p.host.code.imports import imported_by
     from formation_p2p.host.code.modules import Search
@@ -59,6 +60,8 @@ def code_of(script: Path) -> Collected | None:
     size_of(script)  # it is there, and a file
     sys.path.insert(0, str(script.absolute().parent))  # as Python has it where it runs the script
     try:
-        return collect((), imported_by(script, ""), Search())
+        imported, search = imported_by(script, ""), Search()
+        missing = {name.partition(".")[0] for name in imported if not search.finds(name)}
+        return collect((), imported, search), tuple(sorted(missing))
     finally:
         del sys.path[0]

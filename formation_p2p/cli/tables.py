@@ -195,8 +195,12 @@ def _workers_now(workers: Iterable[Json]) -> Table:
     return table_of(columns, workers)
 
 
-def put_code(out: Console, script: str, code: Collected | None) -> None:
-    """What calls of a script's functions take along, at most, with a line for each file."""
+def put_code(out: Console, script: str, code: Collected | None, missing: Sequence[str]) -> None:
+    """What calls of a script's functions take along, at most, with a line for each file; and what
+    it imports that is not found."""
+    if missing:
+        listed = printable(", ".join(missing))
+        out.print(f"{printable(script)} imports what is not found here: {listed}", soft_wrap=True)
     if code is None:
         out.print(f"calls of {printable(script)} take no code of your own along")
         return

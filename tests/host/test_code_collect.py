@@ -271,12 +271,13 @@ def test_relative_imports_are_made_absolute(
 def test_the_code_of_a_script_is_found_without_running_it(tmp_path: Path) -> None:
     make(tmp_path, "shop/__init__.py", "shop/table.csv", "shop/.env", "alone.py")
     script = tmp_path / "analyse.py"
-    script.write_text("import json, shop\nraise SystemExit\n")
+    script.write_text("import json, shop\nfrom nosuch.part import x\nraise SystemExit\n")
     before = list(sys.path)
-    found = code_of(script)
+    found, missing = code_of(script)
+    assert missing == ("nosuch",)
     assert names(found) == ["shop/__init__.py", "shop/table.csv"]
     assert found is not None
     assert found.left_out == ("shop/.env",)
-    assert (code_of(tmp_path / "alone.py"), sys.path) == (None, before)
+    assert (code_of(tmp_path / "alone.py"), sys.path) == ((None, ()), before)
     with pytest.raises(LocalError, match="No such file"):
         code_of(tmp_path / "no.py")

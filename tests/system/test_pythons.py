@@ -120,6 +120,29 @@ async def test_code_is_not_sent_to_another_version(mixed: Mixed, bob: Node) -> N
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
             await bob.map(lambda n: n < 5, [5], python=mixed.names[0], **SMALL)
+        with pytest.raises(InvalidInput, match=r"<lambda> travels as code of .*leave python= out"):
+            await bob.explain(f"cpu=0.5,python={mixed.names[0]}", function=lambda n: n < 5)
         with bob.executor(python="any", **SMALL) as pool:
             error = await asyncio.to_thread(pool.submit(lambda: 1).exception, DEADLINE_S)
         assert isinstance(error, InvalidInput)
+
+
+async def test_a_script_is_explained_by_the_python_of_its_caller(
+    mixed: Mixed, bob: Node, tmp_path: Path
+) -> None:
+    script = tmp_path / "analyse.py"
+    script.write_text("import nosuch\n")
+    explain = ("explain", "--json", "--needs", "cpu=0.5", "--script", str(script))
+    async with asyncio.timeout(DEADLINE_S):
+        told = await asyncio.to_thread(
+            python, "-m", "formation_p2p", *explain, FORMATION_HOME=str(mixed.home)
+        )
+        decision = json.loads(told.lines[-1])
+        assert [each["peer_id"] for each in decision["ranked"]] == [mixed.own]
+        assert [each["worker"] for each in decision["rejected"]] == [mixed.others]
+        assert (decision["code"], decision["missing"]) == (None, ["nosuch"])
+        named = await bob.explain("cpu=0.5", function=lambda n: n < 5)
+        assert [each.profile.peer_id for each in named.ranked] == [mixed.own]
+        ((worker, why),) = named.rejected
+        assert worker == mixed.others
+        assert str(why).startswith(f"python: needs {own_name()}, has ")
