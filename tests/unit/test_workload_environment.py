@@ -48,6 +48,8 @@ NUMPY = Environment(("numpy>=2",))
         f"six==1.16.0 {HASH} {HASH}",
         "  name ~= 1.0 ",
         "zope.interface (>3.0)",
+        "zope.interface ( >3.0, !=3.1.* , )",
+        "torch===2.1+cu121,==1!2.0.post1,<3-1",
     ],
 )
 def test_lines_of_a_requirements_file_name_packages(line: str) -> None:
@@ -69,6 +71,11 @@ def test_lines_of_a_requirements_file_name_packages(line: str) -> None:
         "numpy\n-r /etc/passwd",
         "numpy --hash=md5:00",
         "numpy --no-binary :all:",
+        "tabulate=0.9",
+        "numpy==",
+        "numpy=>2",
+        "numpy>=2 <3",
+        "numpy>=2,,<3",
         "x" * 200,
         7,
         None,

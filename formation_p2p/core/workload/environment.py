@@ -42,10 +42,11 @@ MAX_WHEELS: Final = 500
 # PEP 508 without addresses: name, extras, versions, marker; then the hashes of a requirements file.
 # Strangers write such lines, in the specs of services: each part takes all that it can and gives
 # none of it back (`++`, `?+`), or a line of spaces could be split among them in 10^9 ways.
+_VERSION: Final = r"(?:===?|[~!]=|[<>]=?)\s*+[A-Za-z0-9.*+!_-]++\s*+"
 _REQUIREMENT: Final = re.compile(
     r"(?>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)\s*+"
     r"(?:\[[A-Za-z0-9._,\s-]{0,256}+\]\s*+)?+"
-    r"(?:\(?[<>=!~](?:(?!--hash=)[<>=!~A-Za-z0-9.*+,\s_-]){0,256}+\)?\s*+)?+"
+    rf"(?:\(?+\s*+{_VERSION}(?:,\s*+{_VERSION})*+(?:,\s*+)?+\)?+\s*+)?+"
     r"(?:;(?:(?!--hash=)[A-Za-z0-9_.<>=!~'\"()\s,+*-]){1,1024}+\s*+)?+"
     r"(?:(?<=\s)--hash=sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})"
     r"(?:\s++|\Z))*+",
@@ -186,7 +187,7 @@ def _checked_line(line: object) -> str:
         raise InvalidInput("env", f"{shown(line)} is not a requirement such as numpy>=2")
     stripped = line.strip()
     if _REQUIREMENT.fullmatch(stripped) is None or "\n" in stripped or "\r" in stripped:
-        hint = "write a name and versions, such as numpy>=2: no option, path or address"
+        hint = "write a name and versions, such as numpy==2.1: no option, path or address"
         raise InvalidInput("env", f"{shown(stripped)} is not a requirement; {hint}")
     return stripped
 
