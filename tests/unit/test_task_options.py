@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
 
+from formation_p2p.api.node import Node
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.placement.names import parse_policy
 from formation_p2p.core.placement.policies import Balanced
@@ -16,6 +19,7 @@ from formation_p2p.core.placement.task_options import (
     MAX_DEADLINE_S,
     MAX_PRICE_MICRO,
     MAX_TIMEOUT_S,
+    OF_CALLS,
     CallKwargs,
     PlacementKwargs,
     SchedulingKey,
@@ -150,7 +154,7 @@ def test_how_workers_are_looked_for_is_a_word() -> None:
 
 
 def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
-    reported = "deadline_s: map does not take this option; it takes attempts, env, find, hints, "
+    reported = "deadline_s: map does not take this option; it takes attempts, buffersize, env, "
     with pytest.raises(InvalidInput, match=reported):
         options_of({"deadline_s": 5.0}, takes=CallKwargs, call="map")
     with pytest.raises(InvalidInput, match=r"^n: map .*function go along by functools\.partial"):
@@ -161,6 +165,16 @@ def test_a_call_refuses_options_that_make_no_sense_for_it() -> None:
         options_of({"attempts": 2}, takes=PlacementKwargs, call="explain")
     with pytest.raises(InvalidInput, match=r"^atempts: submit does not take this option"):
         options_of({"atempts": 2})
+
+
+@pytest.mark.parametrize("call", OF_CALLS)
+def test_a_refusal_names_what_the_call_takes_by_itself(call: str) -> None:
+    found = signature(getattr(Node, call)).parameters.values()
+    own = {each.name for each in found if each.kind is Parameter.KEYWORD_ONLY}
+    assert own == set(OF_CALLS[call])
+    with pytest.raises(InvalidInput) as refused:
+        options_of({"n": 5}, takes=CallKwargs, call=call)
+    assert own <= set(re.split(r"[ ,;]+", refused.value.problem))
 
 
 def test_each_option_has_a_word() -> None:

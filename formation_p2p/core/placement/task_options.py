@@ -50,6 +50,15 @@ MAX_LINGER_S: Final = 60.0
 # A signed 64-bit integer, as a profile holds.
 MAX_PRICE_MICRO: Final = 2**63 - 1
 
+# What calls of a node take by themselves, beside the options of their tasks; for errors.
+OF_CALLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "map": ("buffersize", "options", "ordered", "progress", "show_output", "trust_results"),
+    "executor": ("max_workers", "options", "show_output", "trust_results"),
+    "submit": ("labels", "name", "options", "show_output"),
+    "run": ("inputs", "options", "outputs"),
+    "explain": ("function", "name", "options"),
+}
+
 # Of a task's outputs: two may be lost at once. They are named in its result.
 MAX_HOLDERS: Final = 3
 
@@ -317,7 +326,8 @@ def options_of(
         and getattr(options, each.name) != getattr(DEFAULT_OPTIONS, each.name)
     ]
     if unknown:
-        problem = f"{call} does not take this option; it takes {', '.join(sorted(taken))}"
+        listed = ", ".join(sorted({*taken, *OF_CALLS.get(call, ())}))
+        problem = f"{call} does not take this option; it takes {listed}"
         if call == "map":
             problem += "; arguments for the function go along by functools.partial"
         raise InvalidInput(unknown[0], problem)
