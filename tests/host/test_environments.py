@@ -211,6 +211,37 @@ def test_one_that_is_never_resolved_is_stopped(
     assert build.left == set()
 
 
+BACKEND_THAT_HANGS = """
+import time
+def hangs(*_, **__):
+    time.sleep(600)
+build_wheel = hangs
+"""
+
+
+@needs_sandbox
+def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_path: Path) -> None:
+    asked = f"{BACKEND_THAT_HANGS}prepare_metadata_for_build_wheel = hangs\n"
+    index.add(source("built", "0.1", BACKEND_THAT_HANGS))
+    index.add(source("asked", "0.1", asked, dynamic=True))
+    build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,), build_s=15))
+
+    async def named(package: str) -> None:
+        why = await build.refused(package)
+        assert why.startswith("uv was stopped after 15 s")
+        assert why.endswith(f"Building {package}==0.1")
+        assert f"Building {package}==0.1\n" in build.printed
+        assert "DEBUG" not in why + build.printed
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(named, "built")
+            nursery.start_soon(named, "asked")
+
+    within(60, story)
+    assert build.left == set()
+
+
 def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) -> None:
     index.hangs.add("greet")
 

@@ -44,13 +44,14 @@ def wheel(
     return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
 
 
-def source(name: str, version: str, backend: str) -> tuple[str, bytes]:
-    """Without a wheel: `backend` is a module that builds one, when it is imported and asked to."""
+def source(name: str, version: str, backend: str, *, dynamic: bool = False) -> tuple[str, bytes]:
+    """Without a wheel: `backend` is a module that builds one, when it is imported and asked to. A
+    `dynamic` one has to be asked too what it needs."""
     top = f"{name}-{version}"
     project = (
         f'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         f'[project]\nname = "{name}"\nversion = "{version}"\n'
-    )
+    ) + ('dynamic = ["dependencies"]\n' if dynamic else "")
     files = {
         f"{top}/PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{top}/pyproject.toml": project,

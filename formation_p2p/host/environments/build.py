@@ -43,6 +43,13 @@ _MEMORY_BYTES: Final = 4 * GIB
 _MAX_LOG_BYTES: Final = 256 * KIB
 # Of the end of it, in the message of a failure, where uv says what went wrong.
 _TAIL_BYTES: Final = 2 * KIB
+# Of these the last lines, in the message of one that is stopped.
+_LAST_LINES: Final = 3
+# uv says nothing else while a package's own code tells what that needs; of this part of it, what
+# names the package is passed on, as uv says it later.
+_RUST_LOG: Final = "uv_distribution::source=debug"
+_ASKS: Final = re.compile(rb"(?m)^DEBUG Preparing metadata for: ")
+_DEBUG: Final = re.compile(rb"(?m)^DEBUG .*\n")
 # uv's own words, where all but a wheel was found.
 _NEEDS_SOURCES: Final = b"building from source is disabled"
 
@@ -169,14 +176,20 @@ class _Build:
         sources = bool(not self.environment.wheels) and settings.builds_sources(
             sandboxed=self.machine.sandbox is not None
         )
-        with trio.move_on_after(settings.build_s) as time:
-            output, ending = await self._uv(uv, folder, source, sources=False)
+        ending: Ending | None = None
+        output = Output(self.log, _MAX_LOG_BYTES)
+        with trio.move_on_after(settings.build_s):
+            ending = await self._uv(uv, folder, source, output, sources=False)
             if sources and _NEEDS_SOURCES in output.tail("stderr"):
                 self._note("a package has no wheel: building it from its sources\n")
                 await trio.to_thread.run_sync(remove_folder_now, folder / "venv")
-                output, ending = await self._uv(uv, folder, source, sources=True)
-        if time.cancelled_caught:
-            raise EnvironmentFailed(f"uv was stopped after {settings.build_s:g} s; ask for less")
+                ending, output = None, Output(self._readable, _MAX_LOG_BYTES)
+                ending = await self._uv(uv, folder, source, output, sources=True)
+        if ending is None:
+            why = f"uv was stopped after {settings.build_s:g} s; ask for less"
+            if last := _words(output).splitlines()[-_LAST_LINES:]:
+                why += "; it was stopped while: " + "\n".join(last)
+            raise EnvironmentFailed(why)
         if ending.how != "exit" or ending.number:
             why = _why(ending, output, settings)
             if self.environment.wheels:
@@ -209,13 +222,12 @@ class _Build:
         return *named, "--default-index", allowed[0]
 
     async def _uv(
-        self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool
-    ) -> tuple[Output, Ending]:
-        output = Output(self.log, _MAX_LOG_BYTES)
+        self, uv: str, folder: Path, source: tuple[str, ...], output: Output, *, sources: bool
+    ) -> Ending:
         launch = self._launch(uv, folder, source, sources=sources)
         task = await Supervised.start(self.machine.without_lent, launch)
         try:
-            return output, await task.run_to_end(output, None)
+            return await task.run_to_end(output, None)
         finally:
             await task.close()
 
@@ -248,6 +260,7 @@ class _Build:
                 "UV_CACHE_DIR": str(downloads),
                 "UV_NO_CONFIG": "1",
                 "UV_NO_PROGRESS": "1",
+                **({"RUST_LOG": _RUST_LOG} if sources else {}),
                 "UV_PYTHON_DOWNLOADS": "never",
                 # A task may change what it has without a sandbox, but not what others get.
                 "UV_LINK_MODE": "copy",
@@ -261,13 +274,16 @@ class _Build:
             writable=() if sources else (downloads,),
         )
 
+    def _readable(self, stream: Stream, data: bytes) -> None:
+        if readable := _without_debug(data):
+            self.log(stream, readable)
+
     def _note(self, text: str) -> None:
         self.log("stderr", f"formation: {text}".encode())
 
 
 def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:
-    words = output.tail("stderr")[-_TAIL_BYTES:].decode(errors="replace")
-    words = _GREETING.sub("", words).strip()
+    words = _words(output)
     # At a single file of more than that the kernel stops uv, of which the shell tells so.
     too_large = ending.number == 128 + signal.SIGXFSZ
     match "storage" if too_large else ending.how:
@@ -278,3 +294,12 @@ def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:
             return f"uv was stopped at {format_bytes(_MEMORY_BYTES)} of memory"
         case _:
             return f"uv could not make the environment: {words or ending.problem or ending.how}"
+
+
+def _words(output: Output) -> str:
+    words = _without_debug(output.tail("stderr"))[-_TAIL_BYTES:].decode(errors="replace")
+    return _GREETING.sub("", words).strip()
+
+
+def _without_debug(data: bytes) -> bytes:
+    return _DEBUG.sub(b"", _ASKS.sub(b"   Building ", data))
