@@ -348,6 +348,20 @@ def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index:
     assert not holds(build.cache.downloads, "SEEN")
 
 
+@needs_sandbox
+def test_that_a_package_has_no_wheel_is_an_error_only_where_it_cannot_be_built(
+    build: Builder, index: Index
+) -> None:
+    index.add(source("snoop", "1.0", dedent(SNOOPS).format(paths=[], written=[])))
+    index.add(source("broken", "1.0", "raise SystemExit('no compiler')"))
+    within(60, partial(build.make, "snoop"))
+    assert "error" not in build.printed
+    assert "--no-build" not in build.printed
+    assert "Installed 1 package" in build.printed
+    assert "no compiler" in trio.run(build.refused, "broken")
+    assert "has no usable wheels" in build.printed
+
+
 def test_without_a_sandbox_no_code_of_packages_runs(
     found: Machine, index: Index, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +50,8 @@ _LAST_LINES: Final = 3
 _RUST_LOG: Final = "uv_distribution::source=debug"
 _ASKS: Final = re.compile(rb"(?m)^DEBUG Preparing metadata for: ")
 _DEBUG: Final = re.compile(rb"(?m)^DEBUG .*\n")
-# uv's own words, where all but a wheel was found.
+# uv's own words, where all was found; and where all but a wheel was.
+_HAS_ALL: Final = b"Resolved "
 _NEEDS_SOURCES: Final = b"building from source is disabled"
 
 _GREETING: Final = re.compile(r"(?m)^Using Python .*\n")
@@ -132,6 +133,28 @@ async def _fetch_wheels(
 
 
 @dataclass(slots=True)
+class _Held:
+    """What uv prints when it looks for wheels alone: kept back until it has found all. That a
+    package has none is no error where that can be built."""
+
+    log: Log
+    _kept: list[tuple[Stream, bytes]] | None = field(default_factory=list)
+
+    def take(self, stream: Stream, data: bytes) -> None:
+        if self._kept is None:
+            self.log(stream, data)
+            return
+        self._kept.append((stream, data))
+        if _HAS_ALL in data:
+            self.release()
+
+    def release(self) -> None:
+        kept, self._kept = self._kept or [], None
+        for stream, data in kept:
+            self.log(stream, data)
+
+
+@dataclass(slots=True)
 class _Build:
     machine: Machine
     cache: EnvironmentCache
@@ -176,16 +199,20 @@ class _Build:
         sources = bool(not self.environment.wheels) and settings.builds_sources(
             sandboxed=self.machine.sandbox is not None
         )
-        ending: Ending | None = None
-        output = Output(self.log, _MAX_LOG_BYTES)
-        with trio.move_on_after(settings.build_s):
+        first = _Held(self.log)
+        output = Output(first.take if sources else self.log, _MAX_LOG_BYTES)
+        with trio.move_on_after(settings.build_s) as time:
             ending = await self._uv(uv, folder, source, output, sources=False)
             if sources and _NEEDS_SOURCES in output.tail("stderr"):
                 self._note("a package has no wheel: building it from its sources\n")
                 await trio.to_thread.run_sync(remove_folder_now, folder / "venv")
-                ending, output = None, Output(self._readable, _MAX_LOG_BYTES)
+                output = Output(self._readable, _MAX_LOG_BYTES)
                 ending = await self._uv(uv, folder, source, output, sources=True)
-        if ending is None:
+            else:
+                first.release()
+        if time.cancelled_caught or ending.how != "exit" or ending.number:
+            first.release()
+        if time.cancelled_caught:
             why = f"uv was stopped after {settings.build_s:g} s; ask for less"
             if last := _words(output).splitlines()[-_LAST_LINES:]:
                 why += "; it was stopped while: " + "\n".join(last)
