@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from textwrap import dedent
 from typing import cast
 
@@ -34,7 +35,7 @@ from formation_p2p.host.environments.uv import EnvironmentFailed
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
 from tests.support.sandboxes import needs_sandbox
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import HANGS_S, until
 
 GREET = wheel("greet", "1.0", {"greet.py": "HELLO = 'hello'\n", "greet_data.txt": "x" * 4096})
 SECRET = "what the node keeps for itself"
@@ -254,6 +255,37 @@ def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) 
         assert await build.use("greet", then=says) == "hello"
 
     within(60, story)
+
+
+def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_runs(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    half = wheel("half", "1.0", {"half.bin": token_hex(2 * MIB)})
+    index.add(half)
+    index.stalls.add(half[0])
+    index.hangs.add("other")
+    build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,)))
+
+    def left() -> list[Path]:
+        return list(build.cache.downloads.glob(".tmp*/*"))
+
+    async def story() -> None:
+        async with trio.open_nursery() as others:
+            others.start_soon(build.use, "other")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(build.use, "half")
+                await until(left)
+                nursery.cancel_scope.cancel()
+            assert left()
+            others.cancel_scope.cancel()
+        assert not list(build.cache.downloads.glob(".tmp*"))
+
+    within(60, story)
+    (build.cache.downloads / ".tmpOfACrash" / "half").mkdir(parents=True)
+    home = build.cache.root.parent
+    del build.cache, build.machine
+    again = builder(found, home, EnvironmentSettings((index.url,)))
+    assert not list(again.cache.downloads.glob(".tmp*"))
 
 
 def test_one_that_is_too_large_is_refused(found: Machine, index: Index, tmp_path: Path) -> None:

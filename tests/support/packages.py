@@ -72,12 +72,13 @@ def _digest(data: bytes) -> str:
 
 @dataclass
 class Index:
-    """`hangs` are names that are never answered; `lies` are files of which the index says one hash
-    and serves another content."""
+    """`hangs` are names that are never answered, and `stalls` files that are half sent; `lies` are
+    files of which the index says one hash and serves another content."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     hangs: set[str] = field(default_factory=set)
+    stalls: set[str] = field(default_factory=set)
     lies: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -107,7 +108,11 @@ def an_index() -> Iterator[Index]:
             if name in index.hangs:
                 index.stopped.wait(HANGS_S)
                 return
-            if kind == "files" and name in index.files:
+            if name in index.stalls and self.command == "GET":
+                half = len(index.files[name]) // 2
+                self.answer(index.files[name][:half], "binary/octet", len(index.files[name]))
+                index.stopped.wait(HANGS_S)
+            elif kind == "files" and name in index.files:
                 self.answer(index.lies.get(name, index.files[name]), "binary/octet")
             elif kind == "simple" and "<a " in index.page(name.replace("-", "_")):
                 self.answer(index.page(name.replace("-", "_")).encode(), "text/html")
@@ -116,10 +121,10 @@ def an_index() -> Iterator[Index]:
 
         do_HEAD = do_GET
 
-        def answer(self, content: bytes, kind: str) -> None:
+        def answer(self, content: bytes, kind: str, size_bytes: int | None = None) -> None:
             self.send_response(200)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(size_bytes or len(content)))
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)

@@ -184,6 +184,10 @@ class _Build:
                 why = f"the environment could not be made here: {error}"
             self.cache.failed(self.key, why)
             raise EnvironmentFailed(why) from error
+        finally:
+            with trio.CancelScope(shield=True):
+                for path in self.cache.leftovers():
+                    await trio.to_thread.run_sync(remove_folder_now, path)
         for path in gone:
             await trio.to_thread.run_sync(remove_folder_now, path)
 

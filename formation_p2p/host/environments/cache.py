@@ -107,6 +107,8 @@ class EnvironmentCache:
                     self._kept[folder.name] = _Kept(size_bytes, used_s)
             except (OSError, ValueError):
                 remove_folder_now(folder)
+        for path in self.leftovers():
+            remove_folder_now(path)
         for folder in self._make_room(folder_bytes(self.downloads)):
             remove_folder_now(folder)
 
@@ -116,6 +118,14 @@ class EnvironmentCache:
         folder = self.root / _DOWNLOADS
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
+
+    def leftovers(self) -> tuple[Path, ...]:
+        """What builds that failed or were stopped have left among the downloads, to be removed. As
+        uv names all in the same way, what is there while another build runs may be that one's."""
+        if self.builds.value < MAX_BUILDS - 1:
+            return ()
+        downloads = self.root / _DOWNLOADS
+        return (*downloads.glob(".tmp*"), *downloads.glob("*/.tmp*"))
 
     def warm(self) -> tuple[str, ...]:
         """The names of those that are here, the latest used first."""
