@@ -101,6 +101,30 @@ def test_a_task_sees_no_secret_of_the_node_and_no_file_of_other_tasks(home: Path
 
 
 @needs_sandbox
+def test_a_task_reads_no_secret_of_the_machine_even_where_root_runs_it(home: Path) -> None:
+    script = "cat /etc/shadow* /etc/gshadow* /etc/sudoers /etc/ssh/*_key; ls -A /etc/ssl/private"
+    assert printed(run(home, "sh", "-c", f"({script}) 2>/dev/null; id -u")) == f"{os.getuid()}\n"
+
+
+def test_secrets_that_this_user_can_read_are_masked_while_they_are_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, key, private = home / "shadow", home / "ssh_host_rsa_key", home / "private"
+    kept.touch()
+    key.touch()
+    private.mkdir()
+    places = (str(kept), str(home / "ssh_host_*_key"), str(home / "none"), str(private))
+    monkeypatch.setattr("formation_p2p.host.drivers.bubblewrap._SECRETS", places)
+    sandbox = Bubblewrap("bwrap", home)
+    key.unlink()
+    words = " ".join(sandbox.command(home, network=False, gpus=()))
+    assert f"--ro-bind /dev/null {kept} " in words
+    assert f"--tmpfs {private} " in words
+    assert f"--remount-ro {private} " in words
+    assert str(key) not in words
+
+
+@needs_sandbox
 def test_a_home_that_holds_the_interpreter_shows_it_and_nothing_else(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ left, and no user namespaces to get some in, where bubblewrap can forbid those (
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,11 @@ from formation_p2p.host.machine.gpus import AMD, INTEL, NVIDIA
 _PROBE_S: Final = 20.0
 # Where people, services and other tasks keep what is theirs, sockets to them included.
 _HIDDEN: Final = ("/home", "/root", "/run")
+# What is only root's to read: where this user is root, there is nothing to read in their places.
+_SECRETS: Final = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers"),
+    *("/etc/ssh/ssh_host_*_key", "/etc/ssl/private"),
+)
 # Hidden too, but to be written to. They are held in memory, which the supervisor counts.
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _SHARED_MEMORY: Final = "/dev/shm"
@@ -40,6 +46,12 @@ _PACKAGE: Final = Path(__file__).parents[2]
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
 _USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
+
+
+def _secrets() -> tuple[str, ...]:
+    """Those that are there and that this user can read, without links."""
+    found = (path for each in _SECRETS for path in Path("/").glob(each[1:]))
+    return tuple(os.path.realpath(path) for path in found if os.access(path, os.R_OK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class NoSandbox(LocalError):
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
     """`home` is the node's home folder. `user` are the options for a user namespace, `devices` the
-    names below /dev of the GPUs of each vendor."""
+    names below /dev of the GPUs of each vendor, `secrets` what is read by nobody inside."""
 
     program: str
     home: Path
@@ -66,6 +78,7 @@ class Bubblewrap:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _GPUS)
     shown: tuple[str, ...] = ()
     lent: tuple[Lent, ...] = ()
+    secrets: tuple[str, ...] = field(default_factory=_secrets)
 
     @classmethod
     def found(cls, home: Path, environment: Mapping[str, str], shown: tuple[str, ...] = ()) -> Self:
@@ -109,6 +122,8 @@ class Bubblewrap:
         own = _folders((str(self.home),))
         needed = _below((*hidden, *temporary), (*_needed(network), *self.shown))
         kinds = sorted({kind for vendor in gpus for kind in self.devices[vendor]})
+        secrets = [path for path in self.secrets if Path(path).exists()]
+        secret_folders = [path for path in secrets if Path(path).is_dir()]
         devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
         return (
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
@@ -118,8 +133,14 @@ class Bubblewrap:
             *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
             # Its files are the real root's to write to, if the node is that one.
             *("--ro-bind-try", "/proc/sys", "/proc/sys"),
+            *(
+                word
+                for path in secrets
+                if path not in secret_folders
+                for word in ("--ro-bind", os.devnull, path)
+            ),
             # One may be below another.
-            *_each("--tmpfs", sorted((*hidden, *temporary))),
+            *_each("--tmpfs", sorted((*hidden, *secret_folders, *temporary))),
             *(word for path in needed for word in ("--ro-bind", path, path)),
             # After what is shown: it may be below that.
             *_each("--tmpfs", own),
@@ -137,7 +158,7 @@ class Bubblewrap:
             *(word for path in devices for word in ("--dev-bind", path, path)),
             *(word for path in (folder, *writable) for word in ("--bind", str(path), str(path))),
             *(() if hosts is None else ("--ro-bind", str(hosts.file), _HOSTS)),
-            *_each("--remount-ro", (*hidden, *own, "/dev")),
+            *_each("--remount-ro", (*hidden, *secret_folders, *own, "/dev")),
             "--",
         )
 
@@ -159,12 +180,15 @@ def _each(option: str, values: Iterable[str]) -> tuple[str, ...]:
 
 def _folders(names: Iterable[str]) -> tuple[str, ...]:
     """Those that are there, without links, and without those that are below another."""
-    found = sorted({Path(name).resolve() for name in names if Path(name).is_dir()})
+    found = sorted({os.path.realpath(name) for name in names if Path(name).is_dir()})
     return tuple(
-        str(path)
-        for path in found
-        if path != Path("/") and not any(other in path.parents for other in found)
+        path for path in found if path != "/" and not any(_is_below(path, other) for other in found)
     )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Of two without links. No folder is below itself."""
+    return path.startswith(f"{folder}/")
 
 
 def _needed(network: bool) -> Iterator[str]:
@@ -179,13 +203,17 @@ def _needed(network: bool) -> Iterator[str]:
 def _below(covered: Iterable[str], needed: Iterable[str]) -> tuple[str, ...]:
     """Those of `needed`, by name and without links, that would be hidden. Not a folder that is to
     be hidden itself, nor one above it: modules that lie loose in a person's home are not found."""
-    paths = {path for name in needed for path in (Path(name).absolute(), Path(name).resolve())}
-    folders = [Path(name) for name in covered]
+    folders = tuple(covered)
+    paths = {
+        path for name in needed for path in (str(Path(name).absolute()), os.path.realpath(name))
+    }
     hidden = {
         path
         for path in paths
-        if path.exists()
-        and any(folder in path.parents for folder in folders)
-        and not any(folder.is_relative_to(path) for folder in folders)
+        if any(_is_below(path, folder) for folder in folders)
+        and not any(path == folder or _is_below(folder, path) for folder in folders)
+        and Path(path).exists()
     }
-    return tuple(str(path) for path in sorted(hidden) if not hidden.intersection(path.parents))
+    return tuple(
+        path for path in sorted(hidden) if not any(_is_below(path, other) for other in hidden)
+    )
