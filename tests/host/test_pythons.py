@@ -13,8 +13,10 @@ import trio
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name
 from tests.support.calls import pickled_function
@@ -110,3 +112,26 @@ def test_a_call_runs_with_the_python_that_it_is_for(tmp_path: Path) -> None:
         assert cloudpickle.loads(outcome.result) == tuple(sys.version_info[:2])
 
     within(HANGS_S, story)
+
+
+def test_a_process_finds_the_python_that_it_asks_for(tmp_path: Path) -> None:
+    other = other_pythons()[0]
+    pythons = interpreters([own_name().partition("-")[2], other])
+    machine = Machine.found(tmp_path / "home", pythons=pythons)
+    driver = ProcessDriver(machine)
+    says = "import sys; print(sys.implementation.name + '-%d.%d' % sys.version_info[:2])"
+    script = {"says.py": f"#!/usr/bin/env python3\n{says}\n".encode()}
+
+    async def story() -> None:
+        for python in (other, own_name()):
+            lease = ALease(driver, tmp_path, python=python)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lease.serve)
+                for argv in (("python3", "-c", says), ("python", "-c", says), ("./says.py",)):
+                    outcome = await lease.outcome(b"", ProcessSpec(argv, files_in=script).encode())
+                    assert isinstance(outcome, Succeeded), outcome
+                    said = ProcessResult.decode(outcome.result).stdout_tail.decode().strip()
+                    assert said == python
+                await lease.end()
+
+    within(60, story)

@@ -173,8 +173,8 @@ class ProcessDriver:
         report: Report,
         built: BuiltEnvironment | None,
     ) -> Outcome:
-        shown = () if built is None else (built.folder,)
         try:
+            shown, programs = self._programs(execution, built)
             # An environment that was made anew has the same path, and is another folder.
             seen = tuple((path, path.stat().st_ino) for path in shown)
             place = await self._place(execution, seen)
@@ -192,7 +192,7 @@ class ProcessDriver:
             environment = {
                 **base_environment(folder),
                 VARIABLE: str(folder / FILE),
-                **({} if built is None else built.variables),
+                **programs,
                 **spec.env,
                 **device_environment(execution.device_ids),
                 **member_environment(execution.place),
@@ -221,6 +221,19 @@ class ProcessDriver:
                     self._places[execution.lease_id] = place
                 else:
                     await place.close()
+
+    def _programs(
+        self, execution: Execution, built: BuiltEnvironment | None
+    ) -> tuple[tuple[Path, ...], dict[str, str]]:
+        """The folders with what it asks for, and the variables by which it finds that. Raises
+        OSError."""
+        if built is not None:
+            return (built.folder,), built.variables
+        interpreter = self._machine.pythons.get(execution.python)
+        if interpreter is None or self.environments is None:
+            return (), {}
+        folder = self.environments.programs(interpreter)
+        return (folder,), {"PATH": f"{folder}:{base_environment(folder)['PATH']}"}
 
     async def _place(self, execution: Execution, shown: tuple[tuple[Path, int], ...]) -> _Place:
         place = self._places.pop(execution.lease_id, None)

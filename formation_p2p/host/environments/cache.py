@@ -7,6 +7,7 @@ make room.
 | `NAME-KEY/venv/` | what tasks see of it, to be read only |
 | `NAME-KEY/ready` | its size: it is whole since this was written. Touched when it is used |
 | `downloads/` | what uv has downloaded |
+| `python-KEY/` | an interpreter by its usual names, for processes; made anew by each node |
 | `gone-N/` | what is being removed |
 
 An environment without `ready` is what a crash left, and is removed. One node uses the folder at a
@@ -19,6 +20,7 @@ import hashlib
 import itertools
 import logging
 import os
+import shlex
 import time
 import weakref
 from collections import Counter
@@ -150,6 +152,21 @@ class EnvironmentCache:
         with suppress(OSError):
             os.utime(self.root / key / _READY)
         return True
+
+    def programs(self, interpreter: Interpreter) -> Path:
+        """A folder with nothing but this interpreter, as `python`, `python3` and the name that it
+        has: beside it, `python3` may be another one. Raises OSError."""
+        path = str(interpreter.path)
+        folder = self.root / f"python-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+        if not folder.exists():
+            made = self.root / f"gone-{next(self._numbers)}"
+            made.mkdir(mode=0o700)
+            for name in {"python", "python3", interpreter.path.name}:
+                # No link: by that an interpreter does not find its virtual environment.
+                (made / name).write_text(f'#!/bin/sh\nexec {shlex.quote(path)} "$@"\n')
+                (made / name).chmod(0o700)
+            made.rename(folder)
+        return folder
 
     @contextmanager
     def in_use(self, key: str) -> Iterator[None]:
