@@ -269,7 +269,7 @@ def test_a_program_that_cannot_start_is_the_machines_failure(tmp_path: Path) -> 
     )
     assert outcome.message == "could not start: ./data: Exec format error"
     outcome = failed(run(tmp_path, "python", env={"PATH": str(tmp_path)}), FailureKind.DRIVER)
-    assert outcome.message.endswith("; write python3, or bring an environment with env=")
+    assert outcome.message.endswith("bring an environment (env=, or --env of a command)")
     outcome = failed(run(tmp_path, "nosuch.py"), FailureKind.DRIVER)
     assert outcome.message.endswith("is its name right?")
     # More than execve takes together, though each is short enough.

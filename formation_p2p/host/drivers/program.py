@@ -193,7 +193,7 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
         case "start":
             hint = ""
             if ending.problem.startswith("python: "):
-                hint = "; write python3, or bring an environment with env="
+                hint = "; write python3, or bring an environment (env=, or --env of a command)"
             elif ending.problem.partition(": ")[0].endswith(".py"):
                 hint = "; `formation run` sends a script that is a file here: is its name right?"
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}{hint}")
