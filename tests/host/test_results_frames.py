@@ -199,3 +199,17 @@ def test_a_caller_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPa
     with pytest.raises(NotPlain, match="pip install polars"):
         travelled(POLARS)
     libraries.library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pl.DataFrame({"a": [1, 2], "b": [{1}, None]}),
+        pl.Series("a", [{1}, "x"], dtype=pl.Object),
+    ],
+    ids=["frame", "series"],
+)
+def test_objects_in_a_table_of_polars_are_refused_by_name_and_kept(value: Any) -> None:
+    with pytest.raises(NotPlain, match=r"a polars\..* with objects in it") as refused:
+        travelled(value)
+    assert str(refused.value.load_trusted()) == str(value)

@@ -8,12 +8,15 @@ import enum
 import http
 import json
 import subprocess
+import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -125,6 +128,31 @@ def test_objects_and_subclasses_are_refused_by_name_and_kept(value: object) -> N
         travelled(value)
     assert len(refused.value.result_bytes) > 10
     assert str(refused.value.load_trusted()) == str(value)
+
+
+class Odd:
+    """No dataclass."""
+
+
+@pytest.mark.parametrize("value", [[Odd()], SimpleNamespace(a=1)])
+def test_an_instance_that_is_no_data_is_refused_with_its_class(value: object) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as __main__ is
+    try:
+        with pytest.raises(NotPlain) as refused:
+            travelled(value)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    kind = "types.SimpleNamespace" if isinstance(value, SimpleNamespace) else f"{__name__}.Odd"
+    assert f"an instance of {kind}, or that class, which is no dataclass" in str(refused.value)
+    assert "error.load_trusted()" in str(refused.value)
+    assert type(refused.value.load_trusted()) is type(value)
+
+
+def test_what_names_no_class_is_refused_all_the_same() -> None:
+    name = b"\x8c\x17cloudpickle.cloudpickle\x8c\x14_make_skeleton_class\x93"
+    for rest in (b"", b"(\x8c\x01", b"(\x8c\x04<a>\n)tR.", b"(NNtR."):
+        with pytest.raises(NotPlain):
+            load_result(b"\x80\x05" + name + rest)
 
 
 class Color(enum.Enum):

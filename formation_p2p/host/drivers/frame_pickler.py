@@ -127,12 +127,16 @@ def polars_reducer(kind: type) -> Reducer | None:
 
 def reduce_polars_frame(frame: Any) -> Reduced:
     columns = [polars_column(each) for each in frame.get_columns()]
-    return None if None in columns else (MARKED.polars_frame, (columns,))
+    if None in columns:  # Polars pickles none of them
+        return type(frame), (frame.get_columns(),)
+    return MARKED.polars_frame, (columns,)
 
 
 def reduce_polars_series(series: Any) -> Reduced:
     described = polars_column(series)
-    return None if described is None else (MARKED.polars_series, described)
+    if described is None:
+        return type(series), (series.name, series.to_list(), series.dtype)
+    return MARKED.polars_series, described
 
 
 def polars_column(series: Any) -> Described:

@@ -18,7 +18,9 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Sequence, Sized
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -111,6 +113,8 @@ _SCALAR: Final = re.compile(
     rb"\x80[\x04\x05](\x95.{8})?(N|\x88|\x89|K.|M..|J....|G.{8})\.", re.DOTALL
 ).fullmatch
 
+_CLASS_NAME: Final = re.compile(r"[\w.]{1,200}").fullmatch
+
 # These take what their argument has, byte by byte; all others item by item.
 _FLAT: Final = (bytearray, decimal.Decimal, fractions.Fraction, pathlib.PurePath)
 # These hash the items of their argument.
@@ -140,7 +144,7 @@ def load_result(
             return _load_trusted(pickled, buffers)
         if not buffers and _STACK_GLOBAL not in pickled:  # which nothing but names needs
             budget = Budget(len(pickled))
-            check_hashed(check_opcodes(pickled, budget, _made_by), budget)
+            check_hashed(check_opcodes(pickled, budget, partial(_made_by, pickled)), budget)
             if len(pickled) <= SHORT_BYTES:
                 return pickle.loads(pickled)
             return InsertingUnpickler(pickled, budget).load()
@@ -184,22 +188,22 @@ class _PlainUnpickler(InsertingUnpickler):
         budget = Budget(len(pickled), buffer_bytes)
         self._reading = Reading(budget, classes)
         self._has_checked_calls = False
-        check_hashed(check_opcodes(pickled, budget, _made_by), budget)
+        check_hashed(check_opcodes(pickled, budget, partial(_made_by, pickled)), budget)
         super().__init__(pickled, budget, buffers)
 
     def find_class(self, module: str, name: str) -> Any:
         found = _PLAIN.get((module, name))
         if found is not None:
             return _Frugal(found, self._reading)
-        _made_by(module, name)
+        _made_by(self._pickled, module, name)
         if name not in _INERT and not self._has_checked_calls:
             self._has_checked_calls = True
-            check_calls(self._pickled, _made_by)
+            check_calls(self._pickled, partial(_made_by, self._pickled))
         return partial(_MARKED[name], self._reading)
 
 
-def _made_by(module: str, name: str) -> str:
-    """What the call of a name makes, as opcodes.py names it. Raises NotPlain."""
+def _made_by(pickled: bytes, module: str, name: str) -> str:
+    """What the call of a name in this pickle makes, as opcodes.py names it. Raises NotPlain."""
     if (module, name) in _PLAIN or (module == MARKERS and name in _MARKED):
         return _CONTAINERS.get((module, name), "")
     if module == MARKERS:
@@ -213,14 +217,43 @@ def _made_by(module: str, name: str) -> str:
     elif package == "cloudpickle":
         what = "a function, a class or the like"
         why = f"which travels as code ({module}.{name}); return plain data"
+        if kind := _class_made_by(pickled, name):
+            what = f"an instance of {kind}, or that class"
+            why = "which is no dataclass of this program's; return plain data, such as a dataclass"
     else:
         if module == "builtins":
             what = f"the built-in {name} itself"
         why = "which is not plain data; return plain data, such as a dataclass"
     raise NotPlain(
         f"a result holds {what}, {why}, or "
-        "pass trust_results=True where the workers may run code on this machine"
+        "pass trust_results=True where the workers may run code on this machine: there "
+        "error.load_trusted() reads this one"
     )
+
+
+def _class_made_by(pickled: bytes, name: str) -> str:
+    """Which class a function of cloudpickle makes first, as far as its arguments tell: for a person
+    to read. Empty where it makes none."""
+    if name not in ("_make_skeleton_class", "_builtin_type"):
+        return ""
+    import pickletools  # a refusal alone needs it
+
+    at = pickled.find(name.encode()) + len(name)
+    found, module, arguments = "", "", [""]
+    with suppress(ValueError):  # it is cut short
+        for opcode, argument, _ in islice(pickletools.genops(pickled[at : at + 4096]), 64):
+            if isinstance(argument, str):
+                if arguments[-1] == "__module__":
+                    module = module or argument
+                arguments.append(argument)
+            elif "BINGET" in opcode.name:
+                arguments.append("")
+            elif opcode.name == "STACK_GLOBAL":
+                arguments[-2:] = [""]
+            elif "TUPLE" in opcode.name:
+                found = found or next(filter(None, arguments), "")
+    kind = f"{'types' if name == '_builtin_type' else module}.{found}".strip(".")
+    return kind if _CLASS_NAME(kind) else ""
 
 
 class _Frugal:
