@@ -31,6 +31,7 @@ from formation_p2p.core.workload.environment import (
 from formation_p2p.core.workload.plan import plan_of, tasks_of
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
 from formation_p2p.core.workload.work import PythonCall
+from tests.support.documents import block
 from tests.support.stories import ALICE
 
 WHEEL = Blob(Cid(RAW, b"w" * 32), 7)
@@ -274,3 +275,10 @@ def test_tasks_carry_the_environment_once_for_all() -> None:
             NUMPY,
             memory_given=True,
         )
+
+
+def test_the_first_example_of_the_document_is_for_callers_of_any_version() -> None:
+    """A function of `__main__` runs with the version of its caller alone."""
+    (line, _) = block("docs/environments.md", "python", "env = Env(").text.splitlines()
+    env: Env = eval(line.removeprefix("env = "), {"Env": Env})
+    assert (env.requirements, env.python) == (("scikit-learn==1.7",), "")

@@ -1,6 +1,6 @@
 """The packages that tasks need: `Env` as a person writes it, `Environment` as it travels.
 
-    Env(requirements=["scikit-learn==1.7"], python="3.12")
+    Env(requirements=["scikit-learn==1.7"])
     Env("requirements.txt")      # or pyproject.toml, uv.lock, pylock.toml
 
 Whatever the form, what travels are the lines of a requirements file, with the hashes that a lock
