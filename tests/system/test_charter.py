@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from formation_p2p import InvalidInput, Node, Unauthorized, Unplaceable
+from formation_p2p.cli import flags
 from formation_p2p.cli.main import app
 from formation_p2p.core.trust.charter_text import parse_charter_text
+from formation_p2p.core.trust.grants import Right, Rights, read_grant
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.charter_file import CharterFile
+from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
 from tests.support.waiting import until
@@ -74,6 +79,29 @@ async def test_two_signers_make_a_charter_and_ban_a_member(tmp_path: Path) -> No
     known = CharterFile(gate_home.path, network).load()
     assert known is not None
     assert known.version == 2
+
+
+@pytest.mark.parametrize("by", ["peer", "invitation"])
+def test_who_is_banned_starts_all_the_same_to_hear_that_it_is_not_any_more(
+    tmp_path: Path, by: str
+) -> None:
+    root, anna = Home(tmp_path / "root"), Home(tmp_path / "anna")
+    network = root.create_network()
+    rights = Rights(int(time.time()) + 3600, frozenset({Right.WORK}))
+    own = anna.join(parse_invite(root.invite(rights)))
+    flags.require(anna.path, Right.WORK)
+    other = charter_at(root, network, banned_keys=frozenset({root.identity().peer_id}))
+    CharterFile(anna.path, own).write(other)
+    with pytest.raises(Unauthorized, match="ask for an invite that allows it"):
+        flags.require(anna.path, Right.SUBMIT)
+    invitation = read_grant(own.grant, own.root_public_key).invitation
+    banned = (
+        {"banned_keys": frozenset({anna.identity().peer_id})}
+        if by == "peer"
+        else {"banned_invitations": frozenset({invitation})}
+    )
+    CharterFile(anna.path, own).write(charter_at(root, network, **banned))
+    flags.require(anna.path, Right.WORK)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def test_a_job_goes_no_further_than_its_inputs() -> None:
     assert inside.hints.required == {Kind.AWAY, Kind.REGION}
     assert options(ORG, scope=Scope.CELL).scope == Scope.CELL
     assert options(PARTIES).scope == Scope.COMMONS
+    assert options(PARTIES, ORG).scope == options(ORG, PARTIES).scope == Scope.ORG
+    assert options(ORG, DataRule(Scope.CELL, ACME)).scope == Scope.CELL
     assert options(EU, hints=Hints(region="eu")).hints.region == "eu"
     with pytest.raises(InvalidInput, match="its inputs stay in eu; leave the hint out"):
         options(EU, hints=Hints(region="us"))

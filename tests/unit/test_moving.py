@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.fetch import CheckpointKept, CheckpointSpread
@@ -47,6 +50,7 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.checkpoint import inline
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -83,6 +87,11 @@ def content(text: bytes, *sources: Contact) -> Blob:
 def saves(worker: SimNode, text: bytes) -> None:
     (key,) = worker.running
     worker.world.deliver(worker, ExecutionSaved(*key, content(text, worker.contact)))
+
+
+def saves_little(worker: SimNode, text: bytes) -> None:
+    (key,) = worker.running
+    worker.world.deliver(worker, ExecutionSaved(*key, inline(text), text))
 
 
 def begun(**cores: int) -> tuple[World, SimNode, SimNode]:
@@ -541,18 +550,21 @@ def test_a_resumed_job_is_looked_at_as_well() -> None:
     assert peer_of(bob).scheduler.rebalancer.due_s == world.now_s + EVERY_S
 
 
-def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate() -> None:
+@pytest.mark.parametrize("save", [saves, saves_little])
+def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate(
+    save: Callable[[SimNode, bytes], None],
+) -> None:
     world = town(7, half_a_minute, alice=1, carol=1)
     bob = world.nodes["bob"]
     bob.submit(job(policy="trust>=0.3 & balanced"))
     world.elapse(2)
     (first,) = [node for node in world.nodes.values() if node.running]
-    saves(first, b"half of it")
+    save(first, b"half of it")
     world.elapse(1)
     for _ in range(10):
         worker = first.identity.peer_id
         peer_of(bob).reputation.note(worker, Experience.WRONG, at(world.now_s))
-    saves(first, b"most of it")
+    save(first, b"most of it")
     world.elapse(10)
     (running,) = other_than(world, first).running.values()
     assert running.work.restored is not None
