@@ -52,6 +52,7 @@ from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import inline
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.quorum import Quorum
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
@@ -68,6 +69,7 @@ from tests.support.stories import (
     sent,
     town,
     unshared,
+    where,
     worker_of,
     workers_of,
 )
@@ -568,3 +570,25 @@ def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate(
     world.elapse(10)
     (running,) = other_than(world, first).running.values()
     assert running.work.restored is not None
+
+
+def test_what_has_saved_once_leaves_a_worker_that_is_found_wrong() -> None:
+    liars: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        if running.work.attempt_id.startswith("job/"):
+            return 1000.0, Succeeded(b"done")
+        lies = where(world, running).name in liars
+        return 1.0, Succeeded(b"a lie" if lies else running.work.payload)
+
+    world = town(7, run, alice=2, carol=2, dave=2)
+    bob = world.nodes["bob"]
+    bob.submit(job(policy="trust>=0.3 & balanced"))
+    world.elapse(2)
+    (first,) = [node for node in world.nodes.values() if node.running]
+    liars.append(first.name)
+    saves_little(first, b"half of it")
+    bob.submit(job(6, job_id="checked", quorum=Quorum(2, of=3, apart=())))
+    world.elapse(30)
+    (moved,) = [each for each in only(bob.reported, TaskRetried) if each.task_id == "job/0"]
+    assert (moved.attempt.worker, moved.reason) == (first.identity.peer_id, RetryReason.MOVED)

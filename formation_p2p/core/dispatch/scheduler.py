@@ -434,3 +434,4 @@ class Scheduler:
         if experience is Experience.WRONG:
             for group in self.groups.values():
                 group.candidates.doubted()
+                group.wake_by(now.mono_s)
