@@ -16,7 +16,9 @@ from formation_p2p.host.machine.home_path import home_path
 
 if TYPE_CHECKING:
     from formation_p2p.core.resources.capability import Limits
+    from formation_p2p.core.trust.charter import Charter
     from formation_p2p.core.trust.grants import Right
+    from formation_p2p.core.trust.network import Network
     from formation_p2p.core.workload.scope import Scope
     from formation_p2p.host.machine.home import Home
 
@@ -240,6 +242,16 @@ def learn_peers(home: Path, kwargs: Mapping[str, object] | None = None) -> None:
         learn_names(home)
 
 
+def kept_charter(place: Home, network: Network) -> Charter | None:
+    """The charter that a home's nodes go by, if there is one."""
+    if not (place.path / "charter").exists():
+        return None  # to read one takes modules that few commands need
+    from formation_p2p.host.storage.charter_file import CharterFile
+
+    signed = CharterFile(place.path, network).load()
+    return None if signed is None else signed.charter
+
+
 def require(home: Path, right: Right, *, driver: str | None = None, priority: int = 0) -> None:
     """Check that the home's own grant gives a right, before another peer refuses it.
 
@@ -250,12 +262,7 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
 
     place = Home(home)
     network = joined_network(place)
-    charter = None
-    if (place.path / "charter").exists():  # to read one takes modules that few commands need
-        from formation_p2p.host.storage.charter_file import CharterFile
-
-        signed = CharterFile(place.path, network).load()
-        charter = None if signed is None else signed.charter
+    charter = kept_charter(place, network)
     denied = check(
         network.grant,
         network.root_public_key,

@@ -12,6 +12,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, ago, date, put, say
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import GrantTerms, read_grant
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network
@@ -61,10 +62,11 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     place = Home(home)
     network = joined_network(place)
     found = _seen(place, network)
+    banned = _banned(flags.kept_charter(place, network))
     if as_json:
         gates = [asdict(gate) for gate in network.contacts()]
-        shown = [_document(x) for x in found]
-        put({"network_id": network.network_id.hex(), "members": shown, "gates": gates})
+        document = {"network_id": network.network_id.hex(), "members": [*map(_document, found)]}
+        put(document | {"gates": gates, "banned": banned})
         return
     if found:
         _show(found)
@@ -72,6 +74,20 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
         say(f"formation: no node of {place.path} has met a member yet; start one, such as a worker")
     for gate in network.contacts():
         print(f"gate {named(gate.peer_id)} at {', '.join(gate.addresses)}")
+    for each in banned:
+        print(f"banned {each['kind']} {each['id']}, by version {each['version']} of the charter")
+
+
+def _banned(charter: Charter | None) -> list[Json]:
+    """Whom the charter that counts bans: peers, and invitations."""
+    if charter is None:
+        return []
+    banned = {"peer": charter.banned_keys, "invitation": charter.banned_invitations}
+    return [
+        {"kind": kind, "id": each, "version": charter.version}
+        for kind, ids in banned.items()
+        for each in sorted(ids)
+    ]
 
 
 def invitations(home: Home, begin: str) -> list[str]:

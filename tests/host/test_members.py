@@ -18,6 +18,7 @@ from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import name_of
+from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.member_file import (
     FILE,
     Member,
@@ -26,6 +27,7 @@ from formation_p2p.host.storage.member_file import (
     write_members,
 )
 from formation_p2p.host.storage.members import SeenMembers
+from tests.support.charters import charter_at
 
 ROOT, ALICE, CAROL, DAVE = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(4))
 GRANT = issue(ROOT, Rights(int(time.time()) + 3600))
@@ -192,6 +194,23 @@ def test_a_node_is_a_member_of_its_own_network(
     assert "submit and work" in line
     assert "for ever" in line
     assert line.rstrip().endswith("this machine")
+
+
+def test_who_is_banned_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home, network = a_home(tmp_path)
+    banned = frozenset({CAROL.peer_id})
+    charter = charter_at(home, network, banned_keys=banned, banned_invitations={"ab" * 16})
+    CharterFile(home.path, network).write(charter)
+    members(home.path, False)
+    assert capsys.readouterr().out.splitlines() == [
+        f"banned peer {CAROL.peer_id}, by version 1 of the charter",
+        f"banned invitation {'ab' * 16}, by version 1 of the charter",
+    ]
+    members(home.path, True)
+    assert json.loads(capsys.readouterr().out)["banned"] == [
+        {"kind": "peer", "id": CAROL.peer_id, "version": 1},
+        {"kind": "invitation", "id": "ab" * 16, "version": 1},
+    ]
 
 
 def test_where_no_member_was_met_that_is_said(
