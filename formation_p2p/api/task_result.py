@@ -97,6 +97,8 @@ class TaskResult:
         pairs = [(str(each.worker), each.result) for each in self.answers]
         workers = ", ".join(named(worker) for worker, _ in pairs)
         why = f"{who}: too few of its {len(pairs)} answers are the same, of {workers}"
+        if len(pairs) == 1:
+            why = f"{who}: only {workers} has answered"
         if self.refusals:
             listed = "; ".join(
                 f"{named(worker)} {with_names(refusal)}" for worker, refusal in self.refusals

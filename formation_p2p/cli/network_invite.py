@@ -43,7 +43,8 @@ Examples:
   formation network invite --cpu-hours 100 --concurrent 4 --hours "mon-fri 18:00-08:00"
   formation network invite --org acme --cell kitchen --label site=lab
 
-Each worker counts quotas for itself. All holders of one invite share its quotas.
+Quotas of hours are of the whole network; each worker counts for itself how many tasks run at once.
+All holders of one invite share its quotas.
 
 A grant without --expires lasts 30 days, and is renewed for as long as a node of this home runs and
 the invite is not withdrawn (`formation network withdraw`). One with --expires ends then, unless
@@ -89,8 +90,8 @@ def invite(
         show_default=True,
         default="1",
     ),
-    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on each worker."),
-    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on each worker."),
+    cpu_hours: str | None = option("--cpu-hours", "N", "Core-hours a month, on all workers."),
+    gpu_hours: str | None = option("--gpu-hours", "N", "GPU-hours a month, on all workers."),
     concurrent: int | None = option("--concurrent", "N", "Tasks at the same time, on each worker."),
     hours: str | None = option(
         "--hours", "HOURS", 'Submit only at these hours, in UTC: "mon-fri 18:00-08:00".'

@@ -60,7 +60,10 @@ def why_disagreed(result: TaskResult) -> str:
     answers = "; ".join(
         f"{named(each.worker)}: {_answer_in_words(each.result)}" for each in result.answers
     )
-    why = f"too few answers are the same: {answers}"
+    alone = len(result.answers) == 1
+    why = (
+        f"{'only one worker has answered' if alone else 'too few answers are the same'}: {answers}"
+    )
     if result.refusals:
         why += f"; no other worker may give one: {why_unplaceable(result.refusals)}"
         if any(isinstance(each, TooClose) and each.mark for _, each in result.refusals):

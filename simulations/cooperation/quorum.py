@@ -2,8 +2,8 @@
 
 A hundred workers, twenty of which tell the same lies, and an honest one errs once in a thousand
 tasks. `wrong` is the share of the results that were accepted and are wrong, `runs` how many copies
-there were for each task, both in each way of lying. `quorum_alone` counts results that twenty
-identities of one operator have agreed on among themselves.
+there were for each task, both in each way of lying. `lies` counts the lies among the results, and
+`quorum_alone` those that twenty identities of one operator have agreed on among themselves.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def measure(
         "runs": placed / tasks,
         "ended": ended,
         "disagreed": ended - len(results),
-        "quorum_alone": sum(x.result.startswith(b"a lie") for x in wrong),
+        "lies": sum(x.result.startswith(b"a lie") for x in wrong),
         "took_s": world.now_s - began_s,
     }
 
@@ -135,8 +135,7 @@ def measure(
 def run(seed: int, tasks: int = TASKS) -> dict[str, object]:
     """The case: 2 of 3, and adaptive, against liars of each kind."""
     alone = [
-        measure(seed, TWO_OF_THREE, 0, min(tasks, 1_000), kind)["quorum_alone"]
-        for kind in ("org", "grant")
+        measure(seed, TWO_OF_THREE, 0, min(tasks, 1_000), kind)["lies"] for kind in ("org", "grant")
     ]
     return {
         "two_of_three": {

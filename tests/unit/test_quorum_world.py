@@ -128,6 +128,10 @@ def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
     (end,) = ends(bob).values()
     assert isinstance(end, TaskDisagreed)
     assert [each.result for each in end.answers] == [b"0"]
+    assert end.why == "only one worker has answered"
+    assert re.match(
+        r"task job/0: only \S* ?…\S+ has answered; no other worker", str(result_of(end).error())
+    )
     assert sorted(str(why).split(" with ")[0] for _, why in end.reasons) == [
         "has answered already",
         "shares the org acme",

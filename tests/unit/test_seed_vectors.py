@@ -1,4 +1,4 @@
-"""Every vector of the systems before this one: covered, or named as of later work."""
+"""Every vector of the systems before this one: covered, or named as declined."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ for part in (
 ):
     import_module(f"tests.unit.seed_{part}")
 
-# Of what is yet to be built: announcing over gossip.
-NOT_YET_COVERED: Final = ("hypha/gossip_no_peers",)
+# What is not done here: gossip is declined (docs/decisions/0021-wants-come-to-workers.md).
+DECLINED: Final = ("hypha/gossip_no_peers",)
 
 VECTORS: Final = vectors()
 
@@ -36,8 +36,8 @@ def test_what_it_says_holds_here(name: str) -> None:
     CASES[name](VECTORS[name])
 
 
-def test_each_is_covered_or_named_as_of_later_work() -> None:
-    named = [*CASES, *NOT_YET_COVERED]
+def test_each_is_covered_or_named_as_declined() -> None:
+    named = [*CASES, *DECLINED]
     assert len(named) == len(set(named))
     if PATH.exists():
         assert set(named) == set(VECTORS)

@@ -193,6 +193,13 @@ class TaskDisagreed:
     reasons: tuple[tuple[PeerId, Refusal], ...] = ()
     problem: str = ""
 
+    @property
+    def why(self) -> str:
+        count = len(self.answers)
+        if count == 1:
+            return "only one worker has answered"
+        return f"too few of its {count} answers are the same"
+
     def in_brief(self) -> TaskDisagreed:
         return replace(self, answers=tuple(each.in_brief() for each in self.answers))
 

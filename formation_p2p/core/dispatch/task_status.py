@@ -111,9 +111,8 @@ class Statuses:
             case TaskAnswered(task_id, answer):
                 reason = f"{self._named(answer.worker)} has answered; more answers are needed"
                 return [self._again(task_id, reason)]
-            case TaskDisagreed(task_id, answers):
-                why = f"too few of its {len(answers)} answers are the same"
-                return [self._end(task_id, TaskStatus.FAILED, why)]
+            case TaskDisagreed(task_id):
+                return [self._end(task_id, TaskStatus.FAILED, event.why)]
             case TaskRecalled(task_id):
                 reason = "taken back before it began; it is placed again"
                 return [self._again(task_id, reason)]

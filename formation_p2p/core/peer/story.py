@@ -246,9 +246,8 @@ def _step(event: TaskEvent) -> tuple[StoryStep, PeerId | None, str]:
             return StoryStep.SUCCEEDED, worker, f"ran for {event.ran_ms} ms"
         case job_events.TaskAnswered(_, answer):
             return StoryStep.ANSWERED, answer.worker, "more answers are needed"
-        case job_events.TaskDisagreed(_, answers):
-            why = f"too few of its {len(answers)} answers are the same"
-            return StoryStep.DISAGREED, None, why
+        case job_events.TaskDisagreed():
+            return StoryStep.DISAGREED, None, event.why
         case job_events.TaskRetried(_, attempt):
             return StoryStep.RETRIED, attempt.worker, attempt.why
         case job_events.TaskRecalled(_, attempt_id):

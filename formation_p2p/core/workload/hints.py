@@ -4,7 +4,7 @@
 | --- | --- |
 | `prefer=PEER` | is this one, or another that is preferred |
 | `avoid=PEER` | is not this one |
-| `region=NAME` | is labelled so: `region=NAME` |
+| `region=NAME` | is there, as the charter attests; a label that says so counts half |
 | `label.KEY=VALUE` | is labelled so |
 | `near=CID`, `near=CID:SIZE` | has this data already |
 | `with=TASK` | runs this task of ours, named by id or label |
