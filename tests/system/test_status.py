@@ -205,7 +205,9 @@ def divide(by: int) -> float:
 async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await world.bob.map(abs, range(50), needs=SMALL)
-        job = await world.bob.submit(ProcessSpec(("false",)), needs=SMALL, attempts=2)
+        saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT" && sleep 0.5; false'
+        failing = ProcessSpec(("sh", "-c", saves))
+        job = await world.bob.submit(failing, needs=SMALL, attempts=2)
         await job
         await (await world.bob.submit(ProcessSpec(("true",)), needs="memory=1TiB"))
         bobs = await asyncio.to_thread(fetched, world.bob)
@@ -218,6 +220,8 @@ async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     assert value(bobs, 'formation_attempts_total{outcome="succeeded"}') == 50
     assert value(bobs, 'formation_attempts_total{outcome="failed"}') == 2
     assert value(bobs, "formation_attempts_dispatched_total") >= 52
+    assert value(bobs, "formation_checkpoints_held_total") == 2
+    assert value(bobs, 'formation_quorum_copies_total{outcome="sent"}') == 0
     assert value(bobs, "formation_negotiation_seconds_count") >= 1
     assert value(bobs, "formation_dispatch_seconds_count") >= 1
     assert value(bobs, "formation_queue_length") == 0
@@ -225,6 +229,7 @@ async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     assert value(bobs, 'formation_bytes_total{direction="sent"}') > 1000
     assert value(alices, 'formation_executions_total{outcome="succeeded"}') == 50
     assert value(alices, 'formation_executions_total{outcome="failed"}') == 2
+    assert value(alices, "formation_checkpoints_saved_total") == 2
     assert value(alices, "formation_free_cpu_cores") <= 2
 
 

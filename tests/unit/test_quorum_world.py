@@ -86,6 +86,10 @@ def test_one_that_lies_is_outvoted_and_trusted_no_longer() -> None:
     assert [getattr(ended[f"job/{n}"], "result", None) for n in range(6)] == [
         b"%d" % n for n in range(6)
     ]
+    copies = dict(peer_of(bob).status(world.moment(bob)).copies)
+    assert copies["sent"] == len(only(bob.reported, TaskPlaced))
+    assert copies["agreed"] == 12
+    assert copies["disagreed"] >= 1
     dave = world.nodes["dave"].identity.peer_id
     assert peer_of(bob).reputation.explain(dave, world.moment(bob)).wrong >= 1
     assert peer_of(bob).reputation.score_milli(dave, world.moment(bob)) < 300
@@ -97,6 +101,8 @@ def test_all_that_disagree_is_an_outcome_with_all_answers() -> None:
     (end,) = ends(bob).values()
     assert isinstance(end, TaskDisagreed)
     assert sorted(each.result for each in end.answers) == [b"a", b"c", b"d"]
+    copies = peer_of(bob).status(world.moment(bob)).copies
+    assert copies == (("sent", 3), ("agreed", 0), ("disagreed", 3))
     # Who is wrong is not known.
     standings = peer_of(bob).reputation.standings(world.moment(bob))
     assert not any(each.wrong or each.successes for each in standings)
@@ -128,6 +134,7 @@ def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
     (end,) = ends(bob).values()
     assert isinstance(end, TaskDisagreed)
     assert [each.result for each in end.answers] == [b"0"]
+    assert peer_of(bob).scheduler.copies == {"sent": 1, "agreed": 0, "disagreed": 1}
     assert end.why == "only one worker has answered"
     assert re.match(
         r"task job/0: only \S* ?…\S+ has answered; no other worker", str(result_of(end).error())

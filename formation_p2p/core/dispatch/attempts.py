@@ -165,6 +165,8 @@ class Attempts:
             attempts.append((attempt_id, run))
             placed = TaskPlaced(run.task.task_id, attempt_id, worker, lease_id, nearest)
             notify(run.job.job.job_id, placed)
+        if active.lease.scheduling_key.quorum is not None:
+            self._elections.copies.update(sent=len(attempts))
         self._dispatch(active, attempts, cause)
 
     def _dispatch(

@@ -7,6 +7,7 @@ answer earns none.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +43,8 @@ class Jury:
 
 
 class Elections:
-    """`experienced` gets to know who agreed, and who did not."""
+    """`experienced` gets to know who agreed, and who did not. `copies` counts those that were sent,
+    and of these those whose answer was that of the task, and those whose answer was not."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Elections:
         self._jury = jury
         self._experienced = experienced
         self._parameters = parameters
+        self.copies = Counter(sent=0, agreed=0, disagreed=0)
 
     def chosen(self, group: TaskGroup, run: TaskRun, answer: Answer, now: Moment) -> Answer | None:
         """The answer that is the task's result, now that this one is here. None where there is
@@ -84,12 +87,14 @@ class Elections:
         )
         match found:
             case Accepted():
+                self.copies.update(agreed=len(found.agreeing), disagreed=len(found.wrong))
                 for each in found.agreeing:
                     self._experienced(each, Experience.AGREED, now)
                 for each in found.wrong:
                     self._experienced(each, Experience.WRONG, now)
                 return found.answer
             case NoQuorum():
+                self.copies.update(disagreed=len(ballot.answers))
                 self._jobs.disagreed(run, ballot.answers, (), "; ".join(problems[:1]))
             case Open(missing):
                 ballot.lacks(missing)
@@ -128,4 +133,5 @@ class Elections:
             most = parameters.looks_for_away if run.job.durable else parameters.looks_for_any
             if run.voting.looks >= most:
                 group.queues.remove(run)
+                self.copies.update(disagreed=len(run.voting.answers))
                 self._jobs.disagreed(run, run.voting.answers, reasons)

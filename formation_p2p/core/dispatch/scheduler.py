@@ -9,7 +9,7 @@ one. One concept: what each event means for tasks, groups and leases; their part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from formation_p2p.core.announce.caller import Caller
@@ -67,7 +67,8 @@ class Scheduler:
     `jury` judges the answers of copies; `gave` gets for how many core-seconds a worker ran what
     brought results.
 
-    Others read `groups`, and change nothing there.
+    Others read `groups` and `copies`, which counts those of tasks with a quorum, and change nothing
+    there.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Scheduler:
             finder, lessee, self._decider.candidates, self._outbox, note, caller, parameters
         )
         self._elections = Elections(self._jobs, jury, self._judged, parameters)
+        self.copies: Mapping[str, int] = self._elections.copies
         self._experienced = experienced
         self._attempts = Attempts(
             self._jobs, self._outbox, experienced, parameters.max_printed_bytes, self._elections

@@ -81,7 +81,8 @@ class Status:
     ends at `grant_expires_unix_s`. `gangs` are those that it owns; `offers` are those that a worker
     made for wants, `shares` what has been used of it, and `waiting` what waits for room there.
     `quotas` are what its leases are charged to over the network, and `slices` counts what it asked
-    for of them, by how that ended."""
+    for of them, by how that ended. `copies` counts those of the peer's tasks with a quorum, by what
+    became of them."""
 
     jobs: tuple[JobStatus, ...]
     held: tuple[HeldStatus, ...]
@@ -94,6 +95,7 @@ class Status:
     waiting: tuple[WaitStatus, ...] = ()
     quotas: tuple[AccountStatus, ...] = ()
     slices: tuple[tuple[str, int], ...] = ()
+    copies: tuple[tuple[str, int], ...] = ()
 
 
 def status_of(
@@ -119,6 +121,7 @@ def status_of(
         () if worker is None else _waiting(worker, now),
         () if worker is None else worker.escrow.status(),
         () if worker is None else tuple(worker.escrow.counts.items()),
+        tuple(scheduler.copies.items()),
     )
 
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.job_events import EmitJobEvent
 from formation_p2p.core.effects import Effect, Moment
-from formation_p2p.core.execution.effects import ExecutionsEnded
+from formation_p2p.core.execution.effects import ExecutionSaved, ExecutionsEnded
 from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.nat.reached import Way
 from formation_p2p.core.negotiation import messages as work
@@ -67,6 +67,9 @@ class Metrics(Collector):
         self._tasks: Counter[str] = Counter(dict.fromkeys(_OUTCOMES.values(), 0))
         self._submitted = 0
         self._dispatched = 0
+        self._saved = 0
+        self._held = 0
+        self._newest: dict[str, float] = {}
         self._attempts: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, moved=0, lost=0)
         self._executions: Counter[str] = Counter(succeeded=0, failed=0, cancelled=0, moved=0)
         self._refusals: Counter[tuple[str, str]] = Counter()
@@ -99,17 +102,28 @@ class Metrics(Collector):
         elif type(event) is ExecutionsEnded:
             for ended in event.ended:
                 self._executions[_how(ended)] += 1
+        elif type(event) is ExecutionSaved:
+            self._saved += 1
         elif type(event) is Submit:
             self._submitted += len(event.job.tasks)
         for effect in effects:
             if type(effect) is EmitJobEvent:
                 outcome = _OUTCOMES.get(type(effect.event))
-                if outcome is not None:
+                if type(effect.event) is job_events.TaskSaved:
+                    self._task_saved(effect.event)
+                elif outcome is not None:
                     self._tasks[outcome] += 1
                 elif type(effect.event) is job_events.TaskRetried and effect.event.attempt.lost:
                     self._attempts["lost"] += 1
             elif type(effect) is Send:
                 self._send(effect, now)
+
+    def _task_saved(self, event: job_events.TaskSaved) -> None:
+        """It is told again when others hold the same one."""
+        sequence = event.checkpoint.sequence
+        if self._newest.pop(event.task_id, 0) != sequence:
+            self._held += 1
+        self._open(self._newest, event.task_id, sequence)
 
     def _received(self, event: Received, now: Moment) -> None:
         message, peer_id = event.message, event.sender.peer_id
@@ -150,6 +164,8 @@ class Metrics(Collector):
         yield _counter("attempts_dispatched", "Attempts sent to workers.", self._dispatched)
         yield _counters("attempts", "Attempts that ended on workers, by how.", self._attempts)
         yield _counters("executions", "Attempts that this worker ran, by how.", self._executions)
+        yield _counter("checkpoints_saved", "Saved by tasks on this worker.", self._saved)
+        yield _counter("checkpoints_held", "Of tasks submitted here, that count.", self._held)
         yield _counters("refusals", "Refusals, by side and reason.", self._refusals, "by", "reason")
         if self.shell is not None:
             yield from _seen(self.shell)
@@ -213,6 +229,8 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         }
         yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
         yield _counters("quota_slices", "Slices of quotas asked for.", dict(status.slices))
+    copies = dict(status.copies)
+    yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
     for name, help_text, value in gauges:
         yield GaugeMetricFamily(f"formation_{name}", help_text, value=value)
     yield from gang_metrics(status.gangs, sum(1 for _ in shell.leases.hosted()))
