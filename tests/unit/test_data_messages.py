@@ -69,7 +69,12 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
             b"n" * 16,
             (Contact(BOB.peer_id, ("a" * MAX_SOURCE_ADDRESS_CHARS,) * MAX_KEPT_FROM_ADDRESSES),)
             * MAX_KEPT_FROM,
-            DataRule(Scope.ORG, Place(cell="c" * 63, org="o" * 63, federation="f" * 63), "r" * 63),
+            DataRule(
+                Scope.ORG,
+                Place(cell="c" * 63, org="o" * 63, federation="f" * 63),
+                "r" * 63,
+                parties=True,
+            ),
         ),
     ],
 )

@@ -26,6 +26,7 @@ BETA = Place(org="beta")
 EU = DataRule(region="eu")
 ORG = DataRule(Scope.ORG, ACME)
 PARTIES = DataRule(Scope.LOCAL, ACME, "eu")
+BOTH = DataRule(Scope.ORG, ACME, "eu", parties=True)
 ROOT = identity("root")
 NOW = Moment(0.0, 1_800_000_000.0)
 
@@ -48,6 +49,9 @@ def blob(rule: DataRule | None = None, content: bytes = b"data") -> Blob:
         (PARTIES, ACME, "eu", True, None),
         (PARTIES, ACME, "eu", False, "keeps it for the parties of its job"),
         (PARTIES, ACME, "us", True, "keeps it in the region eu, and the charter has you in us"),
+        (BOTH, ACME, "eu", True, None),
+        (BOTH, ACME, "eu", False, "keeps it for the parties of its job"),
+        (BOTH, BETA, "eu", True, "keeps it within the org of its owner"),
     ],
 )
 def test_who_reads(rule: DataRule, place: Place, region: str, party: bool, why: str | None) -> None:
@@ -55,10 +59,18 @@ def test_who_reads(rule: DataRule, place: Place, region: str, party: bool, why: 
 
 
 def test_a_rule_travels_with_the_reference() -> None:
-    for rule in (None, EU, ORG, PARTIES):
+    for rule in (None, EU, ORG, PARTIES, BOTH):
         assert Blob.unpack(blob(rule).pack()) == blob(rule)
     assert len(blob().pack()) == 3  # as before there were any
-    for wrong in ([1], [True, ["", "", ""], ""], [9, ["", "", ""], ""], [1, ["", "", ""], "a b"]):
+    for wrong in (
+        [1],
+        [True, ["", "", ""], ""],
+        [9, ["", "", ""], ""],
+        [1, ["", "", ""], "a b"],
+        [1, ["", "", ""], "", False],
+        [1, ["", "", ""], "", 1],
+        [1, ["", "", ""], "", True, True],
+    ):
         with pytest.raises(InvalidInput):
             Blob.unpack([*blob().pack(), wrong])
     with pytest.raises(InvalidInput):
@@ -69,7 +81,9 @@ def test_what_is_made_of_data_is_for_those_who_may_read_all_of_it() -> None:
     assert combined([]) is None
     assert combined([EU]) == EU
     assert combined([EU, ORG]) == DataRule(Scope.ORG, ACME, "eu")
-    assert combined([ORG, EU, PARTIES]) == PARTIES
+    assert combined([EU, PARTIES]) == combined([PARTIES, EU]) == PARTIES
+    assert combined([ORG, EU, PARTIES]) == combined([PARTIES, ORG]) == BOTH
+    assert combined([BOTH, DataRule()]) == combined([BOTH, PARTIES]) == BOTH
     with pytest.raises(InvalidInput, match="some are kept in eu and others in us"):
         combined([EU, DataRule(region="us")])
 
@@ -87,6 +101,7 @@ def test_a_job_goes_no_further_than_its_inputs() -> None:
     assert options(ORG, scope=Scope.CELL).scope == Scope.CELL
     assert options(PARTIES).scope == Scope.COMMONS
     assert options(PARTIES, ORG).scope == options(ORG, PARTIES).scope == Scope.ORG
+    assert options(BOTH).scope == Scope.ORG
     assert options(ORG, DataRule(Scope.CELL, ACME)).scope == Scope.CELL
     assert options(EU, hints=Hints(region="eu")).hints.region == "eu"
     with pytest.raises(InvalidInput, match="its inputs stay in eu; leave the hint out"):

@@ -10,22 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import LABEL, shown
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, scope_between
 
+# What holds of several rules: a circle first, for the parties of a job may be in none.
+_NARROWEST: Final = (Scope.CELL, Scope.ORG, Scope.FEDERATION, Scope.LOCAL, Scope.COMMONS)
+
 
 @dataclass(frozen=True, slots=True)
 class DataRule:
     """`scope` is the widest circle that reads it, around `place`, which is the owner's; LOCAL is
-    for the parties of its job alone: those that a node has a lease with, or of. `region` empty is
-    anywhere. Raises InvalidInput."""
+    for the parties of its job alone: those that a node has a lease with, or of. `parties`: of that
+    circle, too, the parties alone. `region` empty is anywhere. Raises InvalidInput."""
 
     scope: Scope = Scope.COMMONS
     place: Place = NOWHERE
     region: str = ""
+    parties: bool = False
 
     def __post_init__(self) -> None:
         if self.region != "" and (
@@ -39,28 +43,35 @@ class DataRule:
         if self.region and region != self.region:
             where = f"in {region}" if region else "in no region"
             return f"keeps it in the region {self.region}, and the charter has you {where}"
-        if self.scope == Scope.COMMONS:
-            return None
-        if self.scope == Scope.LOCAL:
-            return None if is_party else "keeps it for the parties of its job"
-        if scope_between(self.place, place) > self.scope:
+        if self.is_for_parties and not is_party:
+            return "keeps it for the parties of its job"
+        if self.scope != Scope.LOCAL and scope_between(self.place, place) > self.scope:
             return f"keeps it within the {self.scope} of its owner"
         return None
+
+    @property
+    def is_for_parties(self) -> bool:
+        """For the parties of its job alone, whatever else holds."""
+        return self.parties or self.scope == Scope.LOCAL
 
     def pack(self) -> list[Any]:
         """For CBOR."""
         place = self.place
-        return [int(self.scope), [place.cell, place.org, place.federation], self.region]
+        packed = [int(self.scope), [place.cell, place.org, place.federation], self.region]
+        return [*packed, True] if self.parties else packed
 
     @classmethod
     def unpack(cls, value: object) -> Self:
         """Raises InvalidInput for anything else that a stranger sent."""
         match value:
-            case [int(scope), [str(cell), str(org), str(federation)], str(region)] if type(
-                scope
-            ) is int and 0 <= scope <= max(Scope):
+            case [int(scope), [str(cell), str(org), str(federation)], str(region), *parties] if (
+                type(scope) is int
+                and 0 <= scope <= max(Scope)
+                and len(parties) <= 1
+                and all(each is True for each in parties)
+            ):
                 place = Place(cell=cell, org=org, federation=federation)
-                return cls(Scope(scope), place, region)
+                return cls(Scope(scope), place, region, bool(parties))
             case _:
                 raise InvalidInput("rule", "is not [scope, place, region]")
 
@@ -76,6 +87,8 @@ def combined(rules: Iterable[DataRule]) -> DataRule | None:
         if whole.region and rule.region and whole.region != rule.region:
             problem = f"some are kept in {whole.region} and others in {rule.region}"
             raise InvalidInput("inputs", f"{problem}: no worker may read both; make two jobs")
-        narrow = min(whole, rule, key=lambda each: each.scope)
-        whole = DataRule(narrow.scope, narrow.place, whole.region or rule.region)
+        narrow = min(whole, rule, key=lambda each: _NARROWEST.index(each.scope))
+        parties = whole.is_for_parties or rule.is_for_parties
+        parties = parties and narrow.scope != Scope.LOCAL
+        whole = DataRule(narrow.scope, narrow.place, whole.region or rule.region, parties)
     return whole
