@@ -221,7 +221,8 @@ class NodeServices:
         """In a thread. Content that this node serves until `holder` is released; see `BlobStore`.
         Raises LocalError, InvalidInput."""
         me = self.contact
-        return replace(self.blobs.add(content, holder, durable=durable), sources=(me,))
+        blob = self.blobs.add(content, holder, me.peer_id, durable=durable)
+        return replace(blob, sources=(me,))
 
     def release(self, holder: str) -> None:
         """In a thread. See `add`."""

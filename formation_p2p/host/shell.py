@@ -98,7 +98,7 @@ class Shell:
         self._config = config
         self._stack = stack
         self.exchange = exchange
-        exchange.is_party = self.peer.is_party
+        exchange.leases_of = self.peer.leases_of
         stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told

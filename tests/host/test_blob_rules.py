@@ -7,23 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 from formation_p2p import Node, Unreachable
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records import codec
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import Place, Scope
 from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.rules import MAX_PARTIES, MAX_RULES
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.home import Home
+from tests.host.test_places import SOON_S, Silent
 from tests.support.data_world import ROOT, Holder, from_
 from tests.support.loopback import LISTEN
 from tests.support.stacks import run, running
+from tests.support.waiting import until
 
 EU = DataRule(region="eu")
 ORG = DataRule(Scope.ORG, Place(org="acme"))
+LOCAL = DataRule(Scope.LOCAL, Place(org="acme"))
+DAN = PeerId("dan")
 
 
 def store(root: Path) -> BlobStore:
@@ -52,6 +60,36 @@ def test_a_rule_is_kept_until_its_owner_opens_the_file(tmp_path: Path) -> None:
     # What is open stays so, whatever a reference says.
     again.restrict(blob)
     assert again.rules(blob.cid) == ()
+
+
+def test_the_parties_of_what_has_a_rule_are_known_after_a_restart(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    ruled, plain = tmp_path / "ruled", tmp_path / "plain"
+    blobs = []
+    for path, rule in ((ruled, LOCAL), (plain, None)):
+        path.write_bytes(path.name.encode())
+        with path.open("rb") as file:
+            blobs.append(first.adopt(file.fileno(), path, 0.0, rule, DAN))
+    kept, of_all = blobs
+    assert first.parties(kept.cid) == first.parties(of_all.cid) == (DAN,)
+    for number in range(MAX_PARTIES):
+        first.is_now_for(kept.cid, PeerId(f"{number:052}"))
+    assert len(first.parties(kept.cid)) == MAX_PARTIES
+    for number in range(MAX_RULES):
+        place = Place(cell=f"{number:063}", org="o" * 63, federation="f" * 63)
+        rule = DataRule(Scope.ORG, place, "r" * 63, parties=True)
+        with first.pinned(kept.cid):
+            first.again(Manifest(kept.size_bytes, kept.cid.digest), rule)._finished()
+    again = store(tmp_path)
+    assert again.parties(kept.cid) == first.parties(kept.cid)
+    assert again.rules(kept.cid) == first.rules(kept.cid)
+    assert len(again.rules(kept.cid)) == MAX_RULES
+    assert again.parties(of_all.cid) == ()
+    # One that came by the rules of before there were parties has none.
+    packed = codec.encode([LOCAL.pack()])
+    (tmp_path / "blobs" / f"{kept.cid}.rules").write_bytes(packed)
+    before = store(tmp_path)
+    assert (before.rules(kept.cid), before.parties(kept.cid)) == ((LOCAL,), ())
 
 
 def test_a_damaged_rule_opens_nothing(tmp_path: Path) -> None:
@@ -150,6 +188,54 @@ def test_the_rule_of_what_did_not_come_is_nobody_s(tmp_path: Path) -> None:
             assert await mallory.get(from_(blob, bob)) == b"public"
 
     run(story)
+
+
+def test_what_is_for_the_parties_of_a_job_comes_from_one_of_them_alone(tmp_path: Path) -> None:
+    """Else one who has a lease at a worker of its owner has that fetch it for him."""
+    alice, bob = Member(tmp_path / "alice", "acme"), Member(tmp_path / "bob", "acme")
+    mallory = Member(tmp_path / "mallory", "other")
+    alice.exchange.leases_of = mallory.exchange.leases_of = {bob.peer_id}.__contains__
+
+    async def story() -> None:
+        async with running(alice, bob, mallory), trio.open_nursery() as nursery:
+            blob = alice.put_by(LOCAL, b"secret")
+
+            async def read(blob: Blob, owner: Member) -> None:
+                with bob.store.pinned(blob.cid):
+                    await bob.exchange.fetch(blob, owner.peer_id)
+
+            for _ in range(2):  # before it is there, and then
+                with pytest.raises(Unreachable, match="not the one for whom it is fetched"):
+                    await read(blob, mallory)
+                with pytest.raises(Unreachable, match="for the parties of its job"):
+                    await mallory.get(from_(blob, alice, bob))
+                await read(blob, alice)
+            # Who has it himself reads it there, too, and not before it has come.
+            theirs = mallory.put_by(LOCAL, b"secret")
+            await read(theirs, mallory)
+            assert bob.store.parties(blob.cid) == (alice.peer_id, mallory.peer_id)
+            # One that brings nothing keeps its owner waiting no longer than a turn.
+            silent, other = Silent(), alice.put_by(LOCAL, b"more")
+            async with running(silent):
+                whose = from_(other, silent), silent.contact.peer_id
+                nursery.start_soon(bob.exchange.copies, [(tmp_path / "no", whose[0])], whose[1])
+                await until(lambda: silent.opened > 0)
+                with trio.fail_after(2 * SOON_S):
+                    await read(other, alice)
+                nursery.cancel_scope.cancel()
+
+    run(story)
+
+
+def test_what_a_job_of_the_state_needs_is_its_node_s_after_a_restart(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    for number, durable in enumerate((True, False)):
+        first.add(b"%d" % number, f"job-{number}", DAN, durable=durable)
+    again = store(tmp_path)
+    assert [again.is_own(Manifest.of(b"%d" % number).blob.cid) for number in (0, 1)] == [
+        True,
+        False,
+    ]
 
 
 def test_nor_is_it_after_a_crash(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ class Kept:
         for path, _ in inputs:
             path.write_bytes(CONTEXT)
 
-    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
+    async def keep(
+        self, file: int, path: Path, rule: DataRule | None = None, owner: PeerId = UNKNOWN
+    ) -> Blob:
         self.outputs.append(await trio.to_thread.run_sync(path.read_bytes))
         return BLOB
 

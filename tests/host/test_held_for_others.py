@@ -51,7 +51,7 @@ class Holding:
         size = len(content) if size_bytes is None else size_bytes
         return Keep(b"", cid, size, name.to_bytes(16, "big"))
 
-    async def _take(self, blob: Blob, holder: str) -> None:
+    async def _take(self, blob: Blob, holder: str, owner: PeerId) -> None:
         self.store.hold(holder, (blob.cid,))
         self.names.add(holder)
         await self.gate.wait()

@@ -286,6 +286,7 @@ class Farsighted:
 
     async def look_ahead(self, execution: Execution) -> None:
         payload = execution.payload
+        assert execution.owner == UNDER.owner
         self.done.append(("ahead", payload))
         if payload == b"raise":
             raise RuntimeError("out of order")

@@ -114,20 +114,20 @@ def test_a_node_serves_its_file_still_where_it_can_not_hold_a_copy_of_it(tmp_pat
 
 
 def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
-    alice, bob, carol, dave = (Holder(tmp_path / x) for x in ("alice", "bob", "carol", "dave"))
+    alice, bob, carol = (Holder(tmp_path / x) for x in ("alice", "bob", "carol"))
     working(carol)
     submitter = Submitter(bob)
     rule = DataRule(Scope.LOCAL)
-    alice.exchange.is_party = carol.exchange.is_party = {
-        bob.contact.peer_id,
-        carol.contact.peer_id,
-    }.__contains__
+    alice.exchange.leases_of = bob.exchange.leases_of = {carol.peer_id}.__contains__
 
     async def story() -> None:
-        async with running(alice, bob, carol, dave):
-            blob = replace(alice.put(content(1)), rule=rule)
-            assert await submitter.copied(alice, carol, one=blob, wanted=1) == 1
-            assert carol.store.rules(blob.cid) == (rule,)
+        async with running(alice, bob, carol):
+            theirs, own = (replace(x.put(content(1)), rule=rule) for x in (alice, bob))
+            # Of a job of bob's only what he has himself is for its parties.
+            assert await submitter.copied(alice, carol, one=theirs, wanted=1) == 0
+            assert await submitter.copied(bob, carol, one=own, wanted=1) == 1
+            assert carol.store.rules(own.cid) == (rule,)
+            assert carol.store.parties(own.cid) == (bob.peer_id,)
 
     run(story)
 
@@ -135,7 +135,7 @@ def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
 def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None:
     """Only to what has no rule of its owner's, which its task is to have."""
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-    alice.exchange.is_party = {bob.contact.peer_id}.__contains__
+    alice.exchange.leases_of = {bob.peer_id}.__contains__
     path = tmp_path / "data"
     path.write_bytes(content(1))
     inside = alice.store.put(path, DataRule(Scope.ORG, Place(org="acme")))

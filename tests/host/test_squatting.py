@@ -92,7 +92,7 @@ def test_what_is_fetched_by_another_reference_keeps_no_other_waiting(
             theirs = refer(from_(blob, silent))
             for number in range(10):  # more than may bring sources of their own
                 read = [(tmp_path / f"{number}", theirs)]
-                nursery.start_soon(bob.exchange.copies, read, MALLORY)
+                nursery.start_soon(bob.exchange.copies, read, silent.contact.peer_id)
                 await until(lambda: silent.opened > 0)
             await trio.sleep(0.2)  # they have joined it, or wait
             with trio.fail_after(2 * SOON_S):

@@ -108,10 +108,9 @@ def test_leases_of_a_banned_peer_end_at_the_next_renewal_and_it_gets_no_more() -
     banned = charter_of(world, banned_keys=frozenset({bob.identity.peer_id}))
     world.deliver(gate, OfferCharter(banned.raw))
     world.elapse(10)
-    shares = [peer_of(x).is_party(alice.identity.peer_id) for x in (bob, carol, gate)]
+    shares = [peer_of(x).leases_of(alice.identity.peer_id) for x in (bob, carol, gate)]
     assert shares == [False, True, False]
-    assert peer_of(alice).is_party(carol.identity.peer_id)
-    assert not peer_of(alice).is_party(gate.identity.peer_id)
+    assert not peer_of(alice).leases_of(carol.identity.peer_id)
     assert {running.work.attempt_id[:4] for running in alice.running.values()} == {"caro"}
     bob.submit(job(1, job_id="more"))
     world.elapse(30)

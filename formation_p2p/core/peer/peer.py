@@ -274,12 +274,9 @@ class Peer:
         """The way of a task that was submitted here, as far as it is remembered."""
         return self._story.of(task_id, self.scheduler.live(task_id))
 
-    def is_party(self, peer_id: PeerId) -> bool:
-        """Whether this node has a lease of a peer, or the peer one of this node."""
-        if any(each.lessor.peer_id == peer_id for each in self.lessee.held.values()):
-            return True
-        leases = () if self.worker is None else self.worker.lessor
-        return any(lease.owner.peer_id == peer_id for lease in leases)
+    def leases_of(self, peer_id: PeerId) -> bool:
+        """Whether this node has a lease of a peer."""
+        return any(each.lessor.peer_id == peer_id for each in self.lessee.held.values())
 
     def validate(self) -> None:
         """Raises InvariantBroken where two of its parts disagree: of leases, or of what runs."""

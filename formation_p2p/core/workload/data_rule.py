@@ -23,8 +23,9 @@ _NARROWEST: Final = (Scope.CELL, Scope.ORG, Scope.FEDERATION, Scope.LOCAL, Scope
 @dataclass(frozen=True, slots=True)
 class DataRule:
     """`scope` is the widest circle that reads it, around `place`, which is the owner's; LOCAL is
-    for the parties of its job alone: those that a node has a lease with, or of. `parties`: of that
-    circle, too, the parties alone. `region` empty is anywhere. Raises InvalidInput."""
+    for the parties of its job alone: the workers that its owner leases, and at each of them those
+    for whose leases it is there. `parties`: of that circle, too, the parties alone. `region` empty
+    is anywhere. Raises InvalidInput."""
 
     scope: Scope = Scope.COMMONS
     place: Place = NOWHERE

@@ -80,8 +80,8 @@ class Exchange:
         self._me = me
         self.grant = network.grant
         self._membership = membership or Membership(network.root_public_key)
-        # Whether this node has a lease of a peer, or that of this node.
-        self.is_party: Callable[[PeerId], bool] = lambda peer_id: False
+        # Whether this node has a lease of a peer.
+        self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
@@ -119,7 +119,7 @@ class Exchange:
         rules = of_owner or self._membership.common_rule(self.grant)
         if not rules or peer.peer_id == self._me:
             return None
-        party = self.is_party(peer.peer_id)
+        party = self._is_party(opening.cid, peer.peer_id)
         if party and not of_owner:
             return None  # a worker of another circle reads what its task is to have
         denied = self._membership.denies_read(
@@ -129,6 +129,18 @@ class Exchange:
             # It would hold it by another rule, or for all: somebody outside had it asked.
             return "has it by the rule of its owner; pass on the reference that the owner made"
         return denied
+
+    def _is_party(self, cid: Cid, peer_id: PeerId) -> bool:
+        """Whether it is here for a peer's leases, or is of this node, whose workers read it."""
+        parties = self._store.parties(cid)
+        if peer_id in parties:
+            return True
+        is_own = self._me in parties or self._store.is_own(cid)
+        return is_own and (peer_id == self._me or self.leases_of(peer_id))
+
+    def _is_for_others(self, blob: Blob, owner: PeerId) -> bool:
+        """See `BlobStore.is_for_others`."""
+        return self._store.is_for_others(blob, is_party=self._is_party(blob.cid, owner))
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """As `admit`; content with rules goes over the network alone."""
@@ -188,7 +200,7 @@ class Exchange:
     async def fetch(self, blob: Blob, owner: PeerId = UNKNOWN) -> None:
         """Have a blob in the cache, which must be pinned, for an owner of leases. Raises
         LocalError, Unreachable."""
-        while not self._store.holds(blob.cid) or self._store.is_for_others(blob):
+        while not self._store.holds(blob.cid) or self._is_for_others(blob, owner):
             run = self._running.get(blob.cid)
             if run is not None and run.join(blob, owner):
                 await run.ended.wait()
@@ -198,17 +210,28 @@ class Exchange:
                 for scope in self._yielding.get(blob.cid, ()):
                     scope.cancel()
                 with suppress(GaveWay):
-                    await self._fetch_in_turn(blob)
+                    await self._fetch_in_turn(blob, owner)
                     return
+        await self._is_now_for(blob.cid, owner)
 
-    async def _fetch_in_turn(self, blob: Blob, *, gives_way: bool = False) -> None:
+    async def _fetch_in_turn(self, blob: Blob, owner: PeerId, *, gives_way: bool = False) -> None:
         """Raises LocalError, Unreachable."""
         async with self._turns.of(blob.cid):
-            if self._store.is_for_others(blob):
+            if self._is_for_others(blob, owner):
                 again = partial(self._store.again, rule=rule_of(blob))
-                await self._to_end(blob, self._run(blob, again))
+                await self._to_end(blob, self._run(blob, again, owner))
             else:
-                await self._fetch_by_rule(blob, gives_way)
+                await self._fetch_by_rule(blob, owner, gives_way)
+            await self._is_now_for(blob.cid, owner)
+
+    async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
+        """See `BlobStore.is_now_for`."""
+        if owner in self._store.parties(cid):
+            return
+        if self._store.rules(cid):  # which are on the disk
+            await trio.to_thread.run_sync(self._store.is_now_for, cid, owner)
+        else:
+            self._store.is_now_for(cid, owner)
 
     async def _to_end(self, blob: Blob, run: FetchRun) -> None:
         """Of a turn. Those that wait for theirs have other references, of which one alone may be
@@ -231,7 +254,7 @@ class Exchange:
         if failure is not None:
             raise failure
 
-    async def _fetch_by_rule(self, blob: Blob, gives_way: bool) -> None:
+    async def _fetch_by_rule(self, blob: Blob, owner: PeerId, gives_way: bool) -> None:
         """Raises LocalError, Unreachable."""
         if blob.rule is None:
             self._store.restrict(blob)  # which writes rules alone to the disk
@@ -239,7 +262,7 @@ class Exchange:
             await trio.to_thread.run_sync(self._store.restrict, blob)
         try:
             if not self._store.holds(blob.cid) and not await self._fetch_nearby(blob):
-                run = self._run(blob, self._store.part)
+                run = self._run(blob, self._store.part, owner)
                 if not gives_way:  # it may end before it has brought anything
                     self._running[blob.cid] = run
                 await self._to_end(blob, run)
@@ -260,19 +283,22 @@ class Exchange:
         await trio.to_thread.run_sync(check_place, path)
         with self._store.pinned(blob.cid):
             # It came from a task that ran here, or was put here.
-            if not self._store.is_for_others(blob) and await trio.to_thread.run_sync(
+            if not self._is_for_others(blob, self._me) and await trio.to_thread.run_sync(
                 self._store.copy_over, blob.cid, path
             ):
                 (progress or _untold)(blob.size_bytes, blob.size_bytes)
                 return
         async with self._places.of(self._me):
-            run = self._run(blob, lambda manifest: part_beside(manifest, path))
+            run = self._run(blob, lambda manifest: part_beside(manifest, path), self._me)
             await run.until_over(progress or _untold)
 
-    def _run(self, blob: Blob, part: Callable[[Manifest], Part]) -> FetchRun:
+    def _run(self, blob: Blob, part: Callable[[Manifest], Part], owner: PeerId) -> FetchRun:
         known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
         blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
-        return FetchRun(self._stack, self._me, self.grant, blob, part, self.stall_s)
+        # Others serve this node as a worker of theirs: what they do is not for one who knows names.
+        is_for_one = rule_of(blob).is_for_parties and owner != self._me
+        only = owner if is_for_one else UNKNOWN
+        return FetchRun(self._stack, self._me, self.grant, blob, part, self.stall_s, only)
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         """See `BlobCopies.copies`. Raises LocalError, Unreachable."""
@@ -287,16 +313,18 @@ class Exchange:
             with self._store.pinned(blob.cid):
                 await self.fetch(blob, owner)
 
-    async def take(self, blob: Blob, holder: str, *, durable: bool = False) -> None:
-        """Have a blob here, until `holder` is released; `durable` as for `BlobStore.hold`. Others
-        say what, and from which sources, which may be as slow as they like: what is fetched does
-        not wait for it. Raises LocalError, Unreachable."""
+    async def take(
+        self, blob: Blob, holder: str, owner: PeerId | None = None, *, durable: bool = False
+    ) -> None:
+        """Have a blob here for its owner, or this node, until `holder` is released; `durable` as
+        for `BlobStore.hold`. Others say what, and from which sources, which may be as slow as they
+        like: what is fetched does not wait for it. Raises LocalError, Unreachable."""
         await self.hold(holder, (blob.cid,), durable=durable)
         with self._store.pinned(blob.cid):
-            while not await self._taken(blob):
+            while not await self._taken(blob, self._me if owner is None else owner):
                 pass
 
-    async def _taken(self, blob: Blob) -> bool:
+    async def _taken(self, blob: Blob, owner: PeerId) -> bool:
         """Whether it is here; it may have had to give way. Raises LocalError, Unreachable."""
         scopes = self._yielding.setdefault(blob.cid, set())
         with trio.CancelScope() as scope:
@@ -304,7 +332,7 @@ class Exchange:
             try:
                 # Who takes it bounds how much comes at once.
                 with suppress(GaveWay):
-                    await self._fetch_in_turn(blob, gives_way=True)
+                    await self._fetch_in_turn(blob, owner, gives_way=True)
                     return True
             finally:
                 scopes.discard(scope)
@@ -312,20 +340,25 @@ class Exchange:
                     self._yielding.pop(blob.cid, None)
         return False
 
-    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
+    async def keep(
+        self, file: int, path: Path, rule: DataRule | None = None, owner: PeerId = UNKNOWN
+    ) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
-        allows. Raises LocalError."""
-        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule)
+        allows; it was made for that owner of a lease. Raises LocalError."""
+        blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
-    async def add(self, content: Buffer, holder: str) -> Blob:
+    async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
-        blob = await trio.to_thread.run_sync(self._store.add, content, holder)
+        blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
-    async def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+    async def add_file(
+        self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
+    ) -> Blob:
         """See `BlobStore.add_file`. Raises LocalError."""
-        blob = await trio.to_thread.run_sync(self._store.add_file, file, size_bytes, holder)
+        add = self._store.add_file
+        blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:

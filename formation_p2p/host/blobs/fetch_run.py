@@ -20,6 +20,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob
 from formation_p2p.host.blobs.files import Part
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.transport.errors import IOException
 
@@ -63,11 +64,14 @@ class FetchRun:
         blob: Blob,
         part: Callable[[Manifest], Part],
         stall_s: float,
+        only: PeerId = UNKNOWN,
     ) -> None:
+        """`only` is the one source that is asked, whatever others say."""
         self._stack = stack
         self._me = me
         self._grant = grant
         self._blob = blob
+        self._only = only
         self._make_part = part
         self._part: Part | None = None
         self._machine = Fetch(blob, me, trio.current_time(), stall_s)
@@ -109,6 +113,8 @@ class FetchRun:
     def join(self, blob: Blob, owner: PeerId) -> bool:
         """Whether another one may wait until it has `ended`, by this reference."""
         if (blob.rule, blob.size_bytes) != (self._blob.rule, self._blob.size_bytes):
+            return False
+        if self._only not in (UNKNOWN, owner):
             return False
         if not self._over.is_set() and owner not in self._joined:
             self._joined.add(owner)
@@ -197,6 +203,8 @@ class FetchRun:
     async def _read(self, source: Contact, manifest: bool) -> _End:
         """Until it ends, and how. Cancel it to end it earlier."""
         peer = source.peer_id
+        if self._only not in (UNKNOWN, peer):
+            return fetching.SourceRefused(peer, "is not the one for whom it is fetched")
         opened_stream = None
         end: _End | None = None
         try:

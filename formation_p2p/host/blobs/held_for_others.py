@@ -44,12 +44,12 @@ class _Held:
 
 
 class HeldForOthers:
-    """`take` fetches a blob and holds it under a name, `release` ends that."""
+    """`take` fetches a blob for a peer and holds it under a name, `release` ends that."""
 
     def __init__(
         self,
         store: BlobStore,
-        take: Callable[[Blob, str], Awaitable[None]],
+        take: Callable[[Blob, str, PeerId], Awaitable[None]],
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class HeldForOthers:
         try:
             blob = Blob(asked.cid, size_bytes, (*asked.sources, peer), asked.rule)
             async with self._places.of(peer.peer_id):
-                await self._take(blob, holder)
+                await self._take(blob, holder, peer.peer_id)
             # What was here before was not measured by the fetch.
             if await trio.to_thread.run_sync(self._size_of, asked.cid) != size_bytes:
                 return "has it in another size"

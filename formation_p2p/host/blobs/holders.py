@@ -86,6 +86,9 @@ class Holders:
     def need(self, cid: Cid) -> bool:
         return cid in self._count
 
+    def need_durably(self, cid: Cid) -> bool:
+        return any(cid in self._held.get(holder, ()) for holder in self._durable)
+
     @property
     def durable(self) -> frozenset[str]:
         return frozenset(self._durable)

@@ -6,7 +6,7 @@
 | `<cid>.part`       | content that is still being fetched; what there is of it is verified anew |
 | `<cid>.manifest`   | the manifest of either |
 | `<cid>.put`        | where a file lies that was put, and how it looked then |
-| `<cid>.rules`      | who may read it, where not all members may |
+| `<cid>.rules`      | who may read it, where not all members may (rules.py) |
 | `.holders/`        | which jobs need which content (holders.py) |
 
 What was put stays where it is and counts for nothing; it is served while it looks as it did. The
@@ -32,6 +32,7 @@ from typing import Final
 
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
@@ -39,6 +40,7 @@ from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs import files
 from formation_p2p.host.blobs.folder import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.blobs.rules import BlobRules, rule_of
 
 log = logging.getLogger(__name__)
@@ -166,11 +168,29 @@ class BlobStore:
                 problem = f"{blob.cid} is here for others, by the rule of its owner"
                 raise LocalError(f"{problem}; pass on the reference that the owner made")
 
-    def is_for_others(self, blob: Blob) -> bool:
-        """Whether the cache has it, by other references than this alone."""
+    def parties(self, cid: Cid) -> tuple[PeerId, ...]:
+        """For whose leases it came here, or was made."""
         with self._lock:
-            known = self._rules.of(blob.cid)
-            return bool(known) and rule_of(blob) not in known and self.holds(blob.cid)
+            return self._rules.parties(cid)
+
+    def is_own(self, cid: Cid) -> bool:
+        """Whether this node has put it, or a job of its state needs it."""
+        with self._lock:
+            return cid in self._put or self._holders.need_durably(cid)
+
+    def is_now_for(self, cid: Cid, party: PeerId) -> None:
+        """It came here for this one. Raises LocalError."""
+        with self._lock, local_errors(self._root):
+            if party != UNKNOWN and self._is_here(cid):
+                self._rules.add_party(cid, party)
+
+    def is_for_others(self, blob: Blob, *, is_party: bool) -> bool:
+        """Whether the cache has it, by other references than this alone, or for the parties of jobs
+        of which this one is none."""
+        with self._lock:
+            known, rule = self._rules.of(blob.cid), rule_of(blob)
+            is_new = rule not in known or (rule.is_for_parties and not is_party)
+            return bool(known) and is_new and self.holds(blob.cid)
 
     def again(self, manifest: Manifest, rule: DataRule) -> files.Part:
         """To fetch once more what is here for others: who has all of it from sources of his own
@@ -189,8 +209,9 @@ class BlobStore:
             path.unlink()  # it is here: this is to be gone with its descriptor
             return part
 
-    def _made_here(self, blob: Blob) -> None:
+    def _made_here(self, blob: Blob, owner: PeerId) -> None:
         """Others that had it here before, by rules of theirs, do not say who reads it. OSError."""
+        self.is_now_for(blob.cid, owner)
         with self._lock:
             if self._rules.of(blob.cid) and self.holds(blob.cid):
                 self._rules.add(blob.cid, rule_of(blob))
@@ -240,19 +261,21 @@ class BlobStore:
                     self._forget_put(next(iter(self._put)))
         return replace(blob, rule=rule)
 
-    def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
-        """Keep content, and serve it, until `holder` is released: see `hold`. The reference names
-        no sources. Raises LocalError, NoRoom, InvalidInput."""
+    def add(
+        self, content: Buffer, holder: str, owner: PeerId = UNKNOWN, *, durable: bool = False
+    ) -> Blob:
+        """Keep content of that owner of a lease, or job, and serve it, until `holder` is released:
+        see `hold`. The reference names no sources. Raises LocalError, NoRoom, InvalidInput."""
         manifest = Manifest.of(content)
         blob = manifest.blob
         with local_errors(self._root), self.pinned(blob.cid):
             if not self.holds(blob.cid) or blob.cid in self._unverified:
                 self._add(manifest, content, durable=durable)
-            self._made_here(blob)
+            self._made_here(blob, owner)
             self.hold(holder, (blob.cid,), durable=durable)
         return blob
 
-    def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+    def add_file(self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """As `add`, what a file of this size has, which others may write to: a copy, by the file
         system's own means where it has any. Raises LocalError, NoRoom."""
         new = self._root / f"added.new-{threading.get_ident()}"  # its CID is not known yet
@@ -267,7 +290,7 @@ class BlobStore:
                 with self.pinned(blob.cid):
                     if not self.holds(blob.cid) or blob.cid in self._unverified:
                         self._name(manifest, new, self._room_for(blob, on_disk=True))
-                    self._made_here(blob)
+                    self._made_here(blob, owner)
                     self.hold(holder, (blob.cid,))
             finally:
                 new.unlink(missing_ok=True)
@@ -353,10 +376,17 @@ class BlobStore:
         with self._lock:
             return self._holders.durable
 
-    def adopt(self, file: int, path: Path, keep_s: float, rule: DataRule | None = None) -> Blob:
+    def adopt(
+        self,
+        file: int,
+        path: Path,
+        keep_s: float,
+        rule: DataRule | None = None,
+        owner: PeerId = UNKNOWN,
+    ) -> Blob:
         """Move a file, open as `file`, into the cache, and keep it for `keep_s` at least after
-        each use, for those that the rule allows. `path` is where it lies, on the disk of the cache,
-        not written any more. Raises LocalError, NoRoom."""
+        each use, for those that the rule allows; it was made for that owner of a lease. `path` is
+        where it lies, on the disk of the cache, not written any more. Raises LocalError, NoRoom."""
         with local_errors(path):
             # Before it is read: a file of holes is long at no cost, and reading it takes minutes.
             self._check_fits(os.fstat(file).st_size)
@@ -376,7 +406,7 @@ class BlobStore:
                     entry.whole = True
                     if rule is not None and blob.cid not in self._put:
                         self._rules.add(blob.cid, rule)
-                self._made_here(replace(blob, rule=rule))
+                self._made_here(replace(blob, rule=rule), owner)
                 entry.keep_s = max(entry.keep_s, keep_s)
                 self._used(blob.cid)
                 self._changed((blob.cid,), ())

@@ -278,9 +278,12 @@ class BlobCopies(Protocol):
 class BlobAccess(BlobCopies, Protocol):
     """The node's blobs, as drivers use them: inputs are fetched, outputs kept."""
 
-    async def keep(self, file: int, path: Path, rule: DataRule | None = None) -> Blob:
+    async def keep(
+        self, file: int, path: Path, rule: DataRule | None = None, owner: PeerId = UNKNOWN
+    ) -> Blob:
         """Take over a plain file, open as `file` and with no writer left, so that others
-        can fetch it for a while, as far as the rule allows. Raises LocalError."""
+        can fetch it for a while, as far as the rule allows; it was made for that owner of a lease.
+        Raises LocalError."""
         ...
 
     async def lend(self, blob: PrivateBlob, /, *, again: bool = False) -> Lent:
@@ -300,12 +303,14 @@ class BlobAccess(BlobCopies, Protocol):
         """One that is here and was kept; None where it has to be asked for."""
         ...
 
-    async def add(self, content: Buffer, holder: str) -> Blob:
-        """Keep content so that others can fetch it until `holder` is released. Raises
-        LocalError."""
+    async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
+        """Keep content of that owner of a lease so that others can fetch it until `holder` is
+        released. Raises LocalError."""
         ...
 
-    async def add_file(self, file: int, size_bytes: int, holder: str) -> Blob:
+    async def add_file(
+        self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
+    ) -> Blob:
         """As `add`, of an open file of this size, which is copied. Raises LocalError."""
         ...
 

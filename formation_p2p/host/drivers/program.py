@@ -125,7 +125,8 @@ class Program:
             except OSError as problem:
                 raise OSError(f"{name} ({problem.strerror})") from problem
             try:
-                kept[name] = await self.blobs.keep(file, self.folder / name, rule)
+                owner = self.execution.owner
+                kept[name] = await self.blobs.keep(file, self.folder / name, rule, owner)
             finally:
                 os.close(file)
         return kept

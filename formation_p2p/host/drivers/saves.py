@@ -122,10 +122,10 @@ class Saves:
             return
         await self._keep(blobs, partial(blobs.add, content))
 
-    async def _keep(self, blobs: BlobAccess, add: Callable[[str], Awaitable[Blob]]) -> None:
+    async def _keep(self, blobs: BlobAccess, add: Callable[[str, PeerId], Awaitable[Blob]]) -> None:
         try:
             await blobs.release(self.holder)
-            blob = await add(self.holder)
+            blob = await add(self.holder, self.owner)
         except FormationError as error:
             self._tell(f"a checkpoint is not kept: {error}")
         else:
