@@ -25,23 +25,24 @@ class DataNode(Enterable):
 
     @overload
     async def put(  # type: ignore[overload-overlap]
-        self, obj: Path | str, *, scope: Scope | str = ..., region: str = ...
+        self, obj: Path | str, *, scope: Scope | str | None = ..., region: str = ...
     ) -> Blob: ...
 
     @overload
     async def put(self, obj: T) -> Reference[T]: ...
 
     async def put(
-        self, obj: object, *, scope: Scope | str = Scope.COMMONS, region: str = ""
+        self, obj: object, *, scope: Scope | str | None = None, region: str = ""
     ) -> Blob | Reference[object]:
         """Keep an object for calls, or offer a file to the network.
 
         A path, which any text is taken for: the file is offered by its content, from where it
         lies. It is read once, to name it, and must stay as it is until its readers have it. Pass
         the blob on: as an input of a ProcessSpec, or for `get` on another node. `scope` is the
-        widest circle that may read it, `local` for the parties of its job alone, and `region` the
-        one that it stays in, as the charter has it: who holds it serves no others, and tasks that
-        read it run nowhere else (docs/charter.md).
+        widest circle that may read it, `local` for the parties of its job alone, `commons` for all
+        members; None is as the charter has it. `region` is the one that it stays in, as the charter
+        has it. Who holds it serves no others, and tasks that read it run nowhere else
+        (docs/charter.md).
 
         Any other object is pickled once. Pass the reference to calls in its place: each worker
         fetches it once, and arrays in it are read-only there (docs/data.md). Raises whatever an
@@ -51,14 +52,14 @@ class DataNode(Enterable):
         """
         self._lifecycle.check_loop()
         if isinstance(obj, str | Path):
-            circle = parse_scope(scope) if not isinstance(scope, Scope) else scope
+            circle = scope if isinstance(scope, Scope | None) else parse_scope(scope)
             return await asyncio.to_thread(self._put_file, obj, circle, region)
-        if scope != Scope.COMMONS or region:
+        if scope is not None or region:
             problem = "only files have one; an object is read by its calls alone"
             raise InvalidInput("scope", problem)
         return await asyncio.to_thread(reference_to, obj, self._bridge.packer)
 
-    def _put_file(self, path: Path | str, scope: Scope, region: str) -> Blob:
+    def _put_file(self, path: Path | str, scope: Scope | None, region: str) -> Blob:
         try:
             return self._services.put(Path(path), scope, region)
         except InvalidInput:

@@ -29,7 +29,7 @@ from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.services.events import ServeServices
 from formation_p2p.core.workload.blob import Blob, Buffer
 from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Scope, ScopeShares
+from formation_p2p.core.workload.scope import NOWHERE, Scope, ScopeShares, scope_between
 from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
@@ -203,12 +203,27 @@ class NodeServices:
         """Have the node's thread do something."""
         self.entered()[0].call(function)
 
-    def put(self, path: Path, scope: Scope = Scope.COMMONS, region: str = "") -> Blob:
+    def put(self, path: Path, scope: Scope | None = None, region: str = "") -> Blob:
         """In a thread. See `Node.put`."""
-        me, rule = self.contact, None
-        if scope < Scope.COMMONS or region:
-            rule = DataRule(scope, self.entered()[1].network.rights.place, region)
+        return self._offer(path, self.rule(scope, region))
+
+    def _offer(self, path: Path, rule: DataRule | None = None) -> Blob:
+        me = self.contact
         return replace(self.blobs.put(path, rule), sources=(me,))
+
+    def rule(self, scope: Scope | None = None, region: str = "") -> DataRule | None:
+        """Of data of this node, where no scope is given by the charter. Who holds it may be in
+        other circles: it is around this node then, and where that is in no such circle, for the
+        parties of its jobs."""
+        runtime, claim = self.entered()
+        place, charter = claim.network.rights.place, runtime.charter
+        if scope is None:
+            scope = Scope.COMMONS if charter is None else charter.scope
+            if scope == Scope.COMMONS and not region:
+                return None
+            if scope_between(place, place) > scope:
+                scope = Scope.LOCAL
+        return DataRule(scope, NOWHERE if scope == Scope.COMMONS else place, region)
 
     @property
     def blobs(self) -> BlobStore:
@@ -217,11 +232,18 @@ class NodeServices:
         assert self._blobs is not None, "it is made before the runtime"
         return self._blobs
 
-    def add(self, content: Buffer, holder: str, *, durable: bool = False) -> Blob:
+    def add(
+        self,
+        content: Buffer,
+        holder: str,
+        rule: DataRule | None = None,
+        *,
+        durable: bool = False,
+    ) -> Blob:
         """In a thread. Content that this node serves until `holder` is released; see `BlobStore`.
         Raises LocalError, InvalidInput."""
         me = self.contact
-        blob = self.blobs.add(content, holder, me.peer_id, durable=durable)
+        blob = self.blobs.add(content, holder, me.peer_id, rule, durable=durable)
         return replace(blob, sources=(me,))
 
     def release(self, holder: str) -> None:
@@ -230,7 +252,7 @@ class NodeServices:
 
     def with_environment(self, options: TaskOptions) -> TaskOptions:
         """In a thread. See host/environments/prepare.py."""
-        return with_environment(options, self._config.home.path, self.put)
+        return with_environment(options, self._config.home.path, self._offer)
 
     def over(self, job_id: str) -> None:
         """On the loop: what was held for a job is needed no more, if there is anything."""

@@ -56,7 +56,6 @@ class Submission:
         shown: bool,
     ) -> JobHandle:
         services, durable = self.services, self.durable
-        chosen = within_rules(chosen, plan)
         environment = chosen.env if isinstance(chosen.env, Environment) else None
         if code is not None and durable is not None:
             hold = partial(services.blobs.hold, job_id, (code.blob.cid,), durable=True)
@@ -66,8 +65,10 @@ class Submission:
             kinds = plan.kinds(memory_given=given)
             estimates = await asyncio.to_thread(services.sizes.learnt, kinds) if kinds else {}
         if has_large(plan):
-            keep = partial(services.add, holder=job_id, durable=durable is not None)
+            held = durable is not None
+            keep = partial(services.add, holder=job_id, rule=services.rule(), durable=held)
             plan = await asyncio.to_thread(by_content, plan, keep)
+        chosen = within_rules(chosen, plan)
         packer = self.bridge.packer if durable is None else durable.packer(job_id)
         plan, parcels = await asyncio.to_thread(with_parcels, plan, job_id, packer)
         with packer.releasing(parcels):

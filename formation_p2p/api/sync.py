@@ -131,17 +131,17 @@ class SyncNode(Synchronous[Node], NodeBase):
 
     @overload
     def put(  # type: ignore[overload-overlap]
-        self, obj: Path | str, *, scope: Scope | str = ..., region: str = ...
+        self, obj: Path | str, *, scope: Scope | str | None = ..., region: str = ...
     ) -> Blob: ...
 
     @overload
     def put(self, obj: T) -> Reference[T]: ...
 
     def put(
-        self, obj: object, *, scope: Scope | str = Scope.COMMONS, region: str = ""
+        self, obj: object, *, scope: Scope | str | None = None, region: str = ""
     ) -> Blob | Reference[object]:
         """See `Node.put`."""
-        if scope == Scope.COMMONS and not region:
+        if scope is None and not region:
             return self._loop.run(lambda: self._wrapped.put(obj))
         path = cast(Path, obj)  # for what has no rule `put` says so
         return self._loop.run(lambda: self._wrapped.put(path, scope=scope, region=region))

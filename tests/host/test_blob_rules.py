@@ -16,7 +16,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records import codec
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.core.workload.scope import Place, Scope
 from formation_p2p.host.blobs.asking import is_held
 from formation_p2p.host.blobs.rules import MAX_PARTIES, MAX_RULES
@@ -60,6 +60,18 @@ def test_a_rule_is_kept_until_its_owner_opens_the_file(tmp_path: Path) -> None:
     # What is open stays so, whatever a reference says.
     again.restrict(blob)
     assert again.rules(blob.cid) == ()
+    # And for all, whatever the charter says, where that is asked for.
+    again.put(path, OPEN)
+    assert again.rules(blob.cid) == (OPEN,)
+
+
+def test_what_is_added_has_its_rule_from_the_first_on(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    blob = first.add(b"data", "job", DAN, ORG)
+    assert blob.rule == ORG
+    assert (first.rules(blob.cid), first.parties(blob.cid)) == ((ORG,), (DAN,))
+    assert first.add(b"data", "other", DAN, EU).rule == EU
+    assert store(tmp_path).rules(blob.cid) == (ORG, EU)
 
 
 def test_the_parties_of_what_has_a_rule_are_known_after_a_restart(tmp_path: Path) -> None:

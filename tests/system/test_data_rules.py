@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from formation_p2p import Blob, Node, ProcessSpec, TaskPlaced, Unreachable
-from formation_p2p.core.workload.scope import Place
+from formation_p2p.api.large_inputs import INLINE_BYTES
+from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.network import network_id_of
+from formation_p2p.core.trust.root_keys import KeySet
+from formation_p2p.core.trust.signed_charter import draft, sign
+from formation_p2p.core.workload.data_rule import OPEN, DataRule
+from formation_p2p.core.workload.scope import Place, Scope
+from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, MACHINE, gate_at, sees
 from tests.support.nodes import OpenNode
+from tests.support.waiting import until
 
+SMALL = "cpu=0.5,memory=64MiB"
 ACME, BETA = Place(org="acme"), Place(org="beta")
 
 
@@ -44,7 +54,7 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         copy = ("cp", "data", "copy")
         made = (await dan.run(copy, inputs={"data": blob}, outputs=["copy"])).outputs["copy"]
         assert made.rule == blob.rule
-        waits = await ed.submit(ProcessSpec(("sleep", "600")), needs="cpu=0.5,memory=64MiB")
+        waits = await ed.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
         await anext(x async for x in waits.events() if isinstance(x, TaskPlaced))
         for each in (blob, made):
             assert "for the parties of its job" in await refused(ed, from_(each, cleo), to)
@@ -53,7 +63,7 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
             each = from_(blob, source)
             read = await ed.submit(
                 ProcessSpec(("cat", "data"), inputs={"data": each}),
-                needs="cpu=0.5,memory=64MiB",
+                needs=SMALL,
                 attempts=1,
             )
             (result,) = await read
@@ -64,3 +74,67 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         again = await dan.run(copy, inputs={"data": made}, outputs=["copy"])
         await dan.get(again.outputs["copy"], to)
         waits.cancel()
+
+
+def charter(home: Path) -> bytes:
+    """Of the root's, by which data without a rule is for its owner's organisation."""
+    (root,) = Home(home).root_keys()
+    keys = KeySet(1, (root.public_key,))
+    rules = Charter(
+        version=1,
+        network=network_id_of(root.public_key),
+        keys=keys,
+        issued_unix_s=int(time.time()),
+        expires_unix_s=int(time.time()) + 9999,
+        scope=Scope.ORG,
+    )
+    return sign(draft(rules, keys), root).raw
+
+
+async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
+    tmp_path: Path,
+) -> None:
+    data, to = tmp_path / "data", tmp_path / "got"
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invite,
+        OpenNode.join(invite(place=BETA), home=tmp_path / "cleo", listen=LISTEN) as cleo,
+        OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,
+        OpenNode.join(invite(place=BETA), home=tmp_path / "ed", listen=()) as ed,
+        OpenNode.join(invite(), home=tmp_path / "fay", listen=LISTEN) as fay,
+    ):
+        await cleo.worker(limits=MACHINE)
+        await sees(dan, 1)
+        await sees(fay, 1)
+        assert (await dan.put(write(data, b"before"))).rule is None
+        await dan.offer_charter(await asyncio.to_thread(charter, tmp_path / "gate"))
+        await until(lambda: None not in {each._services.rule() for each in (cleo, ed, fay)})
+        secret = await dan.put(write(data, b"secret"))
+        assert secret.rule == DataRule(Scope.ORG, ACME)
+        # It is where its owner is alone, so that no worker elsewhere has it for its own.
+        copy = ("cp", "data", "copy")
+        spec = ProcessSpec(copy, inputs={"data": secret}, outputs=("copy",))
+        large = ProcessSpec(copy, files_in={"data": bytes(INLINE_BYTES + 1)}, outputs=("copy",))
+        for each in (spec, large):
+            (result,) = await (await dan.submit(each, needs=SMALL))
+            assert result.status == "unplaceable"
+        assert not cleo._services.blobs.holds(secret.cid)
+        # What is for all runs there, and opens nothing that is made of it.
+        public = await dan.put(write(data, b"public"), scope="commons")
+        assert public.rule == OPEN
+        made = (await dan.run(copy, inputs={"data": public}, outputs=["copy"])).outputs["copy"]
+        assert made.rule is None
+        await ed.get(from_(public, cleo), to)
+        assert to.read_bytes() == b"public"
+        # Who is in no organisation shares it with the workers of his jobs.
+        own = await fay.put(write(data, b"own"))
+        assert own.rule == DataRule(Scope.LOCAL)
+        done = await fay.run(copy, inputs={"data": own}, outputs=["copy"])
+        await fay.get(done.outputs["copy"], to)
+        assert "for the parties of its job" in await refused(ed, from_(own, cleo), to)
+
+
+def write(path: Path, content: bytes) -> Path:
+    path = path.with_name(content.decode())
+    path.write_bytes(content)
+    return path

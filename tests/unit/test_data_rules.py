@@ -14,7 +14,7 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.data_rule import DataRule, combined
+from formation_p2p.core.workload.data_rule import OPEN, DataRule, combined
 from formation_p2p.core.workload.hints import Hints, Kind
 from formation_p2p.core.workload.plan import plan_of
 from formation_p2p.core.workload.process import ProcessSpec
@@ -80,10 +80,12 @@ def test_a_rule_travels_with_the_reference() -> None:
 def test_what_is_made_of_data_is_for_those_who_may_read_all_of_it() -> None:
     assert combined([]) is None
     assert combined([EU]) == EU
+    assert combined([OPEN]) is None  # which opens nothing else
+    assert combined([OPEN, EU]) == EU
     assert combined([EU, ORG]) == DataRule(Scope.ORG, ACME, "eu")
     assert combined([EU, PARTIES]) == combined([PARTIES, EU]) == PARTIES
     assert combined([ORG, EU, PARTIES]) == combined([PARTIES, ORG]) == BOTH
-    assert combined([BOTH, DataRule()]) == combined([BOTH, PARTIES]) == BOTH
+    assert combined([BOTH, OPEN]) == combined([BOTH, PARTIES]) == BOTH
     with pytest.raises(InvalidInput, match="some are kept in eu and others in us"):
         combined([EU, DataRule(region="us")])
 

@@ -77,11 +77,18 @@ class DataRule:
                 raise InvalidInput("rule", "is not [scope, place, region]")
 
 
+# For all members, whatever the charter says of data without a rule.
+OPEN: Final = DataRule()
+
+
 def combined(rules: Iterable[DataRule]) -> DataRule | None:
-    """What holds for what is made of data with these rules; None without any. Raises InvalidInput
-    where no reader could be inside all of them."""
+    """What holds for what is made of data with these rules; None without any, or where all members
+    may read all of it: that says nothing of what is made of it. Raises InvalidInput where no reader
+    could be inside all of them."""
     whole: DataRule | None = None
     for rule in rules:
+        if rule == OPEN:
+            continue
         if whole is None:
             whole = rule
             continue

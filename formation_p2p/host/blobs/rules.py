@@ -15,7 +15,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records import codec
 from formation_p2p.core.workload.blob import Blob, Cid
-from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.core.workload.scope import NOWHERE, Scope
 from formation_p2p.host.blobs.folder import BlobFolder
 
@@ -29,12 +29,9 @@ _MAX_FILE_BYTES: Final = 8 * 1024
 _CLOSED: Final = (DataRule(Scope.LOCAL, NOWHERE, "unknown"),)
 
 
-# What a reference without a rule comes to, beside others of the same content that have one.
-_OPEN: Final = DataRule()
-
-
 def rule_of(reference: Blob | Open) -> DataRule:
-    return reference.rule or _OPEN
+    """Without one, beside others of the same content that have one, it is for all."""
+    return reference.rule or OPEN
 
 
 class BlobRules:

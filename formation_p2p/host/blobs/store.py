@@ -36,7 +36,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
-from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.host.blobs import files
 from formation_p2p.host.blobs.folder import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
@@ -252,7 +252,7 @@ class BlobStore:
                 self._folder.write(blob.cid, "manifest", manifest.encode())
                 if rule is None:
                     self._rules.forget(blob.cid)
-                elif blob.cid not in self._put or self._rules.of(blob.cid):
+                elif rule == OPEN or blob.cid not in self._put or self._rules.of(blob.cid):
                     self._rules.add(blob.cid, rule)
                 self._folder.write(blob.cid, "put", json.dumps(asdict(put)).encode())
                 self._put[blob.cid] = put
@@ -262,18 +262,28 @@ class BlobStore:
         return replace(blob, rule=rule)
 
     def add(
-        self, content: Buffer, holder: str, owner: PeerId = UNKNOWN, *, durable: bool = False
+        self,
+        content: Buffer,
+        holder: str,
+        owner: PeerId = UNKNOWN,
+        rule: DataRule | None = None,
+        *,
+        durable: bool = False,
     ) -> Blob:
-        """Keep content of that owner of a lease, or job, and serve it, until `holder` is released:
-        see `hold`. The reference names no sources. Raises LocalError, NoRoom, InvalidInput."""
+        """Keep content of that owner of a lease, or job, and serve it as far as the rule allows,
+        until `holder` is released: see `hold`. The reference names no sources. Raises LocalError,
+        NoRoom, InvalidInput."""
         manifest = Manifest.of(content)
         blob = manifest.blob
         with local_errors(self._root), self.pinned(blob.cid):
+            with self._lock:
+                if rule is not None and not self._is_here(blob.cid):
+                    self._rules.add(blob.cid, rule)
             if not self.holds(blob.cid) or blob.cid in self._unverified:
                 self._add(manifest, content, durable=durable)
-            self._made_here(blob, owner)
+            self._made_here(replace(blob, rule=rule), owner)
             self.hold(holder, (blob.cid,), durable=durable)
-        return blob
+        return replace(blob, rule=rule)
 
     def add_file(self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """As `add`, what a file of this size has, which others may write to: a copy, by the file
