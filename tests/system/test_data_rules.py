@@ -27,10 +27,6 @@ SMALL = "cpu=0.5,memory=64MiB"
 ACME, BETA = Place(org="acme"), Place(org="beta")
 
 
-def from_(blob: Blob, node: Node) -> Blob:
-    return replace(blob, sources=(node._services.contact,))
-
-
 async def refused(reader: Node, blob: Blob, to: Path) -> str:
     with pytest.raises(Unreachable) as problem:
         await reader.get(blob, to)
@@ -56,11 +52,11 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         assert made.rule == blob.rule
         waits = await ed.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
         await anext(x async for x in waits.events() if isinstance(x, TaskPlaced))
-        for each in (blob, made):
-            assert "for the parties of its job" in await refused(ed, from_(each, cleo), to)
+        at_cleo = replace(blob, sources=made.sources)
+        for each in (at_cleo, made):
+            assert "for the parties of its job" in await refused(ed, each, to)
         # Nor by a task of his own there, whoever he says has it.
-        for source, why in ((dan, "not the one for whom it is fetched"), (cleo, "no source")):
-            each = from_(blob, source)
+        for each, why in ((blob, "not the one for whom it is fetched"), (at_cleo, "no source")):
             read = await ed.submit(
                 ProcessSpec(("cat", "data"), inputs={"data": each}),
                 needs=SMALL,
@@ -108,7 +104,12 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         await sees(fay, 1)
         assert (await dan.put(write(data, b"before"))).rule is None
         await dan.offer_charter(await asyncio.to_thread(charter, tmp_path / "gate"))
-        await until(lambda: None not in {each._services.rule() for each in (cleo, ed, fay)})
+        probe = write(data, b"probe")
+
+        async def goes_by_it() -> bool:
+            return None not in {(await each.put(probe)).rule for each in (cleo, dan, ed, fay)}
+
+        await until(goes_by_it)
         secret = await dan.put(write(data, b"secret"))
         assert secret.rule == DataRule(Scope.ORG, ACME)
         # It is where its owner is alone, so that no worker elsewhere has it for its own.
@@ -118,20 +119,20 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         for each in (spec, large):
             (result,) = await (await dan.submit(each, needs=SMALL))
             assert result.status == "unplaceable"
-        assert not cleo._services.blobs.holds(secret.cid)
         # What is for all runs there, and opens nothing that is made of it.
         public = await dan.put(write(data, b"public"), scope="commons")
         assert public.rule == OPEN
         made = (await dan.run(copy, inputs={"data": public}, outputs=["copy"])).outputs["copy"]
         assert made.rule is None
-        await ed.get(from_(public, cleo), to)
+        await ed.get(replace(public, sources=made.sources), to)
         assert to.read_bytes() == b"public"
         # Who is in no organisation shares it with the workers of his jobs.
         own = await fay.put(write(data, b"own"))
         assert own.rule == DataRule(Scope.LOCAL)
-        done = await fay.run(copy, inputs={"data": own}, outputs=["copy"])
-        await fay.get(done.outputs["copy"], to)
-        assert "for the parties of its job" in await refused(ed, from_(own, cleo), to)
+        made = (await fay.run(copy, inputs={"data": own}, outputs=["copy"])).outputs["copy"]
+        await fay.get(made, to)
+        own = replace(own, sources=made.sources)
+        assert "for the parties of its job" in await refused(ed, own, to)
 
 
 def write(path: Path, content: bytes) -> Path:
