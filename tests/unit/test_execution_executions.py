@@ -15,6 +15,7 @@ from formation_p2p.core.execution.effects import (
     Execute,
     ExecutionEffect,
     ExecutionOutput,
+    ExecutionSaved,
     ExecutionsEnded,
     ExecutionStarted,
     FreeResults,
@@ -44,6 +45,7 @@ from formation_p2p.core.negotiation.messages import (
     Dispatch,
     PlacementRequest,
     ResultAck,
+    TaskCheckpoint,
     TaskOutput,
     TasksEnded,
     TaskStarted,
@@ -54,7 +56,9 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.resources.fits import GpuClaim, Reservation
 from formation_p2p.core.units import GIB, KIB, MIB
+from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind, Outcome, Succeeded
+from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
 from tests.support.large_results import CALL, record_at
 from tests.support.stories import ALICE, BOB, CAROL, MALLORY, NEEDS, only, sent
@@ -255,6 +259,26 @@ def test_a_lease_is_idle_once_its_owner_has_all_results(alice: Executions) -> No
     assert not alice.is_idle(LEASE.lease_id)
     alice.received(BOB.peer_id, ack(0))
     assert alice.is_idle(LEASE.lease_id)
+
+
+def test_a_process_that_saves_by_ending_merits_notice_before_it_has_saved(
+    alice: Executions,
+) -> None:
+    plain, saving = ProcessSpec(("a",)), ProcessSpec(("a",), checkpoint_files=("state",))
+    assert not alice.saves("lease")
+    alice.dispatched(LEASE, dispatch(given_(0, plain.encode())))
+    assert not alice.saves("lease")
+    alice.dispatched(LEASE, dispatch(given_(1, saving.encode())))
+    assert alice.saves("lease")
+    saved = inline(b"half")
+    (told,) = alice.handle_report(ExecutionSaved("lease", attempt(1), saved, b"half"))
+    assert told == Send(
+        BOB,
+        TaskCheckpoint("lease", FENCE, attempt(1), Checkpoint(1, saved, b"half")),
+        cause=f"{attempt(1)} has saved",
+    )
+    alice.handle_report(executions_ended(1))
+    assert not alice.saves("lease")
 
 
 def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:

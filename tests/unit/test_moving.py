@@ -385,7 +385,7 @@ class Alice:
             random.Random(1),
             unshared(machine),
             lambda lease_id: False,
-            has_saved=lambda lease_id: lease_id in self.saved,
+            saves=lambda lease_id: lease_id in self.saved,
         )
 
     def lease(self, to: Contact = BOB) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskSucceeded
-from formation_p2p.core.execution.owner_rules import outside
+from formation_p2p.core.execution.owner_rules import outside, process_of
 from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.trust.charter import Region
 from formation_p2p.core.trust.grants import Rights
@@ -52,9 +52,9 @@ def test_rules_are_those_of_inputs() -> None:
         return f"keeps it in {rule.region}"
 
     payload = ProcessSpec(("true",), inputs={"patients.csv": DATA}).encode()
-    assert "keeps it in eu" in str(outside(NEEDS, payload, b"", never))
-    assert outside(PYTHON, payload, b"", never) is None
-    assert outside(NEEDS, b"no process", b"", never) is None
+    assert "keeps it in eu" in str(outside(process_of(NEEDS, payload, b""), never))
+    assert process_of(PYTHON, payload, b"") is process_of(NEEDS, b"no process", b"") is None
+    assert outside(None, never) is None
 
 
 def place(org: str) -> Rights:

@@ -26,7 +26,7 @@ from formation_p2p.core.execution.effects import (
     Pause,
     Work,
 )
-from formation_p2p.core.execution.owner_rules import outside
+from formation_p2p.core.execution.owner_rules import outside, process_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight, SharedBlobs
 from formation_p2p.core.negotiation.lease import Lease
@@ -66,7 +66,7 @@ class LeaseExecutions:
     `unsent` are the results of the outbox that the owner may not have seen, `kept_bytes` the sizes
     of those whose content it has to fetch; `began` is the attempt
     that it was last told to run for long. `saved` has the number of the last checkpoint of each
-    attempt in flight that has one."""
+    attempt in flight that has one, and 0 where it is a process that saves by ending."""
 
     lease: Lease
     window: int
@@ -112,8 +112,8 @@ class Executions:
         run = self.runs.get(lease_id)
         return run is None or not (run.in_flight or run.outbox)
 
-    def has_saved(self, lease_id: str) -> bool:
-        """Whether an attempt in flight has saved, or goes on from a checkpoint."""
+    def saves(self, lease_id: str) -> bool:
+        """Whether an attempt in flight has saved, goes on from a checkpoint, or saves by ending."""
         run = self.runs.get(lease_id)
         return run is not None and bool(run.saved)
 
@@ -149,13 +149,17 @@ class Executions:
             elif not run.has_room_for(assignment.payload, shared):
                 problem = f"{len(run.in_flight)} attempts wait under this lease; wait for one"
                 refused.append(_not_run(attempt_id, problem))
-            elif why := outside(lease.needs, assignment.payload, shared, refuses):
+            elif why := outside(
+                process := process_of(lease.needs, assignment.payload, shared), refuses
+            ):
                 refused.append(Ended(attempt_id, Failed(FailureKind.INVALID, why), 0))
             else:
                 run.in_flight[attempt_id] = len(assignment.payload), shared
                 run.load.add(len(assignment.payload), shared)
                 timeout_s = assignment.timeout_ms / 1000 if assignment.timeout_ms else None
                 checkpoint = assignment.checkpoint
+                if process is not None and process.checkpoint_files:
+                    run.saved[attempt_id] = 0
                 if checkpoint is not None:
                     run.saved[attempt_id] = checkpoint.sequence
                 restored = None if checkpoint is None else checkpoint.blob

@@ -18,17 +18,19 @@ _DRIVERS: Final = frozenset(
 )
 
 
-def outside(
-    needs: Requirements, payload: bytes, shared: bytes, refuses: Callable[[DataRule], str | None]
-) -> str | None:
-    """Why the owner of a task may not have what it makes; None where he may. `refuses` says why he
-    may not read data under a rule."""
+def process_of(needs: Requirements, payload: bytes, shared: bytes) -> ProcessSpec | None:
+    """What a task runs; None for the work of others, and for what its driver will refuse."""
     if needs.driver not in _DRIVERS:
         return None
     try:
-        process = process_in(work_of(Task("task", needs, payload, shared=shared)))
+        return process_in(work_of(Task("task", needs, payload, shared=shared)))
     except InvalidInput:
-        return None  # its driver refuses it
+        return None
+
+
+def outside(process: ProcessSpec | None, refuses: Callable[[DataRule], str | None]) -> str | None:
+    """Why the owner of a task may not have what it makes; None where he may. `refuses` says why he
+    may not read data under a rule."""
     for name, blob in () if process is None else process.inputs.items():
         why = None if blob.rule is None else refuses(blob.rule)
         if why is not None:

@@ -52,7 +52,7 @@ _LEAVING: Final = refusals.Leaving()
 class Lessor:
     """`admission` judges grants, and `budget` how near their holders are; both are told what leases
     use. `places` says which content of a list is here, `rtt_us` how far a peer is. Nothing runs
-    under a lease that `is_idle`; what runs under one that `has_saved` goes on from there. `seen` is
+    under a lease that `is_idle`; what runs under one that `saves` goes on from there. `seen` is
     what it was asked for lately, by which it chooses devices."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Lessor:
         rtt_us: Callable[[PeerId, Moment], int | None] = lambda peer_id, now: None,
         parameters: LeaseParameters = LEASE_DEFAULTS,
         shares: Shares | None = None,
-        has_saved: Callable[[str], bool] = lambda lease_id: False,
+        saves: Callable[[str], bool] = lambda lease_id: False,
     ) -> None:
         self._parameters = parameters
         self.seen = Seen()
@@ -96,7 +96,7 @@ class Lessor:
         )
         self._wants = self._precedence.wants
         self._evicted: list[LessorEffect] = []  # while a request is answered
-        self.notices = Notices(admission, has_saved, parameters)
+        self.notices = Notices(admission, saves, parameters)
         self._failed_environments = FailedEnvironments()
         self._fence = 0
         self._closed: refusals.PeerRefusal | None = None

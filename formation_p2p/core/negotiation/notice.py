@@ -14,18 +14,18 @@ from formation_p2p.core.trust.admission import AdmissionController
 
 
 class Notices:
-    """Of one lessor. `has_saved` says whether something runs under a lease that would lose least by
+    """Of one lessor. `saves` says whether something runs under a lease that would lose least by
     being told. `take` has the leases that were given notice since the last time, and how long what
     runs under them has to end."""
 
     def __init__(
         self,
         admission: AdmissionController,
-        has_saved: Callable[[str], bool],
+        saves: Callable[[str], bool],
         parameters: LeaseParameters,
     ) -> None:
         self._admission = admission
-        self._has_saved = has_saved
+        self._saves = saves
         self._parameters = parameters
         self._given: list[tuple[str, float]] = []  # as many as there are leases
 
@@ -35,8 +35,8 @@ class Notices:
 
     def merits(self, lease: Lease, why: Denied | Preempted, now: Moment) -> bool:
         """Whether what runs there may first save what it has, before it is taken back: where it has
-        done so before, and its owner is a member still."""
-        if not self._has_saved(lease.lease_id):
+        done so before, or does so by ending, and its owner is a member still."""
+        if not self._saves(lease.lease_id):
             return False
         if isinstance(why, Preempted):
             return True

@@ -91,7 +91,7 @@ class Worker:
             round_trips.rtt_us,
             parameters.lease,
             Shares(Weights(membership.share_of, reciprocity.factor).of, serve.shares_used),
-            self.executions.has_saved,
+            self.executions.saves,
         )
         buckets = self._buckets()
         self._ttl_s = parameters.discovery.ttl_s
