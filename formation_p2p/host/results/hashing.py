@@ -9,12 +9,12 @@ or in a set. What is called with arguments looks up none of them but texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import Budget
-from formation_p2p.host.results.opcodes import ONE, SOME, TUPLES, last
+from formation_p2p.host.results.opcodes import ONE, TUPLES, last, spans_of
 
 TOO_MUCH: Final = 1 << 60
 # Fewer tuples than these in all neither double often enough nor nest deep enough.
@@ -24,21 +24,24 @@ FEW_TUPLES: Final = 16
 Weight = tuple[int, int]
 LEAF: Final[Weight] = (1, 0)
 
-_MAKES_TUPLES: Final = re.compile(rb"[t\x85-\x87\x91]")
-_HASHES: Final = re.compile(rb"[us\x90\x91]")
+_MAKE_TUPLES: Final = b"t\x85\x86\x87\x91"
+_INSERTS: Final = re.compile(rb"[us\x90\x91]")
 
 
-def check_hashed(runs: Sequence[bytes], budget: Budget) -> None:
-    """Raises NotPlain where the keys of a result would take too long, or too much stack. `runs` are
-    what `check_opcodes` returned for it."""
-    opcodes = b"".join(runs)
-    # With arguments taken for opcodes: then it is looked at for nothing.
-    if len(_MAKES_TUPLES.findall(opcodes)) < FEW_TUPLES or not _HASHES.search(opcodes):
+def check_hashed(pickled: bytes, opcodes: bytes, budget: Budget) -> None:
+    """Raises NotPlain where the keys of a result would take too long, or too much stack. `opcodes`
+    are what `check_opcodes` returned for it."""
+    if sum(map(opcodes.count, _MAKE_TUPLES)) < FEW_TUPLES or not inserts(opcodes):
         return
     try:
-        _Weighing(budget).follow(runs)
+        _Weighing(budget).follow(pickled)
     except (IndexError, ValueError) as problem:
         raise NotPlain("a result could not be read: its pickle is none") from problem
+
+
+def inserts(opcodes: bytes) -> bool:
+    """Whether any of them adds to a dict or a set."""
+    return _INSERTS.search(opcodes) is not None
 
 
 class _Weighing:
@@ -47,15 +50,15 @@ class _Weighing:
         self._stack: list[Weight | None] = []  # None is a mark
         self._memo: list[Weight] = []
 
-    def follow(self, runs: Iterable[bytes]) -> None:
-        for run in runs:
-            for some in SOME.findall(run):
-                self._follow(some)
-            self._stack.append(LEAF)  # of another length: a text, bytes, a large number
+    def follow(self, pickled: bytes) -> None:
+        for start, at, end in spans_of(pickled):
+            self._follow(ONE.findall(pickled, start, at))
+            if end > at:  # a long text, bytes, a large number
+                self._stack.append(LEAF)
 
-    def _follow(self, some: bytes) -> None:
+    def _follow(self, some: Iterable[bytes]) -> None:
         stack, memo = self._stack, self._memo
-        for one in ONE.findall(some):
+        for one in some:
             opcode = one[0]
             if opcode in _LEAVES:
                 stack.append(LEAF)
@@ -118,7 +121,7 @@ class _Weighing:
 _MARK, _GET, _MEMOIZE, _TUPLE, _REDUCE = b"(h\x94tR"
 _SETITEMS, _SETITEM, _ADDITEMS, _FROZENSET = b"us\x90\x91"
 _APPENDS, _APPEND, _POP, _POP_MARK, _LONG_GET, _STACK_GLOBAL = b"ea01j\x93"
-_LEAVES: Final = frozenset(b"N\x88\x89KMJG)\x97]}\x8f")
+_LEAVES: Final = frozenset(b"N\x88\x89KMJG)\x97]}\x8f\x8cC\x8a")
 
 
 def _mark(stack: list[Weight | None]) -> int:

@@ -14,14 +14,14 @@ import pickle
 import re
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import KIB
 from formation_p2p.host.results.budget import Budget
-from formation_p2p.host.results.opcodes import spans_of
+from formation_p2p.host.results.opcodes import WITH_ARGUMENT, spans_of
 
 # A pickle up to here has fewer keys than take 20 ms, however they were chosen.
 SHORT_BYTES: Final = 8 * KIB
@@ -32,8 +32,8 @@ _BATCH: Final = 256
 
 # Opcodes up to one that inserts, or that begins a frame; and that one.
 _STEPS: Final = re.compile(
-    rb"((?:[()N\x88\x89\]aet}\x85-\x87\x8f\x93\x94\x97\x98R01]|[\x80Kh].|M..|[Jj].{4}|G.{8})*+)"
-    rb"([us\x90\x91]|\x95.{8}|\Z)",
+    rb"((?:[()N\x88\x89\]aet}\x85-\x87\x8f\x93\x94\x97\x98R01]|%b)*+)"
+    rb"([us\x90\x91]|\x95.{8}|\Z)" % WITH_ARGUMENT,
     re.DOTALL,
 )
 # LIST, TUPLE2, TUPLE3 and BINPERSID: the container with a list of items, or with a key and its
@@ -46,7 +46,6 @@ _INSTEAD: Final = {
     b"\x95": b"",
     b"": b"",
 }
-_INSERTING: Final = re.compile(rb"[us\x90\x91]")
 _ONE_FRAME: Final = struct.Struct("<3sQ")
 
 
@@ -54,10 +53,17 @@ class InsertingUnpickler(pickle.Unpickler):
     """Of a pickle whose opcodes were checked. Raises NotPlain where its keys take too long."""
 
     def __init__(
-        self, pickled: bytes, budget: Budget, buffers: Sequence[bytes | bytearray | memoryview] = ()
+        self,
+        pickled: bytes,
+        budget: Budget,
+        buffers: Sequence[bytes | bytearray | memoryview] = (),
+        *,
+        inserts: bool = True,
     ) -> None:
         self._budget = budget
-        super().__init__(io.BytesIO(_rewritten(pickled)), buffers=buffers)
+        if inserts:
+            pickled = _rewritten(pickled)
+        super().__init__(io.BytesIO(pickled), buffers=buffers)
 
     def persistent_load(self, collected: Any) -> Any:
         if type(collected) is list:
@@ -104,22 +110,11 @@ def _insert(container: dict[Any, Any] | set[Any], items: Sequence[Any]) -> None:
 
 
 def _rewritten(pickled: bytes) -> bytes:
-    """The same pickle, for `persistent_load`; as it is where that would not be asked for much."""
-    if len(pickled) <= SHORT_BYTES:
-        return pickled
+    """The same pickle, for `persistent_load`."""
     parts: list[bytes] = []
-    inserts = False
-    for run, at, end in spans_of(pickled):
-        inserts = inserts or _INSERTING.search(run) is not None
-        parts += _parts(run)
+    for start, at, end in spans_of(pickled):
+        for kept, opcode in _STEPS.findall(pickled, start, at):
+            parts += kept, _INSTEAD[opcode[:1]]
         parts.append(pickled[at:end])
-    if not inserts:
-        return pickled
     body = b"".join(parts)
     return _ONE_FRAME.pack(b"\x80\x05\x95", len(body)) + body
-
-
-def _parts(run: bytes) -> Iterator[bytes]:
-    for kept, opcode in _STEPS.findall(run):
-        yield kept
-        yield _INSTEAD[opcode[:1]]

@@ -28,7 +28,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
 from formation_p2p.host.results import arrays, arrow, frames, objects, values
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
-from formation_p2p.host.results.hashing import check_hashed, weight_of
+from formation_p2p.host.results.hashing import check_hashed, inserts, weight_of
 from formation_p2p.host.results.inserting import SHORT_BYTES, InsertingUnpickler, of_items
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
@@ -144,8 +144,7 @@ def load_result(
             return _load_trusted(pickled, buffers)
         if not buffers and _STACK_GLOBAL not in pickled:  # which nothing but names needs
             budget = Budget(len(pickled))
-            check_hashed(check_opcodes(pickled, budget, partial(_made_by, pickled)), budget)
-            if len(pickled) <= SHORT_BYTES:
+            if not _checked(pickled, budget):
                 return pickle.loads(pickled)
             return InsertingUnpickler(pickled, budget).load()
         return _PlainUnpickler(pickled, buffers, classes).load()
@@ -157,6 +156,13 @@ def load_result(
         unread = NotPlain(f"a result could not be read: {type(error).__name__}: {error}")
         _keep(unread, pickled, buffers)
         raise unread from error
+
+
+def _checked(pickled: bytes, budget: Budget) -> bool:
+    """Whether it inserts enough for an InsertingUnpickler. Raises NotPlain."""
+    opcodes = check_opcodes(pickled, budget, partial(_made_by, pickled))
+    check_hashed(pickled, opcodes, budget)
+    return len(pickled) > SHORT_BYTES and inserts(opcodes)
 
 
 def _keep(refusal: NotPlain, pickled: bytes, buffers: Sequence[Buffer]) -> None:
@@ -188,8 +194,7 @@ class _PlainUnpickler(InsertingUnpickler):
         budget = Budget(len(pickled), buffer_bytes)
         self._reading = Reading(budget, classes)
         self._has_checked_calls = False
-        check_hashed(check_opcodes(pickled, budget, partial(_made_by, pickled)), budget)
-        super().__init__(pickled, budget, buffers)
+        super().__init__(pickled, budget, buffers, inserts=_checked(pickled, budget))
 
     def find_class(self, module: str, name: str) -> Any:
         found = _PLAIN.get((module, name))

@@ -15,111 +15,126 @@ from typing import Final
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import Budget
 
-# What pickles from protocol 4 on are made of (PEP 3154, PEP 574): opcodes of a fixed length, and
-# how long the length of the others is. Left out are those that no data needs. PUT and its like name
-# a place in a table that is then made as long as they say: seven bytes take 16 GiB. BUILD and
-# NEWOBJ give an object a state of the pickle's choice: a numpy.dtype becomes another one by it.
-_FIXED: Final = re.compile(
-    rb"(?:[()N\x88\x89\]aetsu}\x85-\x87\x8f-\x91\x93\x94\x97\x98R01]"
-    rb"|[\x80Kh].|M..|[Jj].{4}|[G\x95].{8})*+",
+# What pickles from protocol 4 on are made of (PEP 3154, PEP 574). Left out are those opcodes that
+# no data needs. PUT and its like name a place in a table that is then made as long as they say:
+# seven bytes take 16 GiB. BUILD and NEWOBJ give an object a state of the pickle's choice: a
+# numpy.dtype becomes another one by it. They are read only to say of which class the object is.
+_OBJECTS: Final = rb"b\x81\x92"
+# What is short is stepped over in C: each length of a text, of bytes or of a number is an
+# alternative of its own.
+_LENGTHS_OF_SHORT: Final = b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in range(256))
+WITH_ARGUMENT: Final = rb"[\x80Kh].|M..|[Jj].{4}|G.{8}|[\x8cC\x8a](?:%b)" % _LENGTHS_OF_SHORT
+_FRAME: Final = rb"\x95.{8}"
+# So many are taken apart at a time.
+_SHORT: Final = re.compile(
+    rb"(?:[()N\x88\x89\]aetsu}\x85-\x87\x8f-\x91\x93\x94\x97\x98R01%b]|%b|%b){0,4096}+"
+    % (_OBJECTS, WITH_ARGUMENT, _FRAME),
     re.DOTALL,
 )
+_LONGEST_SHORT: Final = 257
+# Of these none is worth a look but the bytes that they have, and the value of each takes no more
+# than so much for each byte.
+_QUIET: Final = re.compile(rb"(?:[\x94(]|%b|%b)++" % (WITH_ARGUMENT, _FRAME), re.DOTALL)
+_QUIET_BYTES: Final = 24
+# Each opcode, with its argument.
+ONE: Final = re.compile(rb"%b|%b|." % (WITH_ARGUMENT, _FRAME), re.DOTALL)
+# How long the length is that begins the argument of the others. One byte only where the argument
+# is cut short.
 _LENGTHS: Final = {
     **dict.fromkeys((b"\x8c", b"C", b"\x8a"), 1),
     **dict.fromkeys((b"X", b"B", b"\x8b"), 4),
     **dict.fromkeys((b"\x8d", b"\x8e", b"\x96"), 8),
 }
 _STOP: Final = b"."
-_SHORT_TEXT: Final = ord(b"\x8c")
-# With the opcodes that make instances of classes: read only to say of which class.
-_WITH_OBJECTS: Final = re.compile(_FIXED.pattern.replace(rb"R01]", rb"R01b\x81\x92]"), re.DOTALL)
+_MAKES_OBJECTS: Final = re.compile(b"[%b]" % _OBJECTS)
 
 # What values of CPython 3.11 to 3.14 take at the most, with their place in a container. An opcode
-# makes one value, most of them small; these make larger ones.
+# makes one value, most of them small.
 _VALUE_BYTES: Final = 48
-_LARGER: Final = {
-    **dict.fromkeys((b"]", b"}", b"t", b"\x85", b"\x86", b"\x87"), 48),
-    **dict.fromkeys((b"\x8f", b"\x91", b"\x97", b"\x98"), 200),
+_MORE_BYTES: Final = {
+    **dict.fromkeys(b"]}t\x85\x86\x87", 48),
+    **dict.fromkeys(b"\x8f\x91\x97\x98", 200),
+    # These make none, but a place in the memo or on the stack; what a call makes is counted where
+    # it is made.
+    **dict.fromkeys(b"hj\x94R01(", -32),
 }
 # What so few make is not worth counting: 256 KiB at the most, of the 64 MiB that any may take.
 _SMALL_PICKLE_BYTES: Final = 1024
-# And these make none, but a place in the memo or on the stack; what a call makes is counted where
-# it is made.
-_SMALLER_BYTES: Final = 16
-_SMALLER: Final = (b"h", b"j", b"\x94", b"R", b"0", b"1", b"(")
-# Each opcode of a fixed length, with its argument; and as many as are taken apart at a time.
-ONE: Final = re.compile(rb"[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.", re.DOTALL)
-SOME: Final = re.compile(rb"(?:[\x80Kh].|M..|[Jj].{4}|[G\x95].{8}|.){1,4096}+", re.DOTALL)
 
 
-def check_opcodes(
-    pickled: bytes, budget: Budget, made_by: Callable[[str, str], str]
-) -> list[bytes]:
-    """The opcodes of a fixed length, with their arguments, as `runs_of` has them. Raises NotPlain
-    for opcodes that plain data does not need, and where the values that they make take too much
-    memory."""
+def check_opcodes(pickled: bytes, budget: Budget, made_by: Callable[[str, str], str]) -> bytes:
+    """The opcodes, but the quiet ones and without arguments. Raises NotPlain for those that plain
+    data does not need, and where the values that they make take too much memory."""
+    found: list[bytes] = []
+    quiet = 0
     try:
-        runs = [run for run, _, _ in spans_of(pickled)]
+        for start, at, end in spans_of(pickled):
+            loud = _QUIET.sub(b"", pickled[start:at])
+            quiet += at - start - len(loud)
+            found += loud, pickled[at : min(at + 1, end)]
+        opcodes = b"".join(found)
+        if makes := _MAKES_OBJECTS.search(opcodes):
+            raise _unfit(makes[0])
     except NotPlain:
         check_calls(pickled, made_by)  # it may know of which class
         raise
-    if len(pickled) <= _SMALL_PICKLE_BYTES:
-        return runs
-    opcodes = b"".join(runs)
-    texts = _VALUE_BYTES * len(runs)
-    # Too much, with the arguments taken for opcodes: that is known at once.
-    most = _cost(opcodes)
-    budget.spend_at_most(most + texts, lambda: _exact_cost(opcodes) + texts)
-    return runs
+    if len(pickled) > _SMALL_PICKLE_BYTES:
+        most = _QUIET_BYTES * quiet + _cost(opcodes)
+        budget.spend_at_most(most, lambda: _exact_cost(pickled))
+    return opcodes
 
 
 def check_opcodes_of_objects(pickled: bytes) -> None:
     """As `check_opcodes`, and allows those that make instances of classes and give them a state:
     for a reader that finds no class where this does harm. Raises NotPlain."""
-    for _ in spans_of(pickled, _WITH_OBJECTS):
+    for _ in spans_of(pickled):
         pass
 
 
 def _cost(opcodes: bytes) -> int:
-    larger = sum(more * opcodes.count(opcode) for opcode, more in _LARGER.items())
-    return _VALUE_BYTES * len(opcodes) + larger
+    more = sum(bytes_ * opcodes.count(opcode) for opcode, bytes_ in _MORE_BYTES.items())
+    return _VALUE_BYTES * len(opcodes) + more
 
 
-def _exact_cost(opcodes: bytes) -> int:
+def _exact_cost(pickled: bytes) -> int:
     total = 0
-    for some in SOME.findall(opcodes):
-        without_arguments = bytes(map(itemgetter(0), ONE.findall(some)))
-        smaller = sum(map(without_arguments.count, _SMALLER))
-        total += _cost(without_arguments) - smaller * (_VALUE_BYTES - _SMALLER_BYTES)
+    for start, at, end in spans_of(pickled):
+        total += _cost(bytes(map(itemgetter(0), ONE.findall(pickled, start, at))))
+        total += _VALUE_BYTES * (end > at)
     return total
 
 
-def runs_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple[bytes, bytes]]:
-    """The opcodes of a fixed length, with their arguments, up to each of another length; and the
-    argument of that one, empty where it is no short text. Raises NotPlain."""
-    for run, at, end in spans_of(pickled, fixed):
-        yield run, pickled[at + 2 : end] if pickled[at] == _SHORT_TEXT else b""
-
-
-def spans_of(pickled: bytes, fixed: re.Pattern[bytes] = _FIXED) -> Iterator[tuple[bytes, int, int]]:
-    """As `runs_of`; and where the opcode of another length begins, and its argument ends. The last
-    is STOP. Raises NotPlain."""
+def spans_of(pickled: bytes) -> Iterator[tuple[int, int, int]]:
+    """Where some short opcodes begin, with their arguments, and where they end; and where the long
+    one ends that follows, or the last, which is STOP. None may follow. Raises NotPlain."""
     at = 0
     while True:
-        run = fixed.match(pickled, at)
-        assert run is not None, "it matches nothing, too"
-        at = run.end()
+        start, at = at, _end_of_short(pickled, at, len(pickled))
         opcode = pickled[at : at + 1]
         if opcode == _STOP:
-            yield run[0], at, at + 1
+            yield start, at, at + 1
             return
-        if opcode not in _LENGTHS:
-            what = f"holds the opcode {opcode!r}" if opcode else "is cut short"
-            raise NotPlain(f"a result {what}; pickle it whole, with protocol 4 or 5")
-        after = at + 1 + _LENGTHS[opcode]
-        end = min(after + int.from_bytes(pickled[at + 1 : after], "little"), len(pickled))
-        yield run[0], at, end
+        if opcode in _LENGTHS:
+            after = at + 1 + _LENGTHS[opcode]
+            size = int.from_bytes(pickled[at + 1 : after], "little")
+            end = min(after + size, len(pickled))
+        elif _end_of_short(pickled, at, at + _LONGEST_SHORT) > at:  # there are more of them
+            end = at
+        else:
+            raise _unfit(opcode)
+        yield start, at, end
         at = end
+
+
+def _end_of_short(pickled: bytes, at: int, until: int) -> int:
+    short = _SHORT.match(pickled, at, until)
+    assert short is not None, "it matches nothing, too"
+    return short.end()
+
+
+def _unfit(opcode: bytes) -> NotPlain:
+    what = f"holds the opcode {opcode!r}" if opcode else "is cut short"
+    return NotPlain(f"a result {what}; pickle it whole, with protocol 4 or 5")
 
 
 # What is on the stack, as far as it matters: a short text is its bytes; a name that was looked up
@@ -128,13 +143,13 @@ _Item = int | bytes | tuple[int]
 _MARK, _VALUE, _LIST, _DICT, _SET = range(5)
 CONTAINERS: Final = {"list": _LIST, "dict": _DICT}
 _PUSHES: Final[dict[int, _Item]] = {
-    **dict.fromkeys(b"N\x88\x89KMJG)\x97", _VALUE),
+    **dict.fromkeys(b"N\x88\x89KMJG)\x97C\x8a", _VALUE),
     **dict.fromkeys(b"(", _MARK),
     **dict.fromkeys(b"]", _LIST),
     **dict.fromkeys(b"}", _DICT),
     **dict.fromkeys(b"\x8f", _SET),
 }
-_BINGET, _LONG_BINGET, _MEMOIZE, _REDUCE = b"hj\x94R"
+_BINGET, _LONG_BINGET, _MEMOIZE, _REDUCE, _SHORT_TEXT = b"hj\x94R\x8c"
 _STACK_GLOBAL, _POP, _POP_MARK = b"\x930\x31"
 TUPLES: Final = {0x85: 1, 0x86: 2, 0x87: 3}
 _OF_MARKED: Final = b"t\x91"
@@ -151,22 +166,24 @@ def check_calls(pickled: bytes, made_by: Callable[[str, str], str]) -> None:
     stack: list[_Item] = []
     memo: list[_Item] = []
     try:
-        for run, text in runs_of(pickled, _WITH_OBJECTS):
-            for some in SOME.findall(run):
-                _follow(some, stack, memo, made_by)
-            stack.append(text or _VALUE)
+        for start, at, end in spans_of(pickled):
+            _follow(ONE.findall(pickled, start, at), stack, memo, made_by)
+            if end > at:
+                stack.append(_VALUE)
     except (IndexError, ValueError) as problem:
         raise NotPlain("a result could not be read: its pickle is none") from problem
 
 
 def _follow(
-    some: bytes, stack: list[_Item], memo: list[_Item], made_by: Callable[[str, str], str]
+    some: list[bytes], stack: list[_Item], memo: list[_Item], made_by: Callable[[str, str], str]
 ) -> None:
     push, remember = stack.append, memo.append
-    for one in ONE.findall(some):
+    for one in some:
         opcode = one[0]
         if opcode in _PUSHES:
             push(_PUSHES[opcode])
+        elif opcode == _SHORT_TEXT:
+            push(one[2:])
         elif opcode == _BINGET:
             push(memo[one[1]])
         elif opcode == _MEMOIZE:
