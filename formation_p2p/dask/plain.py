@@ -12,7 +12,6 @@ pickled but where values belong, and no `bytes` that are not a value or an error
 
 from __future__ import annotations
 
-import io
 import pickle
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from distributed.protocol.utils import merge_memoryviews, msgpack_opts
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.dask.plain_errors import MAX_ERROR_BYTES, answer_of, error_of, warning_of
 from formation_p2p.host.results.load import load_result
-from formation_p2p.host.results.opcodes import check_opcodes_of_objects
+from formation_p2p.host.results.opcodes import check_opcodes_of_objects, in_one_frame
 
 # numpy's kinds that hold no references.
 _DATA_KINDS: Final = "biufcmMSU"
@@ -225,7 +224,7 @@ def _scalar(pickled: bytes) -> Any:
         return None
     check_opcodes_of_objects(pickled)
     try:
-        made = _Scalars(io.BytesIO(pickled)).load()
+        made = _Scalars(in_one_frame(pickled)).load()
         if isinstance(made, _Scalar) and made.kind in _SCALARS:
             return np.frombuffer(made.data, np.dtype(made.kind))[0]
     except Exception as error:

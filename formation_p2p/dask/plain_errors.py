@@ -7,14 +7,13 @@ as RemoteError, which says what they were called.
 from __future__ import annotations
 
 import builtins
-import io
 import pickle
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain, RemoteError
 from formation_p2p.core.units import KIB
 from formation_p2p.host.results.load import load_result
-from formation_p2p.host.results.opcodes import check_opcodes_of_objects
+from formation_p2p.host.results.opcodes import check_opcodes_of_objects, in_one_frame
 
 # Dask shortens an exception to a tenth of it.
 MAX_ERROR_BYTES: Final = 128 * KIB
@@ -84,7 +83,7 @@ def _loaded(pickled: Any) -> Any:
     if len(data) > MAX_ERROR_BYTES:
         raise NotPlain(f"it has more than {MAX_ERROR_BYTES} bytes")
     check_opcodes_of_objects(data)
-    return _Errors(io.BytesIO(data)).load()
+    return _Errors(in_one_frame(data)).load()
 
 
 class _Errors(pickle.Unpickler):

@@ -221,6 +221,16 @@ def test_only_names_are_called_and_only_containers_get_items(program: bytes) -> 
     assert RAN == []
 
 
+@pytest.mark.parametrize("hidden", [MADE + b"}b.", MADE + b")R.", DTYPE + b")\x81."])
+def test_no_frame_hides_opcodes_in_a_text(hidden: bytes) -> None:
+    """It ends three bytes into a text: an unpickler of a file passes over these, and reads on three
+    bytes after its end."""
+    frame = b"X\x0a\x00\x00\x00abc"
+    shown = b"defghij" + b"C" + bytes([len(hidden) + 1]) + b"N" + hidden + b"."
+    pickled = b"\x80\x05\x95" + len(frame).to_bytes(8, "little") + frame + shown
+    assert load_result(pickled) == pickle.loads(pickled)
+
+
 def test_attributes_are_where_no_code_of_a_class_sees_them() -> None:
     class Watched:
         @property

@@ -9,10 +9,8 @@ time of the processor, since no count of comparisons knows what a comparison tak
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
-import struct
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -21,7 +19,7 @@ from typing import Any, Final
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import KIB
 from formation_p2p.host.results.budget import Budget
-from formation_p2p.host.results.opcodes import WITH_ARGUMENT, spans_of
+from formation_p2p.host.results.opcodes import WITH_ARGUMENT, in_one_frame, spans_of
 
 # A pickle up to here has fewer keys than take 20 ms, however they were chosen.
 SHORT_BYTES: Final = 8 * KIB
@@ -46,7 +44,6 @@ _INSTEAD: Final = {
     b"\x95": b"",
     b"": b"",
 }
-_ONE_FRAME: Final = struct.Struct("<3sQ")
 
 
 class InsertingUnpickler(pickle.Unpickler):
@@ -61,9 +58,8 @@ class InsertingUnpickler(pickle.Unpickler):
         inserts: bool = True,
     ) -> None:
         self._budget = budget
-        if inserts:
-            pickled = _rewritten(pickled)
-        super().__init__(io.BytesIO(pickled), buffers=buffers)
+        body = _rewritten(pickled) if inserts else pickled
+        super().__init__(in_one_frame(body), buffers=buffers)
 
     def persistent_load(self, collected: Any) -> Any:
         if type(collected) is list:
@@ -116,5 +112,4 @@ def _rewritten(pickled: bytes) -> bytes:
         for kept, opcode in _STEPS.findall(pickled, start, at):
             parts += kept, _INSTEAD[opcode[:1]]
         parts.append(pickled[at:end])
-    body = b"".join(parts)
-    return _ONE_FRAME.pack(b"\x80\x05\x95", len(body)) + body
+    return b"".join(parts)
