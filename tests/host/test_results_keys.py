@@ -160,6 +160,10 @@ COLLIDING: dict[str, bytes] = {
     "items": b"}(" + PAIRS + b"u",
     "one by one": b"}" + b"".join(number + b"Ns" for number in FEWER),
     "in order": named("collections", "OrderedDict") + b")R(" + PAIRS + b"u",
+    "a few at a time": b"}\x94"
+    + b"".join(
+        b"(" + b"N".join(FEWER[at : at + 8]) + b"Nu0h\x00" for at in range(0, len(FEWER), 8)
+    ),
     "set": b"\x8f(" + b"".join(FEWER) + b"\x90",
     "frozenset": b"(" + b"".join(FEWER) + b"\x91",
     "tuples": b"}(" + b"".join(number + b"\x85N" for number in FEWER) + b"u",
@@ -187,6 +191,13 @@ class Hasty(Budget):
 def test_keys_that_collide_are_refused(name: str) -> None:
     with pytest.raises(NotPlain, match="very long to tell apart"):
         InsertingUnpickler(b"\x80\x05" + COLLIDING[name] + b".", Hasty()).load()
+
+
+@pytest.mark.parametrize("taking", [b"\x85", b"N\x86", b"NN\x87", b"e", b"t", b"(t\x86u"])
+def test_a_small_dict_takes_nothing_from_below_its_mark(taking: bytes) -> None:
+    """So that what is added then is not added to the large one."""
+    with pytest.raises(NotPlain):
+        load_result(b"\x80\x05}(" + PAIRS + b"u(N}(" + taking + b"NNuu.")
 
 
 def test_a_set_of_a_list_is_refused_too() -> None:
