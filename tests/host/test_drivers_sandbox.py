@@ -25,7 +25,7 @@ from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox, readable
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
@@ -106,16 +106,13 @@ def test_a_task_reads_no_secret_of_the_machine_even_where_root_runs_it(home: Pat
     assert printed(run(home, "sh", "-c", f"({script}) 2>/dev/null; id -u")) == f"{os.getuid()}\n"
 
 
-def test_secrets_that_this_user_can_read_are_masked_while_they_are_there(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_that_this_user_can_read_are_masked_while_they_are_there(home: Path) -> None:
     kept, key, private = home / "shadow", home / "ssh_host_rsa_key", home / "private"
     kept.touch()
     key.touch()
     private.mkdir()
     places = (str(kept), str(home / "ssh_host_*_key"), str(home / "none"), str(private))
-    monkeypatch.setattr("formation_p2p.host.drivers.bubblewrap._SECRETS", places)
-    sandbox = Bubblewrap("bwrap", home)
+    sandbox = Bubblewrap("bwrap", home, secrets=readable(places))
     key.unlink()
     words = " ".join(sandbox.command(home, network=False, gpus=()))
     assert f"--ro-bind /dev/null {kept} " in words

@@ -84,15 +84,13 @@ def test_expected_bodies_come_whole_without_a_reader_and_what_is_said_instead_is
             assert bob.unread_bytes == 0
             await here.write(b"refused")
             for room in rooms[:2]:
-                assert await there.next_expected() == room
+                body = await there.next_expected()
+                assert body is not None
+                assert bytes(body) == room
             assert await there.next_expected() is None
             assert bob.unread_bytes == len(b"herefused")
             assert await read_all(there, 9) == b"herefused"
             assert bob.unread_bytes == 0
-            # What was taken for a head for a while is granted once.
-            sent = 2 * (100 * KIB + 4) + 9
-            assert there.allowed + there._ungranted == there.window_bytes
-            assert there.arrived_bytes == sent
 
     run(story)
 

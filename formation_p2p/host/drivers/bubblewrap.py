@@ -48,9 +48,9 @@ _PACKAGE: Final = Path(__file__).parents[2]
 _USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
 
 
-def _secrets() -> tuple[str, ...]:
+def readable(places: Iterable[str] = _SECRETS) -> tuple[str, ...]:
     """Those that are there and that this user can read, without links."""
-    found = (path for each in _SECRETS for path in Path("/").glob(each[1:]))
+    found = (path for each in places for path in Path("/").glob(each[1:]))
     return tuple(os.path.realpath(path) for path in found if os.access(path, os.R_OK))
 
 
@@ -78,7 +78,7 @@ class Bubblewrap:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _GPUS)
     shown: tuple[str, ...] = ()
     lent: tuple[Lent, ...] = ()
-    secrets: tuple[str, ...] = field(default_factory=_secrets)
+    secrets: tuple[str, ...] = field(default_factory=readable)
 
     @classmethod
     def found(cls, home: Path, environment: Mapping[str, str], shown: tuple[str, ...] = ()) -> Self:

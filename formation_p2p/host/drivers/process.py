@@ -20,7 +20,6 @@ from typing import Final, Self
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput, RemoteError
-from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.environment import Environment
