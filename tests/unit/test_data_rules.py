@@ -88,6 +88,11 @@ def test_what_is_made_of_data_is_for_those_who_may_read_all_of_it() -> None:
     assert combined([BOTH, OPEN]) == combined([BOTH, PARTIES]) == BOTH
     with pytest.raises(InvalidInput, match="some are kept in eu and others in us"):
         combined([EU, DataRule(region="us")])
+    kitchen, all_orgs = DataRule(Scope.CELL, ACME), DataRule(Scope.COMMONS, BETA)
+    assert combined([ORG, kitchen, all_orgs]) == combined([kitchen, ORG]) == kitchen
+    for other in (DataRule(Scope.ORG, BETA), DataRule(Scope.CELL, Place(org="acme", cell="attic"))):
+        with pytest.raises(InvalidInput, match="within the circle of one owner"):
+            combined([kitchen, other])
 
 
 def test_a_job_goes_no_further_than_its_inputs() -> None:

@@ -55,6 +55,10 @@ class DataRule:
         """For the parties of its job alone, whatever else holds."""
         return self.parties or self.scope == Scope.LOCAL
 
+    @property
+    def has_circle(self) -> bool:
+        return self.scope not in (Scope.LOCAL, Scope.COMMONS)
+
     def pack(self) -> list[Any]:
         """For CBOR."""
         place = self.place
@@ -94,6 +98,11 @@ def combined(rules: Iterable[DataRule]) -> DataRule | None:
             continue
         if whole.region and rule.region and whole.region != rule.region:
             problem = f"some are kept in {whole.region} and others in {rule.region}"
+            raise InvalidInput("inputs", f"{problem}: no worker may read both; make two jobs")
+        widest = max(whole.scope, rule.scope)
+        apart = scope_between(whole.place, rule.place)
+        if whole.has_circle and rule.has_circle and apart > widest:
+            problem = "some are kept within the circle of one owner and others within another's"
             raise InvalidInput("inputs", f"{problem}: no worker may read both; make two jobs")
         narrow = min(whole, rule, key=lambda each: _NARROWEST.index(each.scope))
         parties = whole.is_for_parties or rule.is_for_parties
