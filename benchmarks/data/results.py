@@ -5,6 +5,7 @@ python -m benchmarks.data.results
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def cpu_s(read: Callable[[bytes], object], pickled: bytes) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(f"{'seconds of CPU':32}{'pickle.loads':>14}{'load_result':>14}")
     for name, made in RESULTS.items():
         pickled = dumps(made())

@@ -257,6 +257,7 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
 
     Raises Unauthorized; LocalError where the home is in no network.
     """
+    from formation_p2p.cli.words import say
     from formation_p2p.core.trust.grants import check, read_grant
     from formation_p2p.host.machine.home import Home, joined_network
 
@@ -276,6 +277,7 @@ def require(home: Path, right: Right, *, driver: str | None = None, priority: in
     if denied is not None and charter is not None:
         invitation = read_grant(network.grant, network.root_public_key).invitation
         if charter.bans(place.identity().peer_id, invitation) is not None:
-            return  # a later version, of which it hears once it runs, may not
+            say(f"formation: {denied}; a later version may not: it is asked for")
+            return  # of which it hears once it runs
     if denied is not None:
         raise Unauthorized(f"{denied}; ask for an invite that allows it")

@@ -64,6 +64,9 @@ class Blobs:
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         raise Unreachable("it is nowhere")
 
+    async def fetch_ahead(self, blobs: Iterable[Blob], owner: PeerId = UNKNOWN) -> None:
+        raise Unreachable("it is nowhere")
+
     async def lend(self, blob: PrivateBlob, *, again: bool = False) -> Lent:
         self.asked += 1
         self._news.set()

@@ -107,7 +107,7 @@ async def test_what_is_installed_where_is_explained_before_anything_runs(
 
     await until(warm)
     ((worker, refusal),) = (
-        await bob.explain(NEEDS, env=Env(["greet"], python="3.9"), function=greet)
+        await bob.explain(NEEDS, env=Env(["greet"], python="3.9"), function=len)
     ).rejected
     assert worker == network.alice.peer_id
     assert str(refusal).startswith("python: needs cpython-3.9, has ")

@@ -95,7 +95,7 @@ class Status:
     waiting: tuple[WaitStatus, ...] = ()
     quotas: tuple[AccountStatus, ...] = ()
     slices: tuple[tuple[str, int], ...] = ()
-    copies: tuple[tuple[str, int], ...] = ()
+    copies: tuple[tuple[str, int], ...] = (("sent", 0), ("agreed", 0), ("disagreed", 0))
 
 
 def status_of(
