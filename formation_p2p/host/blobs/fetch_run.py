@@ -81,7 +81,7 @@ class FetchRun:
         self.ended = trio.Event()
         self._failure: Exception | None = None
         self._buffers: list[memoryview] = []  # free ones
-        self._joined: set[PeerId] = set()
+        self._joined: set[PeerId] = set()  # no more than have leases, or places to be held
         self._inspected_s: float | None = None
         self._arrived: deque[_Arrived] = deque()  # bounded by the windows of the sources
         self._arrival = trio.Event()
