@@ -191,6 +191,37 @@ def test_what_the_kernel_does_not_take_at_once_is_flushed_before_anything_else()
     run(story)
 
 
+def test_sessions_that_write_much_at_the_same_time_do_not_share_its_room() -> None:
+    """Nor those that read it: each has a room of its own until all of it is gone."""
+
+    async def story() -> None:
+        async with session() as (alice, bob), session() as (carol, dave):
+            sent = {bob: b"", dave: b""}
+
+            async def write(writer: NoiseStream, reader: NoiseStream) -> None:
+                assert isinstance(writer._raw, TcpStream)
+                writer._raw._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
+                for _ in range(20):
+                    messages = [os.urandom(60_000) for _ in range(10)]
+                    sent[reader] += b"".join(messages)
+                    if not writer.write_now(*messages):
+                        await flush(writer)
+
+            read = {}
+
+            async def take(reader: NoiseStream) -> None:
+                read[reader] = await read_all(reader, 20 * 10 * 60_000)
+
+            async with trio.open_nursery() as nursery:
+                for writer, reader in ((alice, bob), (carol, dave)):
+                    nursery.start_soon(write, writer, reader)
+                    nursery.start_soon(take, reader)
+            assert read == sent
+            assert alice._room is carol._room is None
+
+    run(story)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_an_altered_message_is_told_from_a_true_one(in_place: bool) -> None:
     async def story() -> None:

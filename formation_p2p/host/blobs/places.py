@@ -29,8 +29,23 @@ class Places:
     async def of(self, peer: PeerId) -> AsyncIterator[None]:
         own = self._own.setdefault(peer, trio.CapacityLimiter(self._of_peer))
         try:
-            async with own, self._all:
-                yield
+            await _take(own)
+            try:
+                await _take(self._all)
+                try:
+                    yield
+                finally:
+                    self._all.release()
+            finally:
+                own.release()
         finally:
             if not own.borrowed_tokens and not own.statistics().tasks_waiting:
                 self._own.pop(peer, None)
+
+
+async def _take(limiter: trio.CapacityLimiter) -> None:
+    """`acquire` has all other tasks run first, also where there is a place."""
+    try:
+        limiter.acquire_nowait()
+    except trio.WouldBlock:
+        await limiter.acquire()

@@ -122,7 +122,7 @@ class CircuitStream(RawStream):
         self._width.carried(size)
         return self._stream.read_now(size)
 
-    def write_now(self, *parts: bytes) -> bool:
+    def write_now(self, *parts: bytes | memoryview) -> bool:
         if self._torn or self._unsent:
             raise ConnectionClosedError("an earlier write was cut short")
         data = b"".join(parts)

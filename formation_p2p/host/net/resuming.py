@@ -298,7 +298,7 @@ class ResumedStream(RawStream):
             return None
         return circuit
 
-    def write_now(self, *parts: bytes) -> bool:
+    def write_now(self, *parts: bytes | memoryview) -> bool:
         if self._over is not None:
             raise ConnectionClosedError(self._over)
         data = b"".join(parts)

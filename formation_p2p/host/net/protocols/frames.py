@@ -164,6 +164,11 @@ class FrameReader(AbstractContextManager["FrameReader"]):
         """Whether all that has arrived was handed out, but for the beginning of a frame."""
         return not self._ready and not self._stream.unread
 
+    def next_now(self) -> bytes | None:
+        """As `next`, of what has been read; None where it would wait. The caller has others have
+        their turn."""
+        return self._ready.popleft() if self._ready else None
+
     async def next(self) -> bytes | None:
         """The next frame; None where the peer finished. Raises ProtocolViolation, Unreachable."""
         if self._ready:  # others have their turn between two frames that came together

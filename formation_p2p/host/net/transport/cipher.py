@@ -39,6 +39,10 @@ class Cipher:
     def seal(self, content: bytes | memoryview) -> bytes:
         return self._aead.encrypt(self._nonce(), content, None)
 
+    def seal_into(self, content: bytes | memoryview, into: memoryview) -> None:
+        """As `seal`; `into` has the length of what that returns."""
+        self._aead.encrypt_into(self._nonce(), content, None, into)
+
     def open(self, message: memoryview) -> bytes:
         """Raises InvalidTag for one that the peer has not sealed, or not as the next."""
         return self._aead.decrypt(self._nonce(), message, None)

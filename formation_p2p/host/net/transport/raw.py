@@ -30,7 +30,7 @@ class RawStream(ABC):
         """Wait for more bytes, and keep them to be taken. Raises ConnectionClosedError."""
 
     @abstractmethod
-    def write_now(self, *parts: bytes) -> bool:
+    def write_now(self, *parts: bytes | memoryview) -> bool:
         """Whether all of them were taken. If not, `flush` before the next write.
 
         Raises ConnectionClosedError.

@@ -10,6 +10,9 @@ Source: libp2p noise specification, "Wire format".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import trio
 
 from formation_p2p.core.identity import PeerId
@@ -28,7 +31,17 @@ from formation_p2p.host.net.transport.noise import (
 )
 from formation_p2p.host.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
 from formation_p2p.host.net.transport.raw import RawStream
+from formation_p2p.host.net.transport.rooms import Rooms
+from formation_p2p.host.net.transport.writer import MOST_WRITTEN_MESSAGES
 from formation_p2p.host.net.transport.yamux import Muxer
+
+# What a message is longer, sealed.
+_ADDED_BYTES: Final = LENGTH_BYTES + TAG_BYTES
+# Of what is written at once. Less than that, as on slow links, is not worth a room, which is kept
+# until all of it is taken.
+_LARGE_BYTES: Final = 3 * MAX_MESSAGE_BYTES
+_ROOM_BYTES: Final = MOST_WRITTEN_MESSAGES * (LENGTH_BYTES + MAX_MESSAGE_BYTES)
+_ROOMS: Final = Rooms(_ROOM_BYTES)
 
 
 class NoiseStream:
@@ -47,6 +60,7 @@ class NoiseStream:
         self._sealing = secured.sealing
         self._opening = secured.opening
         self._opened = b""
+        self._room: memoryview | None = None  # where what is being written lies
 
     async def read(self, n: int | None = None) -> bytes:
         """Whatever is there, up to `n` bytes, and waits for something."""
@@ -104,6 +118,9 @@ class NoiseStream:
 
         Raises ConnectionClosedError.
         """
+        size = sum(map(len, messages)) + len(messages) * _ADDED_BYTES
+        if _LARGE_BYTES <= size <= _ROOM_BYTES:
+            return self._gone(self._raw.write_now(self._sealed_in_room(messages)))
         return self._raw.write_now(*self._sealed(*messages))
 
     def _sealed(self, *messages: bytes | memoryview) -> list[bytes]:
@@ -113,10 +130,27 @@ class NoiseStream:
             parts += (len(sealed).to_bytes(LENGTH_BYTES, "big"), sealed)
         return parts
 
+    def _sealed_in_room(self, messages: Sequence[bytes | memoryview]) -> memoryview:
+        """One after the other: the kernel takes that faster than pieces."""
+        self._room = room = _ROOMS.take()
+        at = 0
+        for each in messages:
+            size = len(each) + TAG_BYTES
+            begin, at = at + LENGTH_BYTES, at + LENGTH_BYTES + size
+            room[begin - LENGTH_BYTES : begin] = size.to_bytes(LENGTH_BYTES, "big")
+            self._sealing.seal_into(each, room[begin:at])
+        return room[:at]
+
     async def flush(self) -> bool:
         """Wait until the kernel takes more of what `write_now` left over. Returns whether that is
         all of it. Raises ConnectionClosedError."""
-        return await self._raw.flush()
+        return self._gone(await self._raw.flush())
+
+    def _gone(self, is_all: bool) -> bool:
+        if is_all and self._room is not None:
+            _ROOMS.give_back(self._room)
+            self._room = None
+        return is_all
 
     def hold_unsent(self, size: int) -> None:
         """See TcpStream."""

@@ -16,7 +16,11 @@ import trio
 
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.errors import ConnectionClosedError
-from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, UNSENT_BYTES
+from formation_p2p.host.net.transport.tcp import (
+    FAST_UNSENT_BYTES,
+    MOST_UNSENT_BYTES,
+    UNSENT_BYTES,
+)
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.transport.upgrade import NoiseStream
@@ -29,9 +33,6 @@ OUTBOX_BYTES: Final = 128 * KIB
 STRANGERS_OUTBOX_BYTES: Final = 32 * KIB
 # Handed to the kernel at once. What is said meanwhile waits for that: 2 s at 1 Mbit/s.
 WRITTEN_MESSAGES: Final = 2
-# The same on a link that has shown that it is fast: each time costs a turn of the loop. A chunk of
-# a blob goes in two.
-FAST_WRITTEN_MESSAGES: Final = 9
 # The kernel takes longer to take them: the link is slow. One of 1 Gbit/s is fast. A machine that is
 # busy with other work pauses for as long now and then: it takes two such writes in a row, or one
 # that takes four times as long.
@@ -39,6 +40,13 @@ SLOW_S: Final = 0.005
 VERY_SLOW_S: Final = 4 * SLOW_S
 # So often in a row it took less: more than the kernel has room for, so that the link carried it.
 FAST_WRITES: Final = 16
+# Of a link that has shown that it is fast: each time costs a turn of the loop. A chunk of a blob
+# goes in two.
+FAST_WRITTEN_MESSAGES: Final = 9
+# Those were taken in less than this: at 2 Gbit/s.
+VERY_FAST_S: Final = SLOW_S / 2
+# Of a link that has shown this as often. A chunk goes in one.
+MOST_WRITTEN_MESSAGES: Final = 18
 # One Noise message holds 65,519 bytes.
 BATCH_BYTES: Final = 65_519
 # A frame up to here goes out at once where nothing waits before it: a request must not wait for
@@ -166,37 +174,43 @@ class Writer:
             self._took(len(messages), trio.current_time() - began_s)
             self._owes_rest = False
             self._writing = False
-            if not self._queue:
+            if self._flushed and not self._queue:
                 self._flushed.unpark_all()
-            if self.has_room:
+            if self._emptied and self.has_room:
                 self._emptied.unpark_all()
             if self._next_bulk():
                 # It may be taken as fast as it comes, and others have their turn.
                 await trio.lowlevel.checkpoint()
 
     @property
-    def _at_once(self) -> int:
-        return FAST_WRITTEN_MESSAGES if self._fast_writes >= FAST_WRITES else WRITTEN_MESSAGES
+    def _pace(self) -> tuple[int, int]:
+        """How many messages are handed over at once, and how much may lie in the kernel unsent."""
+        if self._fast_writes < FAST_WRITES:
+            return WRITTEN_MESSAGES, UNSENT_BYTES
+        if self._fast_writes < 2 * FAST_WRITES:
+            return FAST_WRITTEN_MESSAGES, FAST_UNSENT_BYTES
+        return MOST_WRITTEN_MESSAGES, MOST_UNSENT_BYTES
 
     def _took(self, messages: int, took_s: float) -> None:
         """The kernel took so many, in so long."""
-        before = self._at_once
+        before = self._pace
         if took_s > VERY_SLOW_S:
             self._fast_writes = 0
         elif took_s > SLOW_S:
             self._fast_writes //= 2
-        elif messages >= WRITTEN_MESSAGES:
-            self._fast_writes = min(self._fast_writes + 1, 2 * FAST_WRITES)
-        if self._at_once != before:
-            fast = self._at_once == FAST_WRITTEN_MESSAGES
-            self._connection.hold_unsent(FAST_UNSENT_BYTES if fast else UNSENT_BYTES)
+        elif messages >= WRITTEN_MESSAGES and (
+            self._fast_writes < 2 * FAST_WRITES - 1 or took_s < VERY_FAST_S
+        ):
+            self._fast_writes = min(self._fast_writes + 1, 3 * FAST_WRITES)
+        if self._pace != before:
+            self._connection.hold_unsent(self._pace[1])
 
     def next_messages(self) -> list[bytes | memoryview]:
         """What is written next, in pieces that each fit into one Noise message. On a fast link a
         frame of a stream that carries much has as many of them as are handed over at once: one
         header for all, and all but the first are sealed from where they lie."""
         messages: list[bytes | memoryview] = []
-        at_once = self._at_once
+        at_once, _ = self._pace
         while self._queue and len(messages) < at_once:
             batch = [self._queue.popleft()]
             size = len(batch[0])
@@ -206,7 +220,7 @@ class Writer:
             messages.append(b"".join(batch))
             self.queued_bytes -= size
         while self._next_bulk() and len(messages) < at_once:
-            left = at_once - len(messages) if at_once == FAST_WRITTEN_MESSAGES else 1
+            left = at_once - len(messages) if at_once > WRITTEN_MESSAGES else 1
             if (frame := self._bulk[0].next_frame(left * BATCH_BYTES)) is None:
                 self._bulk.popleft()
                 continue
@@ -238,14 +252,14 @@ class Writer:
 
 
 def _messages(header: bytes, pieces: list[memoryview]) -> Iterator[bytes | memoryview]:
-    """A piece that fills one without the header is not torn for its sake."""
-    first, *others = pieces
-    room = BATCH_BYTES - len(header)
-    if room < len(first) <= BATCH_BYTES:
-        yield header
-        others = pieces
-    else:
-        yield header + first[:room]
-        others.insert(0, first[room:])
-    for piece in others:
+    """What is over goes with the header, so that the others of a large piece are full."""
+    over = min(sum(map(len, pieces)) % BATCH_BYTES, BATCH_BYTES - len(header))
+    first: list[bytes | memoryview] = [header]
+    rest: list[memoryview] = []
+    for piece in pieces:
+        first.append(piece[:over])
+        rest.append(piece[over:])
+        over -= len(first[-1])
+    yield b"".join(first)
+    for piece in rest:
         yield from (piece[at : at + BATCH_BYTES] for at in range(0, len(piece), BATCH_BYTES))
