@@ -471,6 +471,46 @@ def test_two_nodes_of_a_process_have_groups_at_the_same_time() -> None:
         trio.run(groups_of_two, found.parent)
 
 
+# Prints in which group a child begins, and whether that is what the supervisor takes it for.
+BORN = """
+import os, sys
+from formation_p2p.host.drivers import supervisor
+child, is_in_group = supervisor.fork(os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY))
+if child == 0:
+    print(next(x for x in open("/proc/self/cgroup") if x.startswith("0::")).strip(), is_in_group)
+    sys.stdout.flush()
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), is_in_group)
+"""
+
+
+def born_in(folder: Path) -> list[str]:
+    born = subprocess.run(
+        [sys.executable, "-c", BORN, str(folder)], capture_output=True, text=True, check=True
+    )
+    return born.stdout.splitlines()
+
+
+def test_a_task_begins_in_its_group() -> None:
+    """On a machine with groups, of a kernel that can do that (Linux 5.7)."""
+    if (found := Groups.found()) is None:
+        return
+
+    async def scenario() -> None:
+        async with Groups(found.parent).group(TaskLimits(1000, 64 * MIB)) as group:
+            child, parent = born_in(group.path)
+            assert child.endswith(f"/{group.path.name} True")
+            assert parent == "3 True"
+
+    trio.run(scenario)
+
+
+def test_a_task_moves_to_its_group_where_it_cannot_begin_there(tmp_path: Path) -> None:
+    child, parent = born_in(tmp_path)  # which is none
+    assert child.endswith(" False")
+    assert parent == "3 False"
+
+
 def test_what_left_its_supervisor_dies_with_its_group(tmp_path: Path) -> None:
     """Where there are groups; without them such a process may live on, which is documented. In
     a sandbox the supervisor cannot be killed (test_drivers_sandbox.py)."""

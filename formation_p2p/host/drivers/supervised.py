@@ -155,6 +155,7 @@ class Supervised:
                 fds = {"control": its_control.fileno(), "heart": heart}
                 if group is not None:
                     fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
+                    fds["group_folder"] = its(os.open(group.path, os.O_PATH | os.O_DIRECTORY))
                 around: tuple[str, ...] = ()
                 network, channel = launch.network, None
                 if machine.sandbox is not None:
