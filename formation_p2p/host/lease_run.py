@@ -38,7 +38,7 @@ from formation_p2p.host.gang.place import MemberPlace
 log = logging.getLogger(__name__)
 
 # An execution that takes longer is said to have started.
-SHORT_S: Final = 0.05
+SHORT_S: Final = 0.1
 # After its begin the driver looks ahead: by then it runs, and what gets it to run is not held up.
 AHEAD_AFTER_S: Final = 0.01
 # What is not ready when its turn comes has so long yet: it may be about to be. Then the run itself
