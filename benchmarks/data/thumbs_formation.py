@@ -23,13 +23,16 @@ PROGRAM: Final = Path(thumb.__file__).read_bytes()
 
 
 async def by_submit(node: Node, python: str, paths: list[Path], into: Path) -> None:
+    """As `formation submit` does: from where they lie."""
+    blobs = await asyncio.gather(*map(node.put, paths))
     work = [
         ProcessSpec(
             (python, SCRIPT, ".", path.name),
-            files_in={SCRIPT: PROGRAM, path.name: path.read_bytes()},
+            files_in={SCRIPT: PROGRAM},
+            inputs={path.name: blob},
             files_out=(thumbnail_name(path.name),),
         )
-        for path in paths
+        for path, blob in zip(paths, blobs, strict=True)
     ]
     job = await node.submit(work, needs=NEEDS, attempts=1)
     for result in await job:
