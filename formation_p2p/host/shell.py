@@ -99,6 +99,7 @@ class Shell:
         self._stack = stack
         self.exchange = exchange
         exchange.leases_of = self.peer.leases_of
+        exchange.place_of = self.peer.place_of_owner
         stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told

@@ -98,6 +98,7 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,
         OpenNode.join(invite(place=BETA), home=tmp_path / "ed", listen=()) as ed,
         OpenNode.join(invite(), home=tmp_path / "fay", listen=LISTEN) as fay,
+        OpenNode.join(invite(place=ACME), home=tmp_path / "abe", listen=()) as abe,
     ):
         await cleo.worker(limits=MACHINE)
         await sees(dan, 1)
@@ -107,7 +108,7 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         probe = write(data, b"probe")
 
         async def goes_by_it() -> bool:
-            return None not in {(await each.put(probe)).rule for each in (cleo, dan, ed, fay)}
+            return None not in {(await each.put(probe)).rule for each in (cleo, dan, ed, fay, abe)}
 
         await until(goes_by_it)
         secret = await dan.put(write(data, b"secret"))
@@ -126,6 +127,11 @@ async def test_what_the_charter_says_of_data_is_around_its_owner_wherever_it_is(
         assert made.rule is None
         await ed.get(replace(public, sources=made.sources), to)
         assert to.read_bytes() == b"public"
+        # But without a rule it is read around him whose it is, and not around its worker.
+        mine = await dan.run(("sh", "-c", "echo mine > out"), outputs=["out"])
+        assert "within the org of its owner" in await refused(ed, mine.outputs["out"], to)
+        await abe.get(mine.outputs["out"], to)
+        assert to.read_bytes() == b"mine\n"
         # Who is in no organisation shares it with the workers of his jobs.
         own = await fay.put(write(data, b"own"))
         assert own.rule == DataRule(Scope.LOCAL)

@@ -128,7 +128,7 @@ def test_the_charter_says_who_is_in_a_region() -> None:
         return trust.denies_read(rules, grants[peer], peer, NOW, party=party)
 
     assert trust.region_of(grants[anna], anna, NOW) is None
-    assert trust.common_rule(grants[anna]) == ()
+    assert trust.common_rule(ACME) == ()
     assert "no region" in str(reads("anna", EU))
     keys = KeySet(1, (ROOT.public_key,))
     rules = Charter(
@@ -144,7 +144,7 @@ def test_the_charter_says_who_is_in_a_region() -> None:
     assert trust.region_of(grants[anna], anna, NOW) == "eu"
     assert trust.region_of(grants[ben], ben, NOW) == ""
     assert trust.region_of(b"no grant", anna, NOW) == ""
-    assert trust.common_rule(grants[anna]) == (ORG,)
+    assert trust.common_rule(ACME) == (ORG,)
     assert reads("anna", EU) is None
     assert "no region" in str(reads("ben", EU, party=True))
     # Of several owners' rules one that allows it is enough.

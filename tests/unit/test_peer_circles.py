@@ -21,7 +21,7 @@ from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, ScopeShares
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import NEEDS, job, named, only, workers_of
+from tests.support.stories import NEEDS, job, named, only, peer_of, workers_of
 
 KITCHEN = Place(cell="kitchen", org="acme")
 GARAGE = Place(cell="garage", org="acme")
@@ -57,6 +57,10 @@ def test_a_machine_gives_each_circle_its_share_and_no_more() -> None:
     bob.submit(job(6, job_id="bob's"))
     cook.submit(job(4, job_id="cook's"))
     world.elapse(8)
+    # By what each showed for his leases.
+    places = [peer_of(alice).place_of_owner(x.identity.peer_id) for x in (cook, bob, alice)]
+    assert places == [KITCHEN, NOWHERE, None]
+    assert peer_of(bob).place_of_owner(cook.identity.peer_id) is None
     cpu_milli = sum(running.under.needs.cpu_milli for running in alice.running.values())
     assert cpu_milli == 6000  # two cores for bob, and four for the cook
     world.elapse(60)

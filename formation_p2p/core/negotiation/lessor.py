@@ -262,6 +262,11 @@ class Lessor:
         lease = self._owned(sender, lease_id)
         return None if isinstance(lease, refusals.Gone) else lease.request.grant
 
+    def grant_shown_by(self, owner: PeerId) -> bytes | None:
+        """For one of the leases that it has here."""
+        grants = (x.request.grant for x in self._leases.values() if x.owner.peer_id == owner)
+        return next(grants, None)
+
     def validate(self) -> None:
         """Raises InvariantBroken."""
         kept = {lease_id for lease_id, lease in self._leases.items() if lease.kept}

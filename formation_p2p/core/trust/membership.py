@@ -21,7 +21,7 @@ from formation_p2p.core.trust.identities import Identities
 from formation_p2p.core.trust.network import network_id_of
 from formation_p2p.core.trust.signed_charter import SignedCharter, open_charter
 from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.scope import Scope
+from formation_p2p.core.workload.scope import Place, Scope
 
 
 class Membership:
@@ -82,12 +82,11 @@ class Membership:
             return ""
         return charter.region_of(peer_id, terms.invitation, terms.rights.place.org, now.unix_s)
 
-    def common_rule(self, own_grant: bytes) -> tuple[DataRule, ...]:
-        """What holds for data at this node that has no rule: the charter's scope, around it."""
+    def common_rule(self, place: Place) -> tuple[DataRule, ...]:
+        """What holds for data without a rule of an owner at this place: the charter's scope."""
         charter = self.charter
         if charter is None or charter.scope == Scope.COMMONS:
             return ()
-        place = read_grant(own_grant, self.root_public_key).rights.place
         return (DataRule(charter.scope, place),)
 
     def denies_read(

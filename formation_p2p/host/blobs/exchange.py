@@ -24,10 +24,11 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Network, place_of
 from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
@@ -54,6 +55,9 @@ MAX_FETCHES: Final = 12
 MAX_FETCHES_OF_OWNER: Final = 4
 # Blobs whose holders are remembered, the latest told of.
 MAX_HELD: Final = 1024
+# Owners whose circles are remembered, for what is here longer than their leases: as many as have
+# leases of a worker in a day. What is here for others is read around this node.
+MAX_OWNERS: Final = 4096
 
 
 def _untold(done_bytes: int, size_bytes: int) -> None:
@@ -82,6 +86,9 @@ class Exchange:
         self._membership = membership or Membership(network.root_public_key)
         # Whether this node has a lease of a peer.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
+        # The circles of one that has a lease here.
+        self.place_of: Callable[[PeerId], Place | None] = lambda peer_id: None
+        self._places_of: dict[PeerId, Place] = {}  # also once it has none, the latest at the end
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
@@ -116,7 +123,7 @@ class Exchange:
     def admit_to(self, peer: Contact, opening: Open) -> str | None:
         """Why a member may not read this; None where it may."""
         of_owner = self._store.rules(opening.cid)
-        rules = of_owner or self._membership.common_rule(self.grant)
+        rules = of_owner or self._common_rules(opening.cid)
         if not rules or peer.peer_id == self._me:
             return None
         party = self._is_party(opening.cid, peer.peer_id)
@@ -138,13 +145,30 @@ class Exchange:
         is_own = self._me in parties or self._store.is_own(cid)
         return is_own and (peer_id == self._me or self.leases_of(peer_id))
 
+    def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
+        """What the charter says of content without a rule: around those whose it is."""
+        is_own = self._store.is_own(cid)
+        places = [self._places_of.get(each) for each in self._store.parties(cid)]
+        around = [each for each in places if each is not None]
+        if is_own or not around:
+            around.append(place_of(self.grant, self._membership.root_public_key))
+        return tuple(rule for each in around for rule in self._membership.common_rule(each))
+
+    def _is_here_for(self, owner: PeerId) -> None:
+        """Content comes, or is made, for one who has a lease now."""
+        if (place := self.place_of(owner)) is not None:
+            self._places_of.pop(owner, None)
+            self._places_of[owner] = place
+            if len(self._places_of) > MAX_OWNERS:
+                del self._places_of[next(iter(self._places_of))]
+
     def _is_for_others(self, blob: Blob, owner: PeerId) -> bool:
         """See `BlobStore.is_for_others`."""
         return self._store.is_for_others(blob, is_party=self._is_party(blob.cid, owner))
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """As `admit`; content with rules goes over the network alone."""
-        if self._store.rules(cid) or self._membership.common_rule(self.grant):
+        if self._store.rules(cid) or self._common_rules(cid):
             return "has rules for it, and serves it over the network alone"
         return self.admit(peer, grant)
 
@@ -226,6 +250,7 @@ class Exchange:
 
     async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
         """See `BlobStore.is_now_for`."""
+        self._is_here_for(owner)
         if owner in self._store.parties(cid):
             return
         if self._store.rules(cid):  # which are on the disk
@@ -345,11 +370,13 @@ class Exchange:
     ) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
         allows; it was made for that owner of a lease. Raises LocalError."""
+        self._is_here_for(owner)
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
+        self._is_here_for(owner)
         blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
@@ -357,6 +384,7 @@ class Exchange:
         self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
     ) -> Blob:
         """See `BlobStore.add_file`. Raises LocalError."""
+        self._is_here_for(owner)
         add = self._store.add_file
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
