@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from formation_p2p.core.data.delegation import Delegation
 from formation_p2p.core.dht import rpc
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.effects import Contact
@@ -99,7 +100,8 @@ class Shell:
         self._stack = stack
         self.exchange = exchange
         exchange.leases_of = self.peer.leases_of
-        exchange.place_of = self.peer.place_of_owner
+        exchange.places_of.now = self.peer.place_of_owner
+        exchange.server.delegate = self._delegation
         stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told
@@ -343,6 +345,13 @@ class Shell:
     def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
         self.received_bytes += len(frame)
         self._performer.requests.asked(sender, frame, answer)
+
+    def _delegation(self, peer: PeerId) -> Delegation | None:
+        """That a worker reads for this node, which has a lease of it."""
+        if not self.peer.leases_of(peer):
+            return None
+        network = self._config.network.root_public_key
+        return Delegation.signed(self._config.identity, peer, network, moment().unix_s)
 
     def received(self, sender: Contact, frame: bytes) -> None:
         self.received_bytes += len(frame)

@@ -11,11 +11,14 @@ import pytest
 
 from formation_p2p import Blob, Node, ProcessSpec, TaskPlaced, Unreachable
 from formation_p2p.api.large_inputs import INLINE_BYTES
+from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import network_id_of
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.data_rule import OPEN, DataRule
+from formation_p2p.core.workload.hints import Hints
+from formation_p2p.core.workload.inputs_from import outputs_of
 from formation_p2p.core.workload.scope import Place, Scope
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN
@@ -56,7 +59,7 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         for each in (at_cleo, made):
             assert "for the parties of its job" in await refused(ed, each, to)
         # Nor by a task of his own there, whoever he says has it.
-        for each, why in ((blob, "not the one for whom it is fetched"), (at_cleo, "no source")):
+        for each, why in ((blob, "for the parties of its job"), (at_cleo, "no source")):
             read = await ed.submit(
                 ProcessSpec(("cat", "data"), inputs={"data": each}),
                 needs=SMALL,
@@ -70,6 +73,58 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         again = await dan.run(copy, inputs={"data": made}, outputs=["copy"])
         await dan.get(again.outputs["copy"], to)
         waits.cancel()
+
+
+async def test_a_stage_reads_what_another_worker_has_made_for_its_owner(tmp_path: Path) -> None:
+    """It has the word of the owner, for whom the other one has it; and others have none."""
+    data, to = tmp_path / "data", tmp_path / "got"
+    data.write_bytes(b"secret")
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        gate_at(tmp_path) as invite,
+        OpenNode.join(invite(place=ACME), home=tmp_path / "cleo", listen=LISTEN) as cleo,
+        OpenNode.join(invite(place=BETA), home=tmp_path / "gus", listen=LISTEN) as gus,
+        OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,
+        OpenNode.join(invite(place=ACME), home=tmp_path / "ed", listen=LISTEN) as ed,
+    ):
+        await cleo.worker(limits=MACHINE)
+        await gus.worker(limits=MACHINE)
+        await sees(dan, 2)
+        await sees(ed, 2)
+        blob = await dan.put(data, scope="local")
+        copy = ("cp", "data", "copy")
+
+        async def at(worker: Node, read: Blob, submitter: Node = dan) -> TaskResult:
+            work = ProcessSpec(copy, inputs={"data": read}, outputs=("copy",))
+            hints = Hints(prefer=(worker.peer_id,), required={"prefer"})
+            (result,) = await (await submitter.submit(work, needs=SMALL, hints=hints, attempts=1))
+            return result
+
+        made = outputs_of((await at(cleo, blob)).result)["copy"]
+        assert [each.peer_id for each in made.sources] == [cleo.peer_id]
+        again = outputs_of((await at(gus, made)).result)["copy"]
+        await dan.get(again, to)
+        assert to.read_bytes() == b"secret"
+        # Whoever names it has his own word alone, and cleo knows him not.
+        for worker in (cleo, gus):
+            stolen = await at(worker, made, ed)
+            assert stolen.status == "failed"
+            assert "for the parties of its job" in stolen.reasons[-1].why
+        # Without a rule, by the circle of the charter: gus is outside.
+        await dan.offer_charter(await asyncio.to_thread(charter, tmp_path / "gate"))
+
+        async def goes_by_it() -> bool:
+            return None not in {(await each.put(data)).rule for each in (cleo, gus, dan)}
+
+        await until(goes_by_it)
+        hints = Hints(prefer=(cleo.peer_id,), required={"prefer"})
+        plain = ProcessSpec(("sh", "-c", "echo plain > data"), outputs=("data",))
+        (first,) = await (await dan.submit(plain, needs=SMALL, hints=hints))
+        made = outputs_of(first.result)["data"]
+        assert made.rule is None
+        assert "within the org of its owner" in await refused(gus, made, to)
+        await dan.get(outputs_of((await at(gus, made)).result)["copy"], to)
+        assert to.read_bytes() == b"plain\n"
 
 
 def charter(home: Path) -> bytes:

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from formation_p2p.core.data.delegation import MAX_UNIX_S, Delegation
 from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from formation_p2p.core.data.messages import (
     MAX_KEPT_FROM,
     MAX_KEPT_FROM_ADDRESSES,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    AskDelegation,
     BlobRefused,
     Chunk,
+    Delegated,
     Have,
     Keep,
     Open,
@@ -49,6 +52,13 @@ from formation_p2p.core.workload.scope import Place, Scope
 
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
+RULE = DataRule(
+    Scope.ORG,
+    Place(cell="c" * 63, org="o" * 63, federation="f" * 63),
+    "r" * 63,
+    parties=True,
+)
+DELEGATION = Delegation(BOB.peer_id, MAX_UNIX_S, bytes(64))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,10 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
         Open(b"grant", CID),
         OpenPrivate(b"grant", b"n" * 16),
         Open(bytes(MAX_GRANT_BYTES), CID, manifest=False),
+        Open(b"grant", CID, rule=RULE),
+        Open(b"grant", CID, delegation=DELEGATION),
+        Open(bytes(MAX_GRANT_BYTES), CID, rule=RULE, delegation=DELEGATION),
+        AskDelegation(bytes(MAX_GRANT_BYTES)),
         Want(0),
         Want(MAX_CHUNKS - 1),
         Have(),
@@ -69,12 +83,7 @@ BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/
             b"n" * 16,
             (Contact(BOB.peer_id, ("a" * MAX_SOURCE_ADDRESS_CHARS,) * MAX_KEPT_FROM_ADDRESSES),)
             * MAX_KEPT_FROM,
-            DataRule(
-                Scope.ORG,
-                Place(cell="c" * 63, org="o" * 63, federation="f" * 63),
-                "r" * 63,
-                parties=True,
-            ),
+            RULE,
         ),
     ],
 )
@@ -91,6 +100,7 @@ def test_a_request_survives_the_wire(message: Request) -> None:
         Chunk(3, CHUNK_BYTES),
         Chunk(0, 0),
         BlobRefused("not for you"),
+        Delegated(DELEGATION),
     ],
 )
 def test_a_reply_survives_the_wire(message: Reply) -> None:
@@ -119,6 +129,10 @@ def test_a_long_reason_is_cut() -> None:
         encode([1, b"", b"", True]),
         encode([1, bytes(MAX_GRANT_BYTES + 1), CID.to_bytes(), True]),
         encode([1, b"", CID.to_bytes(), 1]),
+        encode([1, b"", CID.to_bytes(), True, None, [b""]]),
+        encode([1, b"", CID.to_bytes(), True, None, [b"no peer id", 1, bytes(64)]]),
+        encode([1, b"", CID.to_bytes(), True, None, [*DELEGATION.pack(), 1]]),
+        encode([1, b"", CID.to_bytes(), True, None, DELEGATION.pack(), 1]),
         encode([2, -1]),
         encode([2, MAX_CHUNKS]),
         encode([2, True]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from formation_p2p.core.data.delegation import Delegation
 from formation_p2p.core.data.manifest import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.records import schema
@@ -52,8 +53,17 @@ def _pack_rule(rule: DataRule | None) -> list[object] | None:
     return None if rule is None else rule.pack()
 
 
+def _read_delegation(value: object) -> Delegation | None:
+    return None if value is None else Delegation.unpack(value)
+
+
+def _pack_delegation(delegation: Delegation | None) -> list[object] | None:
+    return None if delegation is None else delegation.pack()
+
+
 _KEPT_FROM: Final = schema.items(schema.custom(blob.unpack_contact, _pack_source), MAX_KEPT_FROM)
 _RULE: Final = schema.custom(_read_rule, _pack_rule)
+_DELEGATION: Final = schema.custom(_read_delegation, _pack_delegation)
 _WHY: Final = schema.custom(
     schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
 )
@@ -65,12 +75,14 @@ _REPLIES: Final[Schema[Reply]] = Schema("data protocol", MAX_REPLY_BYTES)
 @dataclass(frozen=True, slots=True)
 class Open:
     """I belong to your network, by this grant: do you have it? `manifest`: and tell its chunks.
-    `rule` is that of the reference, by which I hold it then."""
+    `rule` is that of the reference, by which I hold it then. `delegation`: I read it for the owner
+    of a lease of mine, and may what he may."""
 
     grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
     cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
     manifest: Annotated[bool, schema.boolean()] = True
     rule: Annotated[DataRule | None, replace(_RULE, trailing=True)] = None
+    delegation: Annotated[Delegation | None, replace(_DELEGATION, trailing=True)] = None
 
 
 @_REQUESTS.message(2)
@@ -138,8 +150,24 @@ class Keep:
     rule: Annotated[DataRule | None, _RULE] = None
 
 
-Request = Open | OpenPrivate | Want | Have | Keep
-Reply = Opened | Chunk | BlobRefused
+@_REQUESTS.message(9)
+@dataclass(frozen=True, slots=True)
+class AskDelegation:
+    """You have a lease of mine: sign that I read for you. Answered Delegated, or BlobRefused."""
+
+    grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)]
+
+
+@_REPLIES.message(10)
+@dataclass(frozen=True, slots=True)
+class Delegated:
+    """For a while. Nothing follows."""
+
+    delegation: Annotated[Delegation, schema.custom(Delegation.unpack, Delegation.pack)]
+
+
+Request = Open | OpenPrivate | Want | Have | Keep | AskDelegation
+Reply = Opened | Chunk | BlobRefused | Delegated
 
 pack_request = _REQUESTS.pack
 parse_request = _REQUESTS.parse

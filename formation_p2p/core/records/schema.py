@@ -223,14 +223,16 @@ def pack(noun):
 
 
 def _shortened(make: Callable[..., object], kinds: Mapping[str, Kind], *head: object) -> _Row:
-    """Of a row whose last field is left out where it is None."""
+    """Of a row whose last field is left out where it is None; then the one before may be, too. One
+    that is None before another that is not has to be read as such by its kind."""
     *others, last = kinds
+    whole = {name: replace(kind, trailing=False) for name, kind in kinds.items()}
     read_short, pack_short = _row(make, {name: kinds[name] for name in others}, *head)
-    read_long, pack_long = _row(make, {**kinds, last: replace(kinds[last], trailing=False)}, *head)
+    read_long, pack_long = _row(make, whole, *head)
     short_items = len(head) + len(others)
 
     def read(value: Any) -> Any:
-        is_short = type(value) is list and len(value) == short_items
+        is_short = type(value) is list and len(value) <= short_items
         return read_short(value) if is_short else read_long(value)
 
     def pack(noun: Any) -> Any:

@@ -28,13 +28,13 @@ from formation_p2p.core.trust.network import Network, place_of
 from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.nearby import NearbyBlobs
 from formation_p2p.host.blobs.nearby_reader import NearbyReader
+from formation_p2p.host.blobs.owners_places import OwnersPlaces
 from formation_p2p.host.blobs.places import UNKNOWN, Places
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.results import KEPT_S
@@ -55,9 +55,6 @@ MAX_FETCHES: Final = 12
 MAX_FETCHES_OF_OWNER: Final = 4
 # Blobs whose holders are remembered, the latest told of.
 MAX_HELD: Final = 1024
-# Owners whose circles are remembered, for what is here longer than their leases: as many as have
-# leases of a worker in a day. What is here for others is read around this node.
-MAX_OWNERS: Final = 4096
 
 
 def _untold(done_bytes: int, size_bytes: int) -> None:
@@ -86,9 +83,7 @@ class Exchange:
         self._membership = membership or Membership(network.root_public_key)
         # Whether this node has a lease of a peer.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
-        # The circles of one that has a lease here.
-        self.place_of: Callable[[PeerId], Place | None] = lambda peer_id: None
-        self._places_of: dict[PeerId, Place] = {}  # also once it has none, the latest at the end
+        self.places_of = OwnersPlaces()
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
@@ -127,6 +122,12 @@ class Exchange:
         if not rules or peer.peer_id == self._me:
             return None
         party = self._is_party(opening.cid, peer.peer_id)
+        if (delegation := opening.delegation) is not None:
+            network = self._membership.root_public_key
+            if why := delegation.refuses(peer.peer_id, network, moment().unix_s):
+                return why
+            # Whatever it may read itself: its owner asks.
+            party = delegation.owner in self._store.parties(opening.cid)
         if party and not of_owner:
             return None  # a worker of another circle reads what its task is to have
         denied = self._membership.denies_read(
@@ -148,19 +149,11 @@ class Exchange:
     def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
         """What the charter says of content without a rule: around those whose it is."""
         is_own = self._store.is_own(cid)
-        places = [self._places_of.get(each) for each in self._store.parties(cid)]
+        places = [self.places_of.of(each) for each in self._store.parties(cid)]
         around = [each for each in places if each is not None]
         if is_own or not around:
             around.append(place_of(self.grant, self._membership.root_public_key))
         return tuple(rule for each in around for rule in self._membership.common_rule(each))
-
-    def _is_here_for(self, owner: PeerId) -> None:
-        """Content comes, or is made, for one who has a lease now."""
-        if (place := self.place_of(owner)) is not None:
-            self._places_of.pop(owner, None)
-            self._places_of[owner] = place
-            if len(self._places_of) > MAX_OWNERS:
-                del self._places_of[next(iter(self._places_of))]
 
     def _is_for_others(self, blob: Blob, owner: PeerId) -> bool:
         """See `BlobStore.is_for_others`."""
@@ -250,7 +243,7 @@ class Exchange:
 
     async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
         """See `BlobStore.is_now_for`."""
-        self._is_here_for(owner)
+        self.places_of.met(owner)
         if owner in self._store.parties(cid):
             return
         if self._store.rules(cid):  # which are on the disk
@@ -321,9 +314,9 @@ class Exchange:
         known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
         blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
         # Others serve this node as a worker of theirs: what they do is not for one who knows names.
-        is_for_one = rule_of(blob).is_for_parties and owner != self._me
-        only = owner if is_for_one else UNKNOWN
-        return FetchRun(self._stack, self._me, self.grant, blob, part, self.stall_s, only)
+        alone = rule_of(blob).is_for_parties and owner != self._me
+        about = self._stack, self._me, self.grant, blob, part, self.stall_s
+        return FetchRun(*about, owner, for_owner_alone=alone)
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         """See `BlobCopies.copies`. Raises LocalError, Unreachable."""
@@ -370,13 +363,13 @@ class Exchange:
     ) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
         allows; it was made for that owner of a lease. Raises LocalError."""
-        self._is_here_for(owner)
+        self.places_of.met(owner)
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
-        self._is_here_for(owner)
+        self.places_of.met(owner)
         blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
@@ -384,7 +377,7 @@ class Exchange:
         self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
     ) -> Blob:
         """See `BlobStore.add_file`. Raises LocalError."""
-        self._is_here_for(owner)
+        self.places_of.met(owner)
         add = self._store.add_file
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))

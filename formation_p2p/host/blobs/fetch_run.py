@@ -12,6 +12,7 @@ import trio
 
 from formation_p2p.core import errors
 from formation_p2p.core.data import fetch as fetching
+from formation_p2p.core.data.delegation import Delegation
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import BlobRefused, Have
@@ -21,7 +22,7 @@ from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob
 from formation_p2p.host.blobs.files import Part
 from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream, delegation_of
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
@@ -64,14 +65,20 @@ class FetchRun:
         blob: Blob,
         part: Callable[[Manifest], Part],
         stall_s: float,
-        only: PeerId = UNKNOWN,
+        owner: PeerId = UNKNOWN,
+        *,
+        for_owner_alone: bool = False,
     ) -> None:
-        """`only` is the one source that is asked, whatever others say."""
+        """`owner` is the one of a lease for whom it is fetched. `for_owner_alone`: others than him
+        are asked only with his word, whatever this node may read."""
         self._stack = stack
+        self._open_s = stack.parameters.data_open_s
         self._me = me
         self._grant = grant
         self._blob = blob
-        self._only = only
+        self._owner = owner
+        self._for_owner_alone = for_owner_alone
+        self._delegation: Delegation | None = None
         self._make_part = part
         self._part: Part | None = None
         self._machine = Fetch(blob, me, trio.current_time(), stall_s)
@@ -114,7 +121,7 @@ class FetchRun:
         """Whether another one may wait until it has `ended`, by this reference."""
         if (blob.rule, blob.size_bytes) != (self._blob.rule, self._blob.size_bytes):
             return False
-        if self._only not in (UNKNOWN, owner):
+        if self._for_owner_alone and owner != self._owner:
             return False
         if not self._over.is_set() and owner not in self._joined:
             self._joined.add(owner)
@@ -203,15 +210,25 @@ class FetchRun:
     async def _read(self, source: Contact, manifest: bool) -> _End:
         """Until it ends, and how. Cancel it to end it earlier."""
         peer = source.peer_id
-        if self._only not in (UNKNOWN, peer):
-            return fetching.SourceRefused(peer, "is not the one for whom it is fetched")
         opened_stream = None
         end: _End | None = None
         try:
-            stack = self._stack
-            opened_stream = await stack.open(source, PROTOCOL, timeout_s=DIAL_S)
-            stream = DataStream(opened_stream, self._blob, stack.parameters.data_open_s)
-            opened = await stream.begin(self._grant, manifest=manifest)
+            delegation: Delegation | None = None
+            if self._for_owner_alone and peer != self._owner:
+                delegation = await self._delegated()
+                if delegation is None:
+                    why = "is not the one for whom it is fetched, who gives no word for it"
+                    return fetching.SourceRefused(peer, why)
+            while True:
+                opened_stream = await self._stack.open(source, PROTOCOL, timeout_s=DIAL_S)
+                stream = DataStream(opened_stream, self._blob, self._open_s)
+                opened = await stream.begin(self._grant, manifest=manifest, delegation=delegation)
+                if not isinstance(opened, BlobRefused) or delegation or peer == self._owner:
+                    break
+                # It may be the owner's to read, and not this node's.
+                if (delegation := await self._delegated()) is None:
+                    break
+                opened_stream.abort("asks once more")
             if isinstance(opened, BlobRefused):
                 end = fetching.SourceRefused(peer, opened.why)
             else:
@@ -231,6 +248,20 @@ class FetchRun:
                 if opened_stream is not None:
                     opened_stream.abort("no longer a source")
         return end
+
+    async def _delegated(self) -> Delegation | None:
+        """The word of the owner. Where he cannot be asked there is none."""
+        if self._delegation is None and self._owner not in (UNKNOWN, self._me):
+            opened = None
+            try:
+                opened = await self._stack.open(Contact(self._owner), PROTOCOL, timeout_s=DIAL_S)
+                self._delegation = await delegation_of(opened, self._grant, self._open_s)
+            except (errors.RemoteError, Malformed, IOException, trio.TooSlowError) as error:
+                log.debug("%s cannot be asked for its word: %r", self._owner, error)
+            finally:
+                if opened is not None:
+                    opened.abort("nothing more is asked")
+        return self._delegation
 
     async def _take(self, peer: PeerId, stream: DataStream) -> _End:
         """Until the source refuses more, or what it sent is wrong."""

@@ -186,7 +186,7 @@ class Supervised:
                     passed_fds = (*passed_fds, its_channel.fileno())
                     around = (*device_around(its_channel.fileno(), network.rank), *around)
                 stays = launch.root is not None and machine.sandbox is not None
-                order = partial(_order, machine, cores, group, fds, machine.in_memory, stays)
+                order = partial(_order, machine, cores, group, fds, stays)
                 order_file = os.memfd_create("order")
                 held.callback(os.close, order_file)
                 _rewrite(order_file, order(launch))
@@ -208,8 +208,8 @@ class Supervised:
                     pass_fds=(order_file, *fds.values(), *passed_fds),
                 )
                 held.callback(runs_for(launch.lease_id, supervisor.pid))
-                rest = order_file, stays, launch.grace_s
-                task = cls(supervisor, control, outputs, group, order, *rest)
+                rest = group, order, order_file, stays, launch.grace_s
+                task = cls(supervisor, control, outputs, *rest)
                 held.push_async_callback(task._bury)
                 if network is not None and channel is not None:
                     its_channel.close()
@@ -365,7 +365,6 @@ def _order(
     cores: tuple[int, ...],
     group: ProcessGroup | None,
     fds: dict[str, int],
-    in_memory: tuple[str, ...],
     stays: bool,
     launch: Launch,
 ) -> bytes:
@@ -389,7 +388,7 @@ def _order(
             | ({} if sandbox is None else sandbox.resource_limits),
             # 0 where the kernel itself counts.
             "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
-            "in_memory": list(in_memory),
+            "in_memory": list(machine.in_memory),
             "storage_bytes": limits.storage_bytes,
             "grace_s": launch.grace_s,
         }

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from formation_p2p.core.data import messages
+from formation_p2p.core.data.delegation import Delegation
 from formation_p2p.core.data.messages import (
+    AskDelegation,
     BlobRefused,
     Chunk,
+    Delegated,
     Have,
     Keep,
     Open,
@@ -73,6 +76,8 @@ class DataServer:
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
     hold: Callable[[Contact, Keep], Awaitable[str]] | None = None
+    # The word of this node that a peer reads for it; None for one of which it has no lease.
+    delegate: Callable[[PeerId], Delegation | None] = lambda peer: None
     # Judges whether a member may read some content, by its reference.
     admit_to: Callable[[Contact, Open], str | None] = lambda peer, opening: None
 
@@ -91,9 +96,12 @@ class DataServer:
             try:
                 with trio.fail_after(self.parameters.data_open_s):
                     opening = _parsed(await frames.next())
-                    if not isinstance(opening, Open | OpenPrivate | Keep):
+                    if not isinstance(opening, _Opening):
                         raise ProtocolViolation("a data stream that does not begin with Open")
                     self._judge(peer, opening)
+                    if isinstance(opening, AskDelegation):
+                        await self._delegate(stream, peer)
+                        return
                     if isinstance(opening, Open | OpenPrivate):
                         await self._places.acquire()
                 if isinstance(opening, Keep):
@@ -129,7 +137,14 @@ class DataServer:
         await stream.write(_framed(Opened()))
         await stream.close()
 
-    def _judge(self, peer: Contact, opening: Open | OpenPrivate | Keep) -> None:
+    async def _delegate(self, stream: MuxedStream, peer: Contact) -> None:
+        delegation = self.delegate(peer.peer_id)
+        if delegation is None:
+            raise _Refused("has no lease of you")
+        await stream.write(_framed(Delegated(delegation)))
+        await stream.close()
+
+    def _judge(self, peer: Contact, opening: _Opening) -> None:
         why = self.admit(peer, opening.grant)
         if why is None and isinstance(opening, Open):
             why = self.admit_to(peer, opening)
@@ -197,6 +212,9 @@ class DataServer:
             self._buffers.append(buffer)
 
 
+_Opening = Open | OpenPrivate | Keep | AskDelegation
+
+
 class _Refused(Exception):
     """The peer is told why, and the stream ends."""
 
@@ -215,30 +233,26 @@ class DataStream:
         self._unsaid: deque[bytes] = deque()
         self._more = trio.Event()
 
-    async def begin(self, grant: bytes, *, manifest: bool) -> Opened | BlobRefused:
+    async def begin(
+        self, grant: bytes, *, manifest: bool, delegation: Delegation | None = None
+    ) -> Opened | BlobRefused:
         """Raises RemoteError, IOException, TooSlowError."""
         with trio.fail_after(self.open_s):
             self.stream.take_much()
             opening = (
                 OpenPrivate(grant, self.blob.name)
                 if isinstance(self.blob, PrivateBlob)
-                else Open(grant, self.blob.cid, manifest, self.blob.rule)
+                else Open(grant, self.blob.cid, manifest, self.blob.rule, delegation)
             )
             await self.stream.write(encode_frame(messages.pack_request(opening)))
-            reply = await self._reply()
-        if isinstance(reply, Chunk):
-            raise ProtocolViolation("a chunk that was not asked for")
-        return reply
+            return await self._answer()
 
     async def keep(self, asked: Keep) -> Opened | BlobRefused:
         """In place of `begin`: have the peer fetch the blob, and hold it. Raises RemoteError,
         IOException, TooSlowError."""
         with trio.fail_after(keep_s(asked.size_bytes)):
             await self.stream.write(encode_frame(messages.pack_request(asked)))
-            reply = await self._reply()
-        if isinstance(reply, Chunk):
-            raise ProtocolViolation("a chunk that was not asked for")
-        return reply
+            return await self._answer()
 
     def want(self, index: int, room: Callable[[int], memoryview]) -> None:
         """`room` is asked, with the size of the chunk, where it goes, once its source begins."""
@@ -286,8 +300,23 @@ class DataStream:
         if self._asked:  # of others as well: it is still on its way
             self.stream.abort("nothing more is wanted")
 
+    async def _answer(self) -> Opened | BlobRefused:
+        reply = await self._reply()
+        if not isinstance(reply, Opened | BlobRefused):
+            raise ProtocolViolation("something that was not asked for")
+        return reply
+
     async def _reply(self) -> messages.Reply:
         return messages.parse_reply(await read_frame(self.stream, messages.MAX_REPLY_BYTES))
+
+
+async def delegation_of(stream: MuxedStream, grant: bytes, open_s: float) -> Delegation | None:
+    """The word of the peer that this node reads for it; None where it has no lease of this node.
+    Raises RemoteError, IOException, TooSlowError."""
+    with trio.fail_after(open_s):
+        await stream.write(encode_frame(messages.pack_request(AskDelegation(grant))))
+        reply = messages.parse_reply(await read_frame(stream, messages.MAX_REPLY_BYTES))
+    return reply.delegation if isinstance(reply, Delegated) else None
 
 
 def keep_s(size_bytes: int) -> float:
