@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import trio
 
 from formation_p2p.core import errors
 from formation_p2p.core.data import fetch as fetching
-from formation_p2p.core.data.delegation import Delegation
+from formation_p2p.core.data.delegation import DELEGATED_S, Delegation
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import BlobRefused, Have
@@ -235,7 +236,7 @@ class FetchRun:
                 listed = Manifest.read(self._blob, opened.manifest) if manifest else None
                 self._streams[peer] = stream
                 self._feed(fetching.SourceOpened(peer, listed, opened.holders))
-                end = await self._take(peer, stream)
+                end = await self._take(peer, stream, for_a_while=delegation is not None)
         except (errors.ProtocolViolation, Malformed) as error:
             end = fetching.SourceRefused(peer, f"sent what is wrong: {error}")
         except (errors.RemoteError, errors.NodeClosed, IOException) as error:
@@ -250,7 +251,11 @@ class FetchRun:
         return end
 
     async def _delegated(self) -> Delegation | None:
-        """The word of the owner. Where he cannot be asked there is none."""
+        """The word of the owner, which holds for a while yet. Where he cannot be asked there is
+        none."""
+        known = self._delegation
+        if known is not None and known.until_unix_s < time.time() + DELEGATED_S / 2:
+            self._delegation = None
         if self._delegation is None and self._owner not in (UNKNOWN, self._me):
             opened = None
             try:
@@ -263,9 +268,11 @@ class FetchRun:
                     opened.abort("nothing more is asked")
         return self._delegation
 
-    async def _take(self, peer: PeerId, stream: DataStream) -> _End:
-        """Until the source refuses more, or what it sent is wrong."""
+    async def _take(self, peer: PeerId, stream: DataStream, *, for_a_while: bool) -> _End:
+        """Until the source refuses more, or what it sent is wrong. What it serves `for_a_while` it
+        may be asked for once more."""
         ends: list[_End] = []
+        refused = fetching.SourceLost if for_a_while else fetching.SourceRefused
 
         def stored(index: int, right: bool) -> None:
             if right:
@@ -280,7 +287,7 @@ class FetchRun:
                 while True:
                     reply = await stream.next()
                     if isinstance(reply, BlobRefused):
-                        ends.append(fetching.SourceRefused(peer, reply.why))
+                        ends.append(refused(peer, reply.why))
                         break
                     self._arrived.append(_Arrived(*reply, stored))
                     self._arrival.set()
