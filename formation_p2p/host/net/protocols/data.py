@@ -191,6 +191,7 @@ class DataServer:
                     case Have():
                         if isinstance(opening, Open):  # else it serves it to no other
                             self.has(opening.cid, Contact(peer.peer_id, request.addresses))
+                        await trio.lowlevel.checkpoint()  # others have their turn
                     case _:
                         raise ProtocolViolation(f"{type(request).__name__} amid a data stream")
 

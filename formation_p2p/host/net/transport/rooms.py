@@ -17,7 +17,10 @@ class Rooms:
 
     def take(self) -> memoryview:
         """One that is nobody else's, with anything in it."""
-        return self._free.pop() if self._free else memoryview(bytearray(self._size_bytes))
+        try:
+            return self._free.pop()  # nodes of one process, each in its thread, share them
+        except IndexError:
+            return memoryview(bytearray(self._size_bytes))
 
     def give_back(self, room: memoryview) -> None:
         """Nothing that lies there is looked at any more."""

@@ -40,7 +40,10 @@ _READ_ROOMS: Final = Rooms(READ_AHEAD_BYTES)
 MAX_RESOLVING: Final = 16
 # Where at least so much is sure to come, the kernel wakes the reader for that, and not for each
 # segment: it saves half of the turns of the loop.
-TOGETHER_BYTES: Final = 4 * MAX_READ_BYTES
+TOGETHER_BYTES: Final = 2 * MAX_READ_BYTES
+# The same of a peer that has brought as much at once the last time. On a slow link that would take
+# seconds, in which nothing of the peer is seen.
+MORE_TOGETHER_BYTES: Final = 4 * MAX_READ_BYTES
 # How much may lie in the kernel unsent: more would hold a small frame back behind a large one. On a
 # link that is fast for as long as it is, more is as soon gone, and costs fewer turns of the loop.
 UNSENT_BYTES: Final = 128 * KIB
@@ -75,6 +78,7 @@ class TcpStream(RawStream):
         """Dialled from the port that the node listens on, or keeps."""
         self._more = False  # whether the last read left something in the kernel
         self._much = False  # whether it brought the most that a message has
+        self._brings_more = False  # whether that was some messages more
         self._room: memoryview | None = None  # where what has come lies, of a large read
         self._sure_bytes = 0
         self._wakes_at_bytes = 1
@@ -126,8 +130,7 @@ class TcpStream(RawStream):
                 # What is left of a large read must not keep all of it for as long as that takes.
                 self._buffer = memoryview(bytes(self._buffer))
                 self._give_room_back()
-                is_much = self._sure_bytes - len(self._buffer) >= TOGETHER_BYTES
-                self._wake_at(TOGETHER_BYTES if is_much else 1)
+                self._wake_at(self._together())
                 await trio.lowlevel.wait_readable(self._open_socket())
             size, asked = self._read_much() if self._much else self._read_some()
         except BlockingIOError:
@@ -139,6 +142,7 @@ class TcpStream(RawStream):
             raise ConnectionClosedError("connection closed by the peer")
         self._more = size == asked
         self._much = size >= MAX_READ_BYTES
+        self._brings_more = size >= MORE_TOGETHER_BYTES
 
     def _read_some(self) -> tuple[int, int]:
         """How much came of how much. Raises what `fill` expects."""
@@ -166,6 +170,13 @@ class TcpStream(RawStream):
 
     def expect(self, size: int) -> None:
         self._sure_bytes = size
+
+    def _together(self) -> int:
+        """How much there is to be waited for."""
+        sure_bytes = self._sure_bytes - len(self._buffer)
+        if self._brings_more and sure_bytes >= MORE_TOGETHER_BYTES:
+            return MORE_TOGETHER_BYTES
+        return TOGETHER_BYTES if sure_bytes >= TOGETHER_BYTES else 1
 
     def _wake_at(self, size: int) -> None:
         """Raises OSError, ClosedResourceError."""
