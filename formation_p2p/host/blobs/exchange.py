@@ -28,6 +28,7 @@ from formation_p2p.core.trust.network import Network, place_of
 from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.delegations import Delegations
 from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
@@ -83,7 +84,8 @@ class Exchange:
         self._membership = membership or Membership(network.root_public_key)
         # Whether this node has a lease of a peer.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
-        self.places_of = OwnersPlaces()
+        self.places = OwnersPlaces()
+        self._delegations = Delegations(stack)
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
@@ -140,24 +142,30 @@ class Exchange:
 
     def _is_party(self, cid: Cid, peer_id: PeerId) -> bool:
         """Whether it is here for a peer's leases, or is of this node, whose workers read it."""
-        parties = self._store.parties(cid)
-        if peer_id in parties:
+        if peer_id in self._store.parties(cid):
             return True
-        is_own = self._me in parties or self._store.is_own(cid)
-        return is_own and (peer_id == self._me or self.leases_of(peer_id))
+        return self._is_own(cid) and (peer_id == self._me or self.leases_of(peer_id))
 
     def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
         """What the charter says of content without a rule: around those whose it is."""
-        is_own = self._store.is_own(cid)
-        places = [self.places_of.of(each) for each in self._store.parties(cid)]
-        around = [each for each in places if each is not None]
-        if is_own or not around:
+        around = list(self.places.of(cid))
+        if self._is_own(cid) or not around:
             around.append(place_of(self.grant, self._membership.root_public_key))
         return tuple(rule for each in around for rule in self._membership.common_rule(each))
 
+    def _is_own(self, cid: Cid) -> bool:
+        return self._me in self._store.parties(cid) or self._store.is_own(cid)
+
     def _is_for_others(self, blob: Blob, owner: PeerId) -> bool:
-        """See `BlobStore.is_for_others`."""
-        return self._store.is_for_others(blob, is_party=self._is_party(blob.cid, owner))
+        """See `BlobStore.is_for_others`. Without a rule, where its circle leaves this owner out."""
+        is_party = self._is_party(blob.cid, owner)
+        if self._store.is_for_others(blob, is_party=is_party):
+            return True
+        place = self.places.now(owner)
+        if is_party or place is None or self._store.rules(blob.cid):
+            return False
+        rules = self._common_rules(blob.cid) if self._store.holds(blob.cid) else ()
+        return bool(rules) and all(each.refuses(place, "", is_party=False) for each in rules)
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """As `admit`; content with rules goes over the network alone."""
@@ -239,11 +247,11 @@ class Exchange:
                 await self._to_end(blob, self._run(blob, again, owner))
             else:
                 await self._fetch_by_rule(blob, owner, gives_way)
+            self.places.came_for(blob.cid, owner)
             await self._is_now_for(blob.cid, owner)
 
     async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
         """See `BlobStore.is_now_for`."""
-        self.places_of.met(owner)
         if owner in self._store.parties(cid):
             return
         if self._store.rules(cid):  # which are on the disk
@@ -315,7 +323,7 @@ class Exchange:
         blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
         # Others serve this node as a worker of theirs: what they do is not for one who knows names.
         alone = rule_of(blob).is_for_parties and owner != self._me
-        about = self._stack, self._me, self.grant, blob, part, self.stall_s
+        about = self._stack, self._me, self.grant, blob, part, self.stall_s, self._delegations
         return FetchRun(*about, owner, for_owner_alone=alone)
 
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
@@ -363,23 +371,23 @@ class Exchange:
     ) -> Blob:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
         allows; it was made for that owner of a lease. Raises LocalError."""
-        self.places_of.met(owner)
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
+        self.places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
-        self.places_of.met(owner)
         blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
+        self.places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def add_file(
         self, file: int, size_bytes: int, holder: str, owner: PeerId = UNKNOWN
     ) -> Blob:
         """See `BlobStore.add_file`. Raises LocalError."""
-        self.places_of.met(owner)
         add = self._store.add_file
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
+        self.places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:

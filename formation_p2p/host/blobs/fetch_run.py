@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import trio
 
 from formation_p2p.core import errors
 from formation_p2p.core.data import fetch as fetching
-from formation_p2p.core.data.delegation import DELEGATED_S, Delegation
+from formation_p2p.core.data.delegation import Delegation
 from formation_p2p.core.data.fetch import Fetch
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import BlobRefused, Have
@@ -21,9 +20,10 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob
+from formation_p2p.host.blobs.delegations import Delegations
 from formation_p2p.host.blobs.files import Part
 from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream, delegation_of
+from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class FetchRun:
         blob: Blob,
         part: Callable[[Manifest], Part],
         stall_s: float,
+        delegations: Delegations,
         owner: PeerId = UNKNOWN,
         *,
         for_owner_alone: bool = False,
@@ -79,7 +80,7 @@ class FetchRun:
         self._blob = blob
         self._owner = owner
         self._for_owner_alone = for_owner_alone
-        self._delegation: Delegation | None = None
+        self._delegations = delegations
         self._make_part = part
         self._part: Part | None = None
         self._machine = Fetch(blob, me, trio.current_time(), stall_s)
@@ -106,17 +107,27 @@ class FetchRun:
                 if self._failure is None:
                     await self._finish()
                 self._nursery.cancel_scope.cancel()
+        except BaseException:
+            self._hang_up()
+            raise
         finally:
             self.ended.set()
             if self._part is not None:
                 self._part.close()
         if self._failure is not None:
+            self._hang_up()
             raise self._failure  # from inside the nursery it would come out in a group
         progress(self._blob.size_bytes, self._blob.size_bytes)
         have = Have(self._stack.announced)
         with trio.move_on_after(GOODBYE_S):
             for stream in self._streams.values():
                 await stream.close(have)
+
+    def _hang_up(self) -> None:
+        """It ends without all of it."""
+        for each in self._streams.values():
+            each.stream.abort("nothing more is wanted")
+        self._streams.clear()
 
     def join(self, blob: Blob, owner: PeerId) -> bool:
         """Whether another one may wait until it has `ended`, by this reference."""
@@ -227,9 +238,9 @@ class FetchRun:
                 if not isinstance(opened, BlobRefused) or delegation or peer == self._owner:
                     break
                 # It may be the owner's to read, and not this node's.
+                opened_stream.abort("refused")
                 if (delegation := await self._delegated()) is None:
                     break
-                opened_stream.abort("asks once more")
             if isinstance(opened, BlobRefused):
                 end = fetching.SourceRefused(peer, opened.why)
             else:
@@ -244,29 +255,18 @@ class FetchRun:
         except trio.TooSlowError:
             end = fetching.SourceLost(peer, "did not answer in time")
         finally:
-            if end is not None or not self._over.is_set():
+            # Those that are open once all is here are told so.
+            if end is not None or not self._over.is_set() or peer not in self._streams:
                 self._streams.pop(peer, None)
                 if opened_stream is not None:
                     opened_stream.abort("no longer a source")
         return end
 
     async def _delegated(self) -> Delegation | None:
-        """The word of the owner, which holds for a while yet. Where he cannot be asked there is
-        none."""
-        known = self._delegation
-        if known is not None and known.until_unix_s < time.time() + DELEGATED_S / 2:
-            self._delegation = None
-        if self._delegation is None and self._owner not in (UNKNOWN, self._me):
-            opened = None
-            try:
-                opened = await self._stack.open(Contact(self._owner), PROTOCOL, timeout_s=DIAL_S)
-                self._delegation = await delegation_of(opened, self._grant, self._open_s)
-            except (errors.RemoteError, Malformed, IOException, trio.TooSlowError) as error:
-                log.debug("%s cannot be asked for its word: %r", self._owner, error)
-            finally:
-                if opened is not None:
-                    opened.abort("nothing more is asked")
-        return self._delegation
+        """The word of the owner, if there is another than this node. Raises as `Delegations.of`."""
+        if self._owner in (UNKNOWN, self._me):
+            return None
+        return await self._delegations.of(self._owner, self._grant)
 
     async def _take(self, peer: PeerId, stream: DataStream, *, for_a_while: bool) -> _End:
         """Until the source refuses more, or what it sent is wrong. What it serves `for_a_while` it

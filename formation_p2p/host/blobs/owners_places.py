@@ -1,5 +1,5 @@
-"""The circles of those for whom content is here, also once their leases have ended: what has no
-rule of its own is read around them."""
+"""The circles of those for whom content has come here, or was made, also once their leases have
+ended: what has no rule of its own is read around them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ from collections.abc import Callable
 from typing import Final
 
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.blob import Cid
 from formation_p2p.core.workload.scope import Place
 
-# As many as have leases of a worker in a day. What is here for others is read around this node.
-MAX_OWNERS: Final = 4096
+# Contents whose owners are known, the latest; more than a cache has, as a rule. Others are read
+# around this node.
+MAX_CONTENTS: Final = 16_384
+# Of one content, the latest.
+MAX_PLACES: Final = 16
 
 
 class OwnersPlaces:
     def __init__(self) -> None:
         self.now: Callable[[PeerId], Place | None] = lambda peer_id: None
         """Of one that has a lease here."""
-        self._known: dict[PeerId, Place] = {}  # the latest at the end
+        self._known: dict[Cid, tuple[Place, ...]] = {}  # the latest at the end
 
-    def met(self, owner: PeerId) -> None:
-        """Content comes, or is made, for one who has a lease now."""
-        if (place := self.now(owner)) is not None:
-            self._known.pop(owner, None)
-            self._known[owner] = place
-            if len(self._known) > MAX_OWNERS:
-                del self._known[next(iter(self._known))]
+    def came_for(self, cid: Cid, owner: PeerId) -> None:
+        """For one who had it from his own sources, or had it made: who only names what is here
+        opens it to nobody."""
+        if (place := self.now(owner)) is None:
+            return
+        known = self._known.pop(cid, ())
+        self._known[cid] = tuple(dict.fromkeys((*known, place)))[-MAX_PLACES:]
+        if len(self._known) > MAX_CONTENTS:
+            del self._known[next(iter(self._known))]
 
-    def of(self, owner: PeerId) -> Place | None:
-        return self._known.get(owner)
+    def of(self, cid: Cid) -> tuple[Place, ...]:
+        return self._known.get(cid, ())

@@ -148,6 +148,12 @@ class CircuitStream(RawStream):
     def expect(self, size: int) -> None:
         """The reader has what is there in each turn of the loop."""
 
+    def settle(self) -> None:
+        """It holds no more as it is."""
+
+    def hurry(self) -> None:
+        """It never waits for more."""
+
     def hold_unsent(self, size: int) -> None:
         """The windows of the stream bound it."""
 

@@ -50,6 +50,14 @@ class RawStream(ABC):
         """So many bytes are sure to come, with those that have and are not taken: `fill` may wait
         for some of them together."""
 
+    @abstractmethod
+    def settle(self) -> None:
+        """Nothing is read for a while: hold no more than what has come and was not taken."""
+
+    @abstractmethod
+    def hurry(self) -> None:
+        """`fill` is to wait for whatever comes next."""
+
     async def read(self, n: int | None = None) -> bytes:
         """Exactly `n` bytes (at most MAX_READ_BYTES), or whatever is there for None.
 

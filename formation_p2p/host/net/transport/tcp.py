@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Taken at a time of one who sends faster than that is read: it saves a turn of the loop for each
-# message, and takes 0.3 ms to deal with. Twice as much is no faster.
-READ_AHEAD_BYTES: Final = 8 * MAX_READ_BYTES
-_READ_ROOMS: Final = Rooms(READ_AHEAD_BYTES)
+# message, and takes 0.2 ms to deal with. It may lie here for as long as a reader pauses.
+READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
+# Where at least MORE_TOGETHER_BYTES are sure to come, which no stranger has leave for: it has its
+# place. Twice as much is no faster.
+MOST_READ_AHEAD_BYTES: Final = 8 * MAX_READ_BYTES
+_READ_ROOMS: Final = Rooms(MOST_READ_AHEAD_BYTES)
 # Names looked up at once. Addresses with one are few; most are numbers.
 MAX_RESOLVING: Final = 16
 # Where at least so much is sure to come, the kernel wakes the reader for that, and not for each
@@ -123,13 +126,11 @@ class TcpStream(RawStream):
 
         trio's own `receive_some` and `send_all` take 30 us more each, for every small message.
         """
+        self.settle()
         try:
             if self._more:
                 await trio.lowlevel.checkpoint()
             else:
-                # What is left of a large read must not keep all of it for as long as that takes.
-                self._buffer = memoryview(bytes(self._buffer))
-                self._give_room_back()
                 self._wake_at(self._together())
                 await trio.lowlevel.wait_readable(self._open_socket())
             size, asked = self._read_much() if self._much else self._read_some()
@@ -148,25 +149,34 @@ class TcpStream(RawStream):
         """How much came of how much. Raises what `fill` expects."""
         data = os.read(self._open_socket(), MAX_READ_BYTES)
         self._buffer = memoryview(bytes(self._buffer) + data if self._buffer else data)
-        self._give_room_back()
         return len(data), MAX_READ_BYTES
 
     def _read_much(self) -> tuple[int, int]:
         """As `_read_some`, into a room. It ends where a message of the largest size does."""
-        if self._room is None:
-            self._room = _READ_ROOMS.take()
-        there = len(self._buffer)
-        self._room[:there] = self._buffer
-        self._buffer = self._room[:there]
-        size = os.readv(self._open_socket(), [self._room[there:]])
-        self._buffer = self._room[: there + size]
-        return size, READ_AHEAD_BYTES - there
+        room, there = _READ_ROOMS.take(), len(self._buffer)
+        is_sure = self._sure_bytes - there >= MORE_TOGETHER_BYTES
+        end = MOST_READ_AHEAD_BYTES if is_sure else READ_AHEAD_BYTES
+        size = 0
+        try:
+            size = os.readv(self._open_socket(), [room[there:end]])
+        finally:
+            if not size:  # many connections may end at the same time
+                _READ_ROOMS.give_back(room)
+        if size:
+            room[:there] = self._buffer
+            self._buffer, self._room = room[: there + size], room
+        return size, end - there
 
-    def _give_room_back(self) -> None:
-        """Nothing that has come may lie there."""
+    def settle(self) -> None:
+        # What is left of a large read must not keep all of it for as long as others read.
+        self._buffer = memoryview(bytes(self._buffer))
         if self._room is not None:
             _READ_ROOMS.give_back(self._room)
             self._room = None
+
+    def hurry(self) -> None:
+        with suppress(OSError, trio.ClosedResourceError):  # gone: the next read says so
+            self._wake_at(1)
 
     def expect(self, size: int) -> None:
         self._sure_bytes = size
@@ -231,6 +241,8 @@ class TcpStream(RawStream):
 
     async def close(self) -> None:
         """At once, even when cancelled."""
+        self._buffer = memoryview(b"")  # others may hold the stream for long yet
+        self.settle()
         await trio.aclose_forcefully(self._stream)
 
     def get_remote_address(self) -> tuple[str, int] | None:

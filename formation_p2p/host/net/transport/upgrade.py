@@ -106,6 +106,14 @@ class NoiseStream:
         self._raw.expect(sure_bytes)
         await self._raw.fill()
 
+    def settle(self) -> None:
+        """See RawStream."""
+        self._raw.settle()
+
+    def hurry(self) -> None:
+        """See RawStream."""
+        self._raw.hurry()
+
     async def write(self, data: bytes) -> None:
         for start in range(0, len(data), MAX_PLAINTEXT_BYTES):
             taken = self.write_now(data[start : start + MAX_PLAINTEXT_BYTES])

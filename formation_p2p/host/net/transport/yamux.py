@@ -354,6 +354,7 @@ class Muxer:
         return bool(message)
 
     async def _pause(self) -> None:
+        self.secured_conn.settle()
         with trio.move_on_after(self.parameters.write_stall_s) as deadline:
             while self._is_full and self.broken is None:
                 await self._drained.park()
@@ -370,6 +371,8 @@ class Muxer:
             if self._silent_ticks >= SILENT_TICKS:
                 self.abort(f"nothing heard for {SILENT_TICKS * self.parameters.tick_s:.0f} s")
                 return
+            if self._silent_ticks:
+                self.secured_conn.hurry()  # less may be under way than is waited for
             if self._silent_ticks or tick % MEASURE_TICKS == 0:
                 self.pings.measure()
             self._silent_ticks += 1
