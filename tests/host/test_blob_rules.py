@@ -210,6 +210,7 @@ def test_what_is_for_the_parties_of_a_job_comes_from_one_of_them_alone(tmp_path:
 
     async def story() -> None:
         async with running(alice, bob, mallory), trio.open_nursery() as nursery:
+            await bob.ask(mallory, b"hello")  # whose node gives no word to others' workers
             blob = alice.put_by(LOCAL, b"secret")
 
             async def read(blob: Blob, owner: Member) -> None:

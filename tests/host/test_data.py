@@ -877,7 +877,7 @@ def test_what_was_damaged_on_disk_in_an_earlier_life_is_not_used(tmp_path: Path)
     (whole,) = (path for path in (tmp_path / "bob/blobs").iterdir() if "." not in path.name)
     whole.chmod(0o600)
     with whole.open("r+b") as file:
-        file.write(b"?")
+        file.write(bytes([data[0] ^ 1]))
     again, bob_again = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
 
     async def second() -> None:

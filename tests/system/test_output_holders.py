@@ -93,7 +93,7 @@ async def test_a_worker_that_leaves_has_what_it_holds_held_elsewhere(tmp_path: P
         if isinstance(event, OutputsCopied):
             told.append(event)
 
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with asyncio.timeout(2 * DEADLINE_S), gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             options = ("--sandbox", "off")
             running = await working(tmp_path, invitation, (*WORKERS, "fred"), workers, options)
