@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,19 +38,28 @@ async def refused(reader: Node, blob: Blob, to: Path) -> str:
     return str(problem.value)
 
 
+@asynccontextmanager
+async def town(
+    folder: Path, workers: dict[str, Place], others: dict[str, Place]
+) -> AsyncIterator[list[OpenNode]]:
+    """Its nodes, in this order. The others see all workers."""
+    async with asyncio.timeout(DEADLINE_S), gate_at(folder) as invite, AsyncExitStack() as joined:
+        nodes = [
+            await joined.enter_async_context(
+                OpenNode.join(invite(place=place), home=folder / name, listen=LISTEN)
+            )
+            for name, place in (workers | others).items()
+        ]
+        for worker in nodes[: len(workers)]:
+            await worker.worker(limits=MACHINE)
+        for other in nodes[len(workers) :]:
+            await sees(other, len(workers))
+        yield nodes
+
+
 async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path: Path) -> None:
-    data, to = tmp_path / "data", tmp_path / "got"
-    data.write_bytes(b"secret")
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        gate_at(tmp_path) as invite,
-        OpenNode.join(invite(place=ACME), home=tmp_path / "cleo", listen=LISTEN) as cleo,
-        OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,
-        OpenNode.join(invite(place=BETA), home=tmp_path / "ed", listen=LISTEN) as ed,
-    ):
-        await cleo.worker(limits=MACHINE)
-        await sees(dan, 1)
-        await sees(ed, 1)
+    to, data = tmp_path / "got", write(tmp_path / "data", b"secret")
+    async with town(tmp_path, {"cleo": ACME}, {"dan": ACME, "ed": BETA}) as (_, dan, ed):
         blob = await dan.put(data, scope="local")
         copy = ("cp", "data", "copy")
         made = (await dan.run(copy, inputs={"data": blob}, outputs=["copy"])).outputs["copy"]
@@ -76,21 +87,10 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
 
 
 async def test_a_stage_reads_what_another_worker_has_made_for_its_owner(tmp_path: Path) -> None:
-    """It has the word of the owner, for whom the other one has it; and others have none."""
-    data, to = tmp_path / "data", tmp_path / "got"
-    data.write_bytes(b"secret")
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        gate_at(tmp_path) as invite,
-        OpenNode.join(invite(place=ACME), home=tmp_path / "cleo", listen=LISTEN) as cleo,
-        OpenNode.join(invite(place=BETA), home=tmp_path / "gus", listen=LISTEN) as gus,
-        OpenNode.join(invite(place=ACME), home=tmp_path / "dan", listen=LISTEN) as dan,
-        OpenNode.join(invite(place=ACME), home=tmp_path / "ed", listen=LISTEN) as ed,
-    ):
-        await cleo.worker(limits=MACHINE)
-        await gus.worker(limits=MACHINE)
-        await sees(dan, 2)
-        await sees(ed, 2)
+    """It shows a delegation of the owner. Another owner has none that helps."""
+    to, data = tmp_path / "got", write(tmp_path / "data", b"secret")
+    workers, others = {"cleo": ACME, "gus": BETA}, {"dan": ACME, "ed": ACME}
+    async with town(tmp_path, workers, others) as (cleo, gus, dan, ed):
         blob = await dan.put(data, scope="local")
         copy = ("cp", "data", "copy")
 
