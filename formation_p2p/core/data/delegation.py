@@ -1,6 +1,6 @@
-"""That a worker reads for the owner of its lease: what a task of his has made, another one reads on
-another worker, and that knows only him. He signs it, and who holds the content has the worker read
-what the owner may.
+"""A worker reads content for the owner of its lease. Another worker holds it, for the same owner,
+and does not know the first one. So the owner signs a delegation, the first worker shows it, and the
+holder lets that worker read what the owner may read.
 """
 
 from __future__ import annotations
@@ -8,15 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.identity import (
-    Identity,
-    PeerId,
-    is_signed_by,
-    peer_id_from_bytes,
-    peer_id_to_bytes,
-)
-from formation_p2p.core.records.codec import take_bytes, take_int, take_list
+from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_to_bytes
+from formation_p2p.core.records.codec import take_bytes, take_int
+from formation_p2p.core.records.resources import take_peer_id, take_row
 
 # To fetch the inputs of a task. A worker that has them could have passed them on for as long.
 DELEGATED_S: Final = 600
@@ -24,13 +18,12 @@ DELEGATED_S: Final = 600
 MAX_SKEW_S: Final = 300
 _DOMAIN: Final = b"formation delegation\x00"
 MAX_UNIX_S: Final = 2**40
-SIGNATURE_BYTES: Final = 64
-_MAX_PEER_ID_BYTES: Final = 38
+_SIGNATURE_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The word of `owner` that a worker reads for it, in one network, until then."""
+    """`owner` has signed that a worker reads for it, in one network, until then."""
 
     owner: PeerId
     until_unix_s: int
@@ -58,22 +51,14 @@ class Delegation:
 
     @classmethod
     def unpack(cls, value: object) -> Self:
-        """Raises InvalidInput for anything else that a stranger sent."""
-        match take_list(value, "delegation", 3):
-            case [owner, until, signature]:
-                return cls(
-                    _peer_id(take_bytes(owner, "owner", _MAX_PEER_ID_BYTES)),
-                    take_int(until, "until", 0, MAX_UNIX_S),
-                    take_bytes(signature, "signature", SIGNATURE_BYTES),
-                )
-        raise InvalidInput("delegation", "is not an owner, a time and a signature")
-
-
-def _peer_id(raw: bytes) -> PeerId:
-    try:
-        return peer_id_from_bytes(raw)
-    except ValueError as problem:
-        raise InvalidInput("owner", str(problem)) from problem
+        """Raises Malformed for anything else that a stranger sent."""
+        problem = "is not an owner, a time and a signature"
+        owner, until, signature = take_row(value, 3, "delegation", problem)
+        return cls(
+            take_peer_id(owner, "owner"),
+            take_int(until, "until", 0, MAX_UNIX_S),
+            take_bytes(signature, "signature", _SIGNATURE_BYTES),
+        )
 
 
 def _message(worker: PeerId, network: bytes, until_unix_s: int) -> bytes:

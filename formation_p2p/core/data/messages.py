@@ -45,25 +45,10 @@ def _pack_source(source: Contact) -> list[object]:
     return blob.pack_contact(Contact(source.peer_id, known))
 
 
-def _read_rule(value: object) -> DataRule | None:
-    return None if value is None else DataRule.unpack(value)
-
-
-def _pack_rule(rule: DataRule | None) -> list[object] | None:
-    return None if rule is None else rule.pack()
-
-
-def _read_delegation(value: object) -> Delegation | None:
-    return None if value is None else Delegation.unpack(value)
-
-
-def _pack_delegation(delegation: Delegation | None) -> list[object] | None:
-    return None if delegation is None else delegation.pack()
-
-
 _KEPT_FROM: Final = schema.items(schema.custom(blob.unpack_contact, _pack_source), MAX_KEPT_FROM)
-_RULE: Final = schema.custom(_read_rule, _pack_rule)
-_DELEGATION: Final = schema.custom(_read_delegation, _pack_delegation)
+_RULE: Final = schema.optional(schema.custom(DataRule.unpack, DataRule.pack))
+_DELEGATION: Final = schema.custom(Delegation.unpack, Delegation.pack)
+_IF_DELEGATED: Final = replace(schema.optional(_DELEGATION), trailing=True)
 _WHY: Final = schema.custom(
     schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
 )
@@ -82,7 +67,7 @@ class Open:
     cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
     manifest: Annotated[bool, schema.boolean()] = True
     rule: Annotated[DataRule | None, replace(_RULE, trailing=True)] = None
-    delegation: Annotated[Delegation | None, replace(_DELEGATION, trailing=True)] = None
+    delegation: Annotated[Delegation | None, _IF_DELEGATED] = None
 
 
 @_REQUESTS.message(2)
@@ -163,7 +148,7 @@ class AskDelegation:
 class Delegated:
     """For a while. Nothing follows."""
 
-    delegation: Annotated[Delegation, schema.custom(Delegation.unpack, Delegation.pack)]
+    delegation: Annotated[Delegation, _DELEGATION]
 
 
 Request = Open | OpenPrivate | Want | Have | Keep | AskDelegation

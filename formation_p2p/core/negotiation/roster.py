@@ -9,12 +9,14 @@ which it came.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId, peer_id_from_bytes, peer_id_to_bytes
+from formation_p2p.core.identity import PeerId, peer_id_to_bytes
 from formation_p2p.core.records.addresses import MAX_ADDRESSES, address_bytes, read_addresses
 from formation_p2p.core.records.codec import MAX_INT, Malformed, take_bytes, take_list
+from formation_p2p.core.records.resources import take_peer_id
 from formation_p2p.core.records.schema import custom, flag, integer, items, record, text
 
 # Each member keeps a connection to each other: more would be more than half of those that a node
@@ -23,18 +25,8 @@ MAX_MEMBERS: Final = 64
 # 16 bytes in hex, half of them random (core/gang/gang_id.py): another gang's is not guessed, and
 # never the same.
 GANG_ID_CHARS: Final = 32
-# A peer id of an RSA key is the longest, with 34 bytes; libp2p leaves room for others.
-_MAX_PEER_ID_BYTES: Final = 64
 
-
-def _read_peer_id(value: object) -> PeerId:
-    try:
-        return peer_id_from_bytes(take_bytes(value, "peer id", _MAX_PEER_ID_BYTES))
-    except ValueError as error:
-        raise Malformed("peer id", str(error)) from error
-
-
-PEER_ID: Final = custom(_read_peer_id, peer_id_to_bytes)
+PEER_ID: Final = custom(partial(take_peer_id, field="peer id"), peer_id_to_bytes)
 
 
 def _read_contact(value: object) -> Contact:
@@ -43,7 +35,8 @@ def _read_contact(value: object) -> Contact:
         raise Malformed("contact", "names no peer")
     peer, *addresses = parts
     return Contact(
-        _read_peer_id(peer), read_addresses(take_bytes(x, "address", 256) for x in addresses)
+        take_peer_id(peer, "peer id"),
+        read_addresses(take_bytes(x, "address", 256) for x in addresses),
     )
 
 

@@ -102,13 +102,14 @@ def custom(read: Read, pack: Pack | None = None) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """The kind, or None. Of a kind without a packer."""
+    """The kind, or None."""
+    pack = kind.pack
 
     def reader(field: str) -> Read:
         read = kind.reader(field)
         return lambda value: None if value is None else read(value)
 
-    return Kind(reader)
+    return Kind(reader, pack and (lambda value: None if value is None else pack(value)))
 
 
 def items(kind: Kind, max_items: int) -> Kind:

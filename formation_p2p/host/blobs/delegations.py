@@ -1,4 +1,6 @@
-"""The words of owners of leases that this node reads for them, asked for where they are needed."""
+"""Delegations: the owners of this node's leases sign that it reads for them. It asks for one where
+it needs one, and keeps it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from formation_p2p.host.net.protocols.data import PROTOCOL, delegation_of
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Stack
 
-# Owners whose words are kept: as many as have leases here at once.
+# Owners whose delegations are kept: as many as have leases here at once.
 MAX_KEPT: Final = 256
 _DIAL_S: Final = 20.0
 
@@ -28,15 +30,15 @@ class Delegations:
         self._turns = KeyedLocks[PeerId]()
 
     async def of(self, owner: PeerId, grant: bytes) -> Delegation | None:
-        """His own word, which holds for a while yet; None where he gives none. Raises RemoteError,
-        IOException, TooSlowError, Malformed where he cannot be asked."""
+        """The owner himself has signed it, and it holds for a while yet; None where he gives none.
+        Raises RemoteError, IOException, TooSlowError where he cannot be asked."""
         async with self._turns.of(owner):
             kept = self._kept.get(owner)
             if kept is not None and kept.until_unix_s > time.time() + DELEGATED_S / 2:
                 return kept
             self._kept.pop(owner, None)
             told = await self._ask(owner, grant)
-            # Another's word would have this node read for him what that other may.
+            # With another owner's, this node would read for this one what that other may read.
             if told is None or told.owner != owner:
                 return None
             self._kept[owner] = told

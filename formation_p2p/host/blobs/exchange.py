@@ -123,12 +123,13 @@ class Exchange:
         rules = of_owner or self._common_rules(opening.cid)
         if not rules or peer.peer_id == self._me:
             return None
-        party = self._is_party(opening.cid, peer.peer_id)
-        if (delegation := opening.delegation) is not None:
+        if (delegation := opening.delegation) is None:
+            party = self._is_party(opening.cid, peer.peer_id)
+        else:
             network = self._membership.root_public_key
             if why := delegation.refuses(peer.peer_id, network, moment().unix_s):
                 return why
-            # Whatever it may read itself: its owner asks.
+            # The owner asks: what the peer itself may read does not matter.
             party = delegation.owner in self._store.parties(opening.cid)
         if party and not of_owner:
             return None  # a worker of another circle reads what its task is to have
@@ -142,9 +143,8 @@ class Exchange:
 
     def _is_party(self, cid: Cid, peer_id: PeerId) -> bool:
         """Whether it is here for a peer's leases, or is of this node, whose workers read it."""
-        if peer_id in self._store.parties(cid):
-            return True
-        return self._is_own(cid) and (peer_id == self._me or self.leases_of(peer_id))
+        is_ours = peer_id == self._me or self.leases_of(peer_id)
+        return peer_id in self._store.parties(cid) or (is_ours and self._is_own(cid))
 
     def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
         """What the charter says of content without a rule: around those whose it is."""
@@ -161,10 +161,10 @@ class Exchange:
         is_party = self._is_party(blob.cid, owner)
         if self._store.is_for_others(blob, is_party=is_party):
             return True
-        place = self.places.now(owner)
-        if is_party or place is None or self._store.rules(blob.cid):
+        is_plain = self._store.holds(blob.cid) and not self._store.rules(blob.cid)
+        if is_party or not is_plain or (place := self.places.now(owner)) is None:
             return False
-        rules = self._common_rules(blob.cid) if self._store.holds(blob.cid) else ()
+        rules = self._common_rules(blob.cid)
         return bool(rules) and all(each.refuses(place, "", is_party=False) for each in rules)
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:

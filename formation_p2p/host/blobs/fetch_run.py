@@ -71,8 +71,8 @@ class FetchRun:
         *,
         for_owner_alone: bool = False,
     ) -> None:
-        """`owner` is the one of a lease for whom it is fetched. `for_owner_alone`: others than him
-        are asked only with his word, whatever this node may read."""
+        """The blob is fetched for `owner`, who has a lease of this node. `for_owner_alone`: every
+        other source is asked with a delegation of his, whatever this node itself may read."""
         self._stack = stack
         self._open_s = stack.parameters.data_open_s
         self._me = me
@@ -107,27 +107,21 @@ class FetchRun:
                 if self._failure is None:
                     await self._finish()
                 self._nursery.cancel_scope.cancel()
-        except BaseException:
-            self._hang_up()
+            if self._failure is not None:
+                raise self._failure  # from inside the nursery it would come out in a group
+        except BaseException:  # a cancellation too: it ends without all of it
+            for each in self._streams.values():
+                each.stream.abort("nothing more is wanted")
             raise
         finally:
             self.ended.set()
             if self._part is not None:
                 self._part.close()
-        if self._failure is not None:
-            self._hang_up()
-            raise self._failure  # from inside the nursery it would come out in a group
         progress(self._blob.size_bytes, self._blob.size_bytes)
         have = Have(self._stack.announced)
         with trio.move_on_after(GOODBYE_S):
             for stream in self._streams.values():
                 await stream.close(have)
-
-    def _hang_up(self) -> None:
-        """It ends without all of it."""
-        for each in self._streams.values():
-            each.stream.abort("nothing more is wanted")
-        self._streams.clear()
 
     def join(self, blob: Blob, owner: PeerId) -> bool:
         """Whether another one may wait until it has `ended`, by this reference."""
@@ -229,7 +223,7 @@ class FetchRun:
             if self._for_owner_alone and peer != self._owner:
                 delegation = await self._delegated()
                 if delegation is None:
-                    why = "is not the one for whom it is fetched, who gives no word for it"
+                    why = "is not the one for whom it is fetched, and that one delegates nothing"
                     return fetching.SourceRefused(peer, why)
             while True:
                 opened_stream = await self._stack.open(source, PROTOCOL, timeout_s=DIAL_S)
@@ -263,7 +257,7 @@ class FetchRun:
         return end
 
     async def _delegated(self) -> Delegation | None:
-        """The word of the owner, if there is another than this node. Raises as `Delegations.of`."""
+        """Of the owner, where he is another than this node. Raises as `Delegations.of`."""
         if self._owner in (UNKNOWN, self._me):
             return None
         return await self._delegations.of(self._owner, self._grant)

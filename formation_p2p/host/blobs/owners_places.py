@@ -1,5 +1,6 @@
-"""The circles of those for whom content has come here, or was made, also once their leases have
-ended: what has no rule of its own is read around them."""
+"""The owners for whom content was fetched or made here are in circles. Content without a rule of
+its own is read within these circles, also after the leases of its owners have ended.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class OwnersPlaces:
         self._known: dict[Cid, tuple[Place, ...]] = {}  # the latest at the end
 
     def came_for(self, cid: Cid, owner: PeerId) -> None:
-        """For one who had it from his own sources, or had it made: who only names what is here
-        opens it to nobody."""
+        """The owner had it fetched from his own sources, or made. One who only names content that
+        is here already does not add his circle."""
         if (place := self.now(owner)) is None:
             return
         known = self._known.pop(cid, ())

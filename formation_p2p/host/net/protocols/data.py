@@ -76,7 +76,7 @@ class DataServer:
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
     hold: Callable[[Contact, Keep], Awaitable[str]] | None = None
-    # The word of this node that a peer reads for it; None for one of which it has no lease.
+    # Signs that a peer reads for this node; None for a peer of which this node has no lease.
     delegate: Callable[[PeerId], Delegation | None] = lambda peer: None
     # Judges whether a member may read some content, by its reference.
     admit_to: Callable[[Contact, Open], str | None] = lambda peer, opening: None
@@ -312,8 +312,8 @@ class DataStream:
 
 
 async def delegation_of(stream: MuxedStream, grant: bytes, open_s: float) -> Delegation | None:
-    """The word of the peer that this node reads for it; None where it has no lease of this node.
-    Raises RemoteError, IOException, TooSlowError."""
+    """The peer signs that this node reads for it; None where it has no lease of this node. Raises
+    RemoteError, IOException, TooSlowError."""
     with trio.fail_after(open_s):
         await stream.write(encode_frame(messages.pack_request(AskDelegation(grant))))
         reply = messages.parse_reply(await read_frame(stream, messages.MAX_REPLY_BYTES))

@@ -16,7 +16,7 @@ class Rooms:
         self._free: deque[memoryview] = deque(maxlen=MAX_FREE)
 
     def take(self) -> memoryview:
-        """One that is nobody else's, with anything in it."""
+        """Nobody else has it until `give_back`. It contains what was in it before."""
         try:
             return self._free.pop()  # nodes of one process, each in its thread, share them
         except IndexError:
