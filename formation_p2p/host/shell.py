@@ -100,7 +100,7 @@ class Shell:
         self._stack = stack
         self.exchange = exchange
         exchange.leases_of = self.peer.leases_of
-        exchange.places.now = self.peer.place_of_owner
+        exchange.owners_places.now = self.peer.place_of_owner
         exchange.server.delegate = self._delegation
         stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
         self._notify = notify

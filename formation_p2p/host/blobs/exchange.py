@@ -84,7 +84,7 @@ class Exchange:
         self._membership = membership or Membership(network.root_public_key)
         # Whether this node has a lease of a peer.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
-        self.places = OwnersPlaces()
+        self.owners_places = OwnersPlaces()
         self._delegations = Delegations(stack)
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
@@ -148,7 +148,7 @@ class Exchange:
 
     def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
         """What the charter says of content without a rule: around those whose it is."""
-        around = list(self.places.of(cid))
+        around = list(self.owners_places.of(cid))
         if self._is_own(cid) or not around:
             around.append(place_of(self.grant, self._membership.root_public_key))
         return tuple(rule for each in around for rule in self._membership.common_rule(each))
@@ -162,7 +162,7 @@ class Exchange:
         if self._store.is_for_others(blob, is_party=is_party):
             return True
         is_plain = self._store.holds(blob.cid) and not self._store.rules(blob.cid)
-        if is_party or not is_plain or (place := self.places.now(owner)) is None:
+        if is_party or not is_plain or (place := self.owners_places.now(owner)) is None:
             return False
         rules = self._common_rules(blob.cid)
         return bool(rules) and all(each.refuses(place, "", is_party=False) for each in rules)
@@ -247,7 +247,7 @@ class Exchange:
                 await self._to_end(blob, self._run(blob, again, owner))
             else:
                 await self._fetch_by_rule(blob, owner, gives_way)
-            self.places.came_for(blob.cid, owner)
+            self.owners_places.came_for(blob.cid, owner)
             await self._is_now_for(blob.cid, owner)
 
     async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
@@ -372,13 +372,13 @@ class Exchange:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
         allows; it was made for that owner of a lease. Raises LocalError."""
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
-        self.places.came_for(blob.cid, owner)
+        self.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
         blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
-        self.places.came_for(blob.cid, owner)
+        self.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def add_file(
@@ -387,7 +387,7 @@ class Exchange:
         """See `BlobStore.add_file`. Raises LocalError."""
         add = self._store.add_file
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
-        self.places.came_for(blob.cid, owner)
+        self.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
