@@ -42,7 +42,7 @@ from tests.host.mallory import SYN, WINDOW_UPDATE
 from tests.host.test_stack import CHILD
 from tests.host.test_yamux import muxers, read_all
 from tests.host.test_yamux import run as run_mocked
-from tests.support.loopback import LOOPBACK
+from tests.support.loopback import HOST, LOOPBACK, free_port, tcp
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import AT_ONCE_S, until
 
@@ -310,21 +310,30 @@ def test_a_frozen_process_is_missed() -> None:
         child.wait()
 
 
+def is_free(port: int) -> bool:
+    """A process that another test's thread starts holds what listens until it has begun."""
+    with suppress(OSError), socket.create_server((HOST, port)):
+        return True
+    return False
+
+
 def test_two_nodes_do_not_share_a_port_and_the_second_one_says_so() -> None:
     """`transport/tcp/tcp.py:59` binds with SO_REUSEPORT, so that each gets half of the
     connections; `network/swarm.py:1945` does not say when a listen failed. Ours: `bind`.
     """
 
     async def story() -> None:
-        alice = Node()
+        alice = Node(listen=(tcp(free_port()),))
         async with running(alice):
             second = Node(listen=alice.stack.addresses)
             with pytest.raises(LocalError, match="in use"):
                 await second.stack.run(second)
         # and right after a close, connections in TIME_WAIT or not, the port is free
+        await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
         bob, third = Node(), Node(listen=alice.stack.addresses)
         async with running(bob, third):
             await bob.ask(third, b"hello")
+        await until(lambda: is_free(alice.port), within_s=AT_ONCE_S)
         again = Node(listen=alice.stack.addresses)
         async with running(again):
             assert again.stack.addresses == alice.stack.addresses
