@@ -99,10 +99,10 @@ class Shell:
         self._config = config
         self._stack = stack
         self.exchange = exchange
-        exchange.leases_of = self.peer.leases_of
-        exchange.owners_places.now = self.peer.place_of_owner
+        exchange.readers.leases_of = self.peer.leases_of
+        exchange.readers.owners_places.now = self.peer.place_of_owner
         exchange.server.delegate = self._delegation
-        stack.serve(RATE_PROTOCOL, RateServer(exchange.admit).serve)
+        stack.serve(RATE_PROTOCOL, RateServer(exchange.readers.admit).serve)
         self._notify = notify
         self._unnotified: list[UserEffect] = []  # what waits to be told
         self.received_bytes = 0  # of frames

@@ -206,7 +206,8 @@ def test_what_is_for_the_parties_of_a_job_comes_from_one_of_them_alone(tmp_path:
     """Else one who has a lease at a worker of its owner has that fetch it for him."""
     alice, bob = Member(tmp_path / "alice", "acme"), Member(tmp_path / "bob", "acme")
     mallory = Member(tmp_path / "mallory", "other")
-    alice.exchange.leases_of = mallory.exchange.leases_of = {bob.peer_id}.__contains__
+    for each in (alice, mallory):
+        each.exchange.readers.leases_of = {bob.peer_id}.__contains__
 
     async def story() -> None:
         async with running(alice, bob, mallory), trio.open_nursery() as nursery:

@@ -11,16 +11,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
 from formation_p2p.core.data import messages
+from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import Want, pack_request
 from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, peer_id_to_bytes
 from formation_p2p.core.workload.blob import DAG_CBOR, Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.host.blobs.files import Content
+from formation_p2p.host.blobs.exchange import MAX_NOT_KEPT_BYTES
+from formation_p2p.host.blobs.files import Content, copied_whole
 from formation_p2p.host.blobs.local import NONCE_BYTES, SIGNATURE_BYTES
 from formation_p2p.host.blobs.nearby import GREETING_BYTES, READER, NearbyBlobs, address_of
 from formation_p2p.host.blobs.nearby_reader import MAX_HANDED_BYTES, MAX_OWNERS, NearbyReader
@@ -72,7 +76,7 @@ async def fetched(reader: NearbyReader, blob: Blob, into: Holder) -> bool:
     """Whether it came by descriptor."""
     with into.store.pinned(blob.cid):
         store = partial(into.store.add_copy, blob)
-        here = await reader.fetch(blob, into.exchange.grant, (), store)
+        here = await reader.fetch(blob, into.exchange.grant, store, ())
         assert into.store.holds(blob.cid) == here
     return here
 
@@ -84,7 +88,48 @@ def test_a_small_file_comes_by_descriptor(tmp_path: Path) -> None:
             await reader.exchange.copies([(to, blob)])
             assert to.read_bytes() == data
             assert to.stat().st_mode & 0o777 == 0o500
-            assert reader.store.holds(blob.cid)
+            # Its owner is asked again for one that is small.
+            assert reader.store.holds(blob.cid) == (len(data) > MAX_NOT_KEPT_BYTES)
+
+    story(tmp_path, scenario)
+
+
+def test_a_small_file_comes_again_and_by_its_name_from_what_is_kept(tmp_path: Path) -> None:
+    async def scenario(owner: Holder, reader: Holder) -> None:
+        blob = put(owner)
+        for number in range(2):
+            to = tmp_path / f"copy-{number}"
+            await reader.exchange.copies([(to, blob)])
+            assert to.read_bytes() == DATA
+        with reader.store.pinned(blob.cid):
+            await reader.exchange.fetch(blob)  # as for what is kept ahead
+        (path,) = (each for each in owner.folder.iterdir() if each.is_file())
+        path.unlink()
+        last = tmp_path / "last"
+        await reader.exchange.copies([(last, blob)])
+        assert last.read_bytes() == DATA
+
+    story(tmp_path, scenario)
+
+
+def test_a_small_file_of_other_content_is_not_put(tmp_path: Path) -> None:
+    """It is left to the network; what was put is of no other content, and of no other size."""
+    blob = Manifest.of(DATA).blob
+    for number, other in enumerate((DATA[::-1], DATA[1:], DATA)):
+        file, to = os.memfd_create("content"), tmp_path / str(number)
+        os.write(file, other)
+        assert copied_whole(blob, to, file) == to.exists() == (other == DATA)
+        os.close(file)
+    file = os.open(tmp_path, os.O_RDONLY)
+    assert not copied_whole(blob, tmp_path / "folder", file)
+    os.close(file)
+
+
+def test_a_place_that_takes_no_file_is_told(tmp_path: Path) -> None:
+    async def scenario(owner: Holder, reader: Holder) -> None:
+        blob = put(owner)
+        with pytest.raises(LocalError, match="No such file or directory"):
+            await reader.exchange.copies([(tmp_path / "none" / "copy", blob)])
 
     story(tmp_path, scenario)
 
@@ -105,7 +150,7 @@ def test_its_owner_is_told_who_has_it_now(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             await trio.testing.wait_all_tasks_blocked()
-            assert await reader.fetch(blob, b"", (address,), lambda file: True)
+            assert await reader.fetch(blob, b"", lambda file: True, (address,))
             await told.wait()
             nursery.cancel_scope.cancel()
         assert heard == [(blob.cid, Contact(member.peer_id, (address,)))]
@@ -154,7 +199,7 @@ def test_a_file_that_was_changed_is_not_handed_over(tmp_path: Path) -> None:
     story(tmp_path, scenario)
 
 
-def test_other_content_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
+def test_other_otherthan_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     async def bounded() -> None:
         owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
         reader = NearbyReader(member.identity)

@@ -118,7 +118,7 @@ def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
     working(carol)
     submitter = Submitter(bob)
     rule = DataRule(Scope.LOCAL)
-    alice.exchange.leases_of = bob.exchange.leases_of = {carol.peer_id}.__contains__
+    alice.exchange.readers.leases_of = bob.exchange.readers.leases_of = {carol.peer_id}.__contains__
 
     async def story() -> None:
         async with running(alice, bob, carol):
@@ -135,21 +135,21 @@ def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
 def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None:
     """Only to what has no rule of its owner's, which its task is to have."""
     alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
-    alice.exchange.leases_of = {bob.peer_id}.__contains__
+    alice.exchange.readers.leases_of = {bob.peer_id}.__contains__
     path = tmp_path / "data"
     path.write_bytes(content(1))
     inside = alice.store.put(path, DataRule(Scope.ORG, Place(org="acme")))
 
     def refusal(blob: Blob, reader: Holder = bob) -> str | None:
         opening = Open(reader.exchange.grant, blob.cid, rule=blob.rule)
-        return alice.exchange.admit_to(reader.contact, opening)
+        return alice.exchange.readers.admit_to(reader.contact, opening)
 
     refused = refusal(inside)
     assert refused == "keeps it within the org of its owner"
     of_job = alice.store.put(path, DataRule(Scope.LOCAL))
     assert refusal(of_job) is None
     # What has no rule is within the charter's scope, and a task is to have it wherever it runs.
-    trust = alice.exchange._membership
+    trust = alice.exchange.readers._membership
     keys = KeySet(1, (ROOT.public_key,))
     now = moment()
     charter = Charter(

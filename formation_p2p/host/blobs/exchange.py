@@ -19,29 +19,27 @@ import trio
 
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import Open
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Network, place_of
-from formation_p2p.core.workload.blob import MAX_SOURCES, Blob, Buffer, Cid
+from formation_p2p.core.trust.network import Network
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.delegations import Delegations
 from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
-from formation_p2p.host.blobs.files import Part, check_place, part_beside
+from formation_p2p.host.blobs.files import Part, check_place, copied_whole, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.nearby import NearbyBlobs
 from formation_p2p.host.blobs.nearby_reader import NearbyReader
-from formation_p2p.host.blobs.owners_places import OwnersPlaces
 from formation_p2p.host.blobs.places import UNKNOWN, Places
 from formation_p2p.host.blobs.private import PrivateExchange
+from formation_p2p.host.blobs.readers import Readers
 from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.rules import rule_of
 from formation_p2p.host.blobs.store import BlobStore, Changed
-from formation_p2p.host.clock import moment
 from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer
 
@@ -54,6 +52,8 @@ log = logging.getLogger(__name__)
 # the sources that he names may be as slow as he likes.
 MAX_FETCHES: Final = 12
 MAX_FETCHES_OF_OWNER: Final = 4
+# To ask for one again takes less than to keep it.
+MAX_NOT_KEPT_BYTES: Final = CHUNK_BYTES
 # Blobs whose holders are remembered, the latest told of.
 MAX_HELD: Final = 1024
 
@@ -81,10 +81,8 @@ class Exchange:
         self._stack = stack
         self._me = me
         self.grant = network.grant
-        self._membership = membership or Membership(network.root_public_key)
-        # Whether this node has a lease of a peer.
-        self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
-        self.owners_places = OwnersPlaces()
+        membership = membership or Membership(network.root_public_key)
+        self.readers = Readers(store, me, membership, lambda: self.grant)
         self._delegations = Delegations(stack)
         self.nearby: NearbyReader | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
@@ -94,9 +92,9 @@ class Exchange:
         # What is on its way to be held, which gives way to a fetch of the same content.
         self._yielding: dict[Cid, set[trio.CancelScope]] = {}
         self.server = DataServer(
-            self.admit, store.content, self.who_has, self._has, stack.parameters
+            self.readers.admit, store.content, self.who_has, self._has, stack.parameters
         )
-        self.server.admit_to = self.admit_to
+        self.server.admit_to = self.readers.admit_to
         self.held_for_others = HeldForOthers(store, self.take, self.release)
         if private is not None:
             self.server.private = private.content
@@ -112,73 +110,13 @@ class Exchange:
         """See `BlobAccess.lend_kept`."""
         return None if self.private is None else self.private.fetched.lend_kept(blob)
 
-    def admit(self, peer: Contact, grant: bytes) -> str | None:
-        """Why a peer, which showed `grant`, is not served; None where it is a member."""
-        denied = self._membership.denies_membership(grant, peer.peer_id, moment())
-        return None if denied is None else str(denied)
-
-    def admit_to(self, peer: Contact, opening: Open) -> str | None:
-        """Why a member may not read this; None where it may."""
-        of_owner = self._store.rules(opening.cid)
-        rules = of_owner or self._common_rules(opening.cid)
-        if not rules or peer.peer_id == self._me:
-            return None
-        if (delegation := opening.delegation) is None:
-            party = self._is_party(opening.cid, peer.peer_id)
-        else:
-            network = self._membership.root_public_key
-            if why := delegation.refuses(peer.peer_id, network, moment().unix_s):
-                return why
-            # The owner asks: what the peer itself may read does not matter.
-            party = delegation.owner in self._store.parties(opening.cid)
-        if party and not of_owner:
-            return None  # a worker of another circle reads what its task is to have
-        denied = self._membership.denies_read(
-            rules, opening.grant, peer.peer_id, moment(), party=party
-        )
-        if denied is None and of_owner and rule_of(opening) not in of_owner:
-            # It would hold it by another rule, or for all: somebody outside had it asked.
-            return "has it by the rule of its owner; pass on the reference that the owner made"
-        return denied
-
-    def _is_party(self, cid: Cid, peer_id: PeerId) -> bool:
-        """Whether it is here for a peer's leases, or is of this node, whose workers read it."""
-        is_ours = peer_id == self._me or self.leases_of(peer_id)
-        return peer_id in self._store.parties(cid) or (is_ours and self._is_own(cid))
-
-    def _common_rules(self, cid: Cid) -> tuple[DataRule, ...]:
-        """What the charter says of content without a rule: around those whose it is."""
-        around = list(self.owners_places.of(cid))
-        if self._is_own(cid) or not around:
-            around.append(place_of(self.grant, self._membership.root_public_key))
-        return tuple(rule for each in around for rule in self._membership.common_rule(each))
-
-    def _is_own(self, cid: Cid) -> bool:
-        return self._me in self._store.parties(cid) or self._store.is_own(cid)
-
-    def _is_for_others(self, blob: Blob, owner: PeerId) -> bool:
-        """See `BlobStore.is_for_others`. Without a rule, where its circle leaves this owner out."""
-        is_party = self._is_party(blob.cid, owner)
-        if self._store.is_for_others(blob, is_party=is_party):
-            return True
-        is_plain = self._store.holds(blob.cid) and not self._store.rules(blob.cid)
-        if is_party or not is_plain or (place := self.owners_places.now(owner)) is None:
-            return False
-        rules = self._common_rules(blob.cid)
-        return bool(rules) and all(each.refuses(place, "", is_party=False) for each in rules)
-
-    def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
-        """As `admit`; content with rules goes over the network alone."""
-        if self._store.rules(cid) or self._common_rules(cid):
-            return "has rules for it, and serves it over the network alone"
-        return self.admit(peer, grant)
-
     async def serve_nearby(self, identity: Identity) -> None:
         """Until cancelled small blobs go to and come from nodes of this user on this machine
         directly."""
         reader = self.nearby = NearbyReader(identity)
         try:
-            await NearbyBlobs(identity, self.admit_nearby, self._store.content, self._has).serve()
+            admit, content = self.readers.admit_nearby, self._store.content
+            await NearbyBlobs(identity, admit, content, self._has).serve()
             await trio.sleep_forever()  # it has the socket of another node: it may still read
         finally:
             self.nearby = None
@@ -225,7 +163,7 @@ class Exchange:
     async def fetch(self, blob: Blob, owner: PeerId = UNKNOWN) -> None:
         """Have a blob in the cache, which must be pinned, for an owner of leases. Raises
         LocalError, Unreachable."""
-        while not self._store.holds(blob.cid) or self._is_for_others(blob, owner):
+        while not self._store.holds(blob.cid) or self.readers.is_for_others(blob, owner):
             run = self._running.get(blob.cid)
             if run is not None and run.join(blob, owner):
                 await run.ended.wait()
@@ -242,12 +180,12 @@ class Exchange:
     async def _fetch_in_turn(self, blob: Blob, owner: PeerId, *, gives_way: bool = False) -> None:
         """Raises LocalError, Unreachable."""
         async with self._turns.of(blob.cid):
-            if self._is_for_others(blob, owner):
+            if self.readers.is_for_others(blob, owner):
                 again = partial(self._store.again, rule=rule_of(blob))
                 await self._to_end(blob, self._run(blob, again, owner))
             else:
                 await self._fetch_by_rule(blob, owner, gives_way)
-            self.owners_places.came_for(blob.cid, owner)
+            self.readers.owners_places.came_for(blob.cid, owner)
             await self._is_now_for(blob.cid, owner)
 
     async def _is_now_for(self, cid: Cid, owner: PeerId) -> None:
@@ -301,7 +239,16 @@ class Exchange:
         if self.nearby is None or self._store.rules(blob.cid):
             return False
         store = partial(self._store.add_copy, blob)
-        return await self.nearby.fetch(blob, self.grant, self._stack.announced, store)
+        return await self.nearby.fetch(blob, self.grant, store, self._stack.announced)
+
+    async def _copied_nearby(self, blob: Blob, path: Path) -> bool:
+        """Whether a node of this machine had a small one: it is not kept here too, since that has
+        it for the next that needs it. Raises LocalError."""
+        if self.nearby is None or blob.size_bytes > MAX_NOT_KEPT_BYTES:
+            return False
+        if self._store.holds(blob.cid) or self._store.rules(blob.cid):
+            return False
+        return await self.nearby.fetch(blob, self.grant, partial(copied_whole, blob, path))
 
     async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
         """Have a blob as the file at `path`, which is written over once all of it is there. What
@@ -309,7 +256,7 @@ class Exchange:
         await trio.to_thread.run_sync(check_place, path)
         with self._store.pinned(blob.cid):
             # It came from a task that ran here, or was put here.
-            if not self._is_for_others(blob, self._me) and await trio.to_thread.run_sync(
+            if not self.readers.is_for_others(blob, self._me) and await trio.to_thread.run_sync(
                 self._store.copy_over, blob.cid, path
             ):
                 (progress or _untold)(blob.size_bytes, blob.size_bytes)
@@ -329,6 +276,8 @@ class Exchange:
     async def copies(self, inputs: Iterable[tuple[Path, Blob]], owner: PeerId = UNKNOWN) -> None:
         """See `BlobCopies.copies`. Raises LocalError, Unreachable."""
         for path, blob in inputs:
+            if await self._copied_nearby(blob, path):
+                continue
             with self._store.pinned(blob.cid):
                 await self.fetch(blob, owner)
                 await trio.to_thread.run_sync(self._store.copy, blob.cid, path)
@@ -372,13 +321,13 @@ class Exchange:
         """Move a file, open as `file`, into the cache for others to fetch, as far as the rule
         allows; it was made for that owner of a lease. Raises LocalError."""
         blob = await trio.to_thread.run_sync(self._store.adopt, file, path, KEPT_S, rule, owner)
-        self.owners_places.came_for(blob.cid, owner)
+        self.readers.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,), rule)
 
     async def add(self, content: Buffer, holder: str, owner: PeerId = UNKNOWN) -> Blob:
         """See `BlobStore.add`. Raises LocalError, InvalidInput."""
         blob = await trio.to_thread.run_sync(self._store.add, content, holder, owner)
-        self.owners_places.came_for(blob.cid, owner)
+        self.readers.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def add_file(
@@ -387,7 +336,7 @@ class Exchange:
         """See `BlobStore.add_file`. Raises LocalError."""
         add = self._store.add_file
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
-        self.owners_places.came_for(blob.cid, owner)
+        self.readers.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
 
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:

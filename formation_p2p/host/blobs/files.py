@@ -18,7 +18,8 @@ from typing import Final, Self
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB, format_bytes
-from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, Cid, digest_of
+from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, Blob, Cid, digest_of
+from formation_p2p.host.blobs.folder import local_errors
 
 # Left free on the disk for everything else.
 SPARE_BYTES: Final = 64 * MIB
@@ -214,6 +215,23 @@ def read_whole(file: int, size: int) -> bytes | None:
         return None
     content = os.pread(file, size, 0)
     return content if len(content) == size else None
+
+
+def copied_whole(blob: Blob, path: Path, file: int) -> bool:
+    """Whether a file has the content of `blob`, which is small, and the new file at `path` now has
+    it too. Raises LocalError."""
+    with local_errors(path):
+        content = read_whole(file, blob.size_bytes)
+        if content is None or Manifest.of(content).blob.cid != blob.cid:
+            return False
+        with os.fdopen(new_input(path), "wb") as into:
+            into.write(content)
+    return True
+
+
+def new_input(path: Path) -> int:
+    """A new file that may be read and executed, open to be written. Raises OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
 
 
 def copy_file(source: int, into: int, size: int) -> None:

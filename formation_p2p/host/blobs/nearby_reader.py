@@ -52,14 +52,19 @@ class NearbyReader:
         return len(self._owners)
 
     async def fetch(
-        self, blob: Blob, grant: bytes, addresses: tuple[str, ...], store: Callable[[int], bool]
+        self,
+        blob: Blob,
+        grant: bytes,
+        store: Callable[[int], bool],
+        addresses: tuple[str, ...] | None = None,
     ) -> bool:
         """Whether a source of it is nearby, and `store` took what that handed over: it is given a
-        descriptor, and may block. The source is told that it is here too, at these addresses.
-        Raises what `store` does."""
+        descriptor, and may block. The source is told that it is kept here too, at these addresses,
+        if it is. Raises what `store` does."""
         if blob.rule is not None or blob.size_bytes > MAX_HANDED_BYTES:
             return False
-        asked, have = Open(grant, blob.cid, manifest=False), Have(addresses)
+        asked = Open(grant, blob.cid, manifest=False)
+        have = None if addresses is None else Have(addresses)
         for source in blob.sources:
             if source.peer_id == self._identity.peer_id:
                 continue
@@ -105,7 +110,7 @@ class _Owner:
     def is_asked(self) -> bool:
         return self._turn.locked()
 
-    async def fetch(self, asked: Open, have: Have, store: Callable[[int], bool]) -> bool:
+    async def fetch(self, asked: Open, have: Have | None, store: Callable[[int], bool]) -> bool:
         """As that of NearbyReader. Raises NotNearby."""
         await acquired(self._turn)
         try:
@@ -115,7 +120,7 @@ class _Owner:
                     return False
             finally:
                 os.close(file)
-            if self._connection is not None:
+            if have is not None and self._connection is not None:
                 with suppress(OSError):  # its node has ended: the next that asks finds out
                     self._connection.send(messages.pack_request(have))
             return True

@@ -492,7 +492,7 @@ class BlobStore:
                     self._forget(cid)
                     raise LocalError(f"{cid} was damaged on the disk; it is fetched again")
                 self._unverified.discard(cid)
-            into = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o500)
+            into = files.new_input(to)
             try:
                 files.copy_file(source.fileno(), into, os.fstat(source.fileno()).st_size)
             finally:

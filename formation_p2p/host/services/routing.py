@@ -45,7 +45,7 @@ class ServiceRouting:
             do(logged, task)
 
         self._circles = Circles(me, network)
-        self.server = ServiceServer(exchange.admit, self._circles.scope_of)
+        self.server = ServiceServer(exchange.readers.admit, self._circles.scope_of)
         stack.served.by_protocol[PROTOCOL] = self.server.accept
         rng = random.Random(random.SystemRandom().getrandbits(128))
         directory = ClaimDirectory(reads)
