@@ -18,8 +18,9 @@ from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.driver import Output
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.gang import device
 from formation_p2p.host.gang.network import SERVICE, GangNetworks, MemberNetwork
 from tests.support.gangs import TunnelNode, gang_of

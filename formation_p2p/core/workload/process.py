@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Self
 
 from formation_p2p.core.errors import InvalidInput
@@ -266,13 +265,14 @@ def _check_names(name: str, files: Iterable[str]) -> None:
     for file in files:
         _check_text(name, file, MAX_NAME_BYTES)
         # Not PurePosixPath: it would quietly mend `a//b` and `./a` into other names.
-        if any(part in ("", ".", "..") for part in file.split("/")):
+        parts = file.split("/")
+        if any(part in ("", ".", "..") for part in parts):
             problem = f"{file!r} is not a plain relative name such as data/words.txt"
             raise InvalidInput(name, problem)
         if file in names:
             raise InvalidInput(name, f"{file!r} is there twice")
         names.add(file)
-        folders.update(str(folder) for folder in PurePosixPath(file).parents)
+        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
     if names & folders:
         raise InvalidInput(name, f"{min(names & folders)!r} is both a file and a folder")
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.gang.place import MemberPlace
 
 

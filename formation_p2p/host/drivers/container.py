@@ -23,9 +23,10 @@ from formation_p2p.core.workload.process import ContainerSpec
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine, task_user
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import Program, cannot_start
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 
 
 def set_up(machine: Machine) -> DriverMaker:

@@ -19,9 +19,10 @@ from formation_p2p.core.workload.process import ImageSpec
 from formation_p2p.host.drivers.container import container_name
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Output, Report
 from formation_p2p.host.drivers.engine import CLIENT_LIMITS, Engine
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.program import Program, cannot_start
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 
 # $1 is the client, $2 the context, $3 the name of the image, $4 where it goes; the rest is for the
 # build. What the engine says goes to stderr, where a failure takes its last words from.

@@ -35,12 +35,13 @@ from formation_p2p.host.drivers.driver import (
 )
 from formation_p2p.host.drivers.ending import Ending
 from formation_p2p.host.drivers.exit_saves import packed_files, put_files, take_restored
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
 from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.saves import FILE, PAUSE_S, RESTORED, VARIABLE, Saves, holder_of
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import marshal
 import math
 import os
 import socket
@@ -40,19 +39,18 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 import trio
 
-from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.host.drivers import supervisor as supervisors
 from formation_p2p.host.drivers.bytecode import compiled
 from formation_p2p.host.drivers.driver import CHUNK_BYTES, Output, Stream
 from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import ProcessGroup
-from formation_p2p.host.drivers.heartbeat import SILENCE_S, Heartbeat
+from formation_p2p.host.drivers.heartbeat import Heartbeat
+from formation_p2p.host.drivers.launch import Launch, Orders
 from formation_p2p.host.drivers.machine import (
     Machine,
     interpreter_environment,
@@ -60,9 +58,8 @@ from formation_p2p.host.drivers.machine import (
 )
 from formation_p2p.host.drivers.running import runs_for
 from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, NOTICE, STOP
-from formation_p2p.host.gang.device import DeviceUser, device_from, hosts_at
 from formation_p2p.host.gang.device import around as device_around
-from formation_p2p.host.gang.ports import PortUser
+from formation_p2p.host.gang.device import device_from, hosts_at
 
 _log = logging.getLogger(__name__)
 
@@ -77,36 +74,6 @@ _FLOOD_PAUSE_S: Final = 0.001
 # pipe(7): a pipe holds 64 KiB, which one read takes, unless its writer has made it 1 MiB.
 _MAX_PIPE_READS: Final = 16
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
-    `shown` the folders that it may read in a sandbox beside what all tasks may, `writable` those
-    that it may write to beside its own, `counted` those of them whose content its lease has to
-    hold. `root` is its own folder where that is not `folder` but
-    one above it, for several tasks of a lease. `network` is the relay of the gang's network that
-    it is in, if any; `ports` is given the ports that it has in a network of its own; `lease_id` is
-    the lease that it is for; `grace_s` is how long it may take to end once it is asked to."""
-
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    folder: Path
-    limits: TaskLimits
-    stdin: bytes = b""
-    passed_fds: tuple[int, ...] = ()
-    shown: tuple[Path, ...] = ()
-    writable: tuple[Path, ...] = ()
-    counted: tuple[Path, ...] = ()
-    root: Path | None = None
-    network: DeviceUser | None = None
-    ports: PortUser | None = None
-    lease_id: str = ""
-    grace_s: float = GRACE_S
-
-    @property
-    def own(self) -> Path:
-        return self.root or self.folder
 
 
 @dataclass(slots=True)
@@ -186,7 +153,10 @@ class Supervised:
                     passed_fds = (*passed_fds, its_channel.fileno())
                     around = (*device_around(its_channel.fileno(), network.rank), *around)
                 stays = launch.root is not None and machine.sandbox is not None
-                order = partial(_order, machine, cores, group, fds, stays)
+                holds_memory = group is not None and group.holds_memory
+                order = Orders(
+                    fds, cores, machine.sandbox, machine.in_memory, holds_memory, stays
+                ).order
                 order_file = os.memfd_create("order")
                 held.callback(os.close, order_file)
                 _rewrite(order_file, order(launch))
@@ -285,22 +255,22 @@ class Supervised:
     ) -> Ending:
         """How it ended: `late` where it was still there after `timeout_s`. It is asked to end once
         `to_end` is set."""
-        asked = trio.Event() if to_end is None else to_end
-        async with self.passing_on(output):
+        async with self.passing_on(output) as nursery:
             with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as time:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_once, asked, time)
-                    ending = await self.ended()
-                    nursery.cancel_scope.cancel()
+                if to_end is not None:
+                    nursery.start_soon(_cancel_once, to_end, time)
+                ending = await self.ended()
             if time.cancelled_caught:
-                ending = replace(await self.stop(), late=not asked.is_set())
+                is_asked = to_end is not None and to_end.is_set()
+                ending = replace(await self.stop(), late=not is_asked)
         return ending
 
     @asynccontextmanager
     async def passing_on(
         self, output: Output, when_over: Callable[[], None] | None = None
-    ) -> AsyncIterator[None]:
-        """Passes on what the task prints while the block runs, and then what the pipes hold.
+    ) -> AsyncIterator[trio.Nursery]:
+        """Passes on what the task prints while the block runs, and then what the pipes hold. Other
+        tasks of the nursery end with the block.
 
         `when_over` is called should the supervisor end meanwhile.
         """
@@ -309,7 +279,7 @@ class Supervised:
                 nursery.start_soon(self._tell, when_over)
             for stream, fd in self._outputs.items():
                 nursery.start_soon(_pass_on, fd, stream, output)
-            yield
+            yield nursery
             nursery.cancel_scope.cancel()
         self.drain(output)
 
@@ -358,41 +328,6 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
             return
         output.take(stream, data)
         await trio.sleep(_FLOOD_PAUSE_S if output.full else 0)
-
-
-def _order(
-    machine: Machine,
-    cores: tuple[int, ...],
-    group: ProcessGroup | None,
-    fds: dict[str, int],
-    stays: bool,
-    launch: Launch,
-) -> bytes:
-    """What `supervisor.py` reads. Both ends are the same interpreter, and no other program writes
-    it: that is what marshal is for, and json takes 9 ms to import."""
-    limits, sandbox = launch.limits, machine.sandbox
-    return marshal.dumps(
-        {
-            "node": os.getpid(),
-            # That of a control group too, since a sandbox shows none to write to.
-            "fds": fds,
-            "argv": list(launch.argv),
-            "env": dict(launch.environment),
-            "stdin": launch.stdin,
-            "folder": str(launch.folder),
-            "counted": [str(each) for each in (launch.own, *launch.counted)],
-            "again": stays,
-            "silence_s": SILENCE_S,
-            "cores": list(cores),
-            "resource_limits": limits.resource_limits
-            | ({} if sandbox is None else sandbox.resource_limits),
-            # 0 where the kernel itself counts.
-            "memory_bytes": 0 if group and group.holds_memory else limits.enforced_memory_bytes,
-            "in_memory": list(machine.in_memory),
-            "storage_bytes": limits.storage_bytes,
-            "grace_s": launch.grace_s,
-        }
-    )
 
 
 def _rewrite(file: int, content: bytes) -> None:

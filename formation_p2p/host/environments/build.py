@@ -27,8 +27,9 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
 from formation_p2p.host.drivers.ending import Ending
+from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
-from formation_p2p.host.drivers.supervised import Launch, Supervised
+from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.cache import EnvironmentCache, key_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
