@@ -110,6 +110,8 @@ def main() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Python handles it, and what is handled reaches the first process of a sandbox from inside.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     os.set_blocking(fds["control"], False)
     clean = left_in(order)
@@ -225,7 +227,7 @@ def become(order: Order, supervisor: int, is_in_group: bool) -> None:
             os._exit(127)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         if order["stdin"]:
             give_input(order["stdin"])
