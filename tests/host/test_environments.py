@@ -380,6 +380,48 @@ def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index:
     assert not holds(build.cache.downloads, "SEEN")
 
 
+EXCHANGES = """
+import os
+key = os.path.dirname(os.path.dirname(os.environ["UV_CACHE_DIR"]))
+os.rename(key + "/venv", key + "/real")
+os.symlink(key + "/real", key + "/venv")
+"""
+
+
+@needs_sandbox
+def test_code_that_is_built_cannot_exchange_what_tasks_are_shown(
+    build: Builder, index: Index
+) -> None:
+    index.add(source("exchanges", "1.0", EXCHANGES))
+    assert "Read-only file system" in trio.run(build.refused, "exchanges")
+    assert build.left == set()
+
+
+def test_a_folder_that_is_not_the_one_that_was_built_is_not_shown(
+    build: Builder, tmp_path: Path
+) -> None:
+    """As a task without a sandbox may leave it."""
+
+    async def shown(built: BuiltEnvironment) -> str:
+        assert not built.folder.is_symlink()
+        return await says(built)
+
+    def greets() -> Path:
+        """Returns where its environment is."""
+        trio.run(partial(build.use, "greet", then=shown))
+        (venv,) = build.cache.root.glob("*/venv")
+        return venv
+
+    link = greets()
+    link.rename(tmp_path / "first")
+    link.symlink_to(tmp_path / "first")
+    other = greets()
+    other.rename(tmp_path / "second")
+    other.mkdir()
+    greets()
+    assert build.printed.count("building environment") == 3
+
+
 @needs_sandbox
 def test_that_a_package_has_no_wheel_is_an_error_only_where_it_cannot_be_built(
     build: Builder, index: Index

@@ -3,6 +3,8 @@
 Packages are installed from wheels, without running anything of them. Where one has no wheel, it is
 built from its sources, which runs foreign code: that has a cache of its own, so that it changes
 nothing of what others get. Both run in the sandbox, with the network, and see nothing of the node.
+What they may write to are mounts there, which cannot be moved or exchanged; where those lie, and
+the record that the node keeps beside them, they do not see.
 
 docs/environments.md says what comes from where.
 """
@@ -31,7 +33,7 @@ from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments import compile_all
-from formation_p2p.host.environments.cache import EnvironmentCache, key_of
+from formation_p2p.host.environments.cache import VENV, EnvironmentCache, Place, key_of, place_of
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
@@ -116,7 +118,7 @@ async def environment_for(
                 async with cache.builds:
                     build = _Build(machine, cache, key, environment, interpreter, blobs, log, owner)
                     await build.run()
-        folder = cache.folder(key) / "venv"
+        folder = cache.folder(key) / VENV
         yield BuiltEnvironment(folder, folder / "bin" / "python")
 
 
@@ -171,10 +173,10 @@ class _Build:
         uv = uv_program()
         folder = self.cache.folder(self.key)
         try:
-            await self._build(uv, folder)
+            made = await self._build(uv, folder)
             size_bytes = await trio.to_thread.run_sync(folder_bytes, folder)
             download_bytes = await trio.to_thread.run_sync(folder_bytes, self.cache.downloads)
-            gone = self.cache.add(self.key, size_bytes, download_bytes)
+            gone = self.cache.add(self.key, size_bytes, download_bytes, made)
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(remove_folder_now, folder)
@@ -192,7 +194,8 @@ class _Build:
         for path in gone:
             await trio.to_thread.run_sync(remove_folder_now, path)
 
-    async def _build(self, uv: str, folder: Path) -> None:
+    async def _build(self, uv: str, folder: Path) -> Place:
+        """Returns which folder it was built in. All that ran for it is dead then."""
         settings = self.cache.settings
         self._note(f"building environment {self.key.partition('-')[0]}\n")
         await trio.to_thread.run_sync(remove_folder_now, folder)
@@ -206,11 +209,12 @@ class _Build:
         )
         first = _Held(self.log)
         output = Output(first.take if sources else self.log, _MAX_LOG_BYTES)
+        made = await trio.to_thread.run_sync(_new_folder, folder / VENV)
         with trio.move_on_after(settings.build_s) as time:
             ending = await self._uv(uv, folder, source, output, sources=False)
             if sources and _NEEDS_SOURCES in output.tail("stderr"):
                 self._note("a package has no wheel: building it from its sources\n")
-                await trio.to_thread.run_sync(remove_folder_now, folder / "venv")
+                made = await trio.to_thread.run_sync(_new_folder, folder / VENV)
                 output = Output(self._readable, _MAX_LOG_BYTES)
                 ending = await self._uv(uv, folder, source, output, sources=True)
             else:
@@ -229,6 +233,7 @@ class _Build:
                 why = f"with the wheels that came along, for {mine.name} on {mine.platform}: {why}"
             raise EnvironmentFailed(why)
         await trio.to_thread.run_sync(remove_folder_now, work)
+        return made
 
     async def _source(self, settings: EnvironmentSettings, work: Path) -> tuple[str, ...]:
         """Where packages come from, as options of uv. Raises EnvironmentFailed, LocalError,
@@ -264,7 +269,7 @@ class _Build:
             await task.close()
 
     def _launch(self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool) -> Launch:
-        work = folder / "build"
+        work, venv = folder / "build", folder / VENV
         # Build backends are foreign code: what they leave in a cache is for this environment alone.
         downloads = work / "cache" if sources else self.cache.downloads
         script = (
@@ -274,7 +279,7 @@ class _Build:
             "sh",
             uv,
             str(self.interpreter.path),
-            str(folder / "venv"),
+            str(venv),
             compile_all.__file__,
             "" if sources else str(downloads / _COMPILED),
         )
@@ -298,12 +303,13 @@ class _Build:
                 "UV_LINK_MODE": "copy",
                 "NO_COLOR": "1",
             },
-            folder=folder,
+            folder=work,
             limits=TaskLimits(
                 _CPU_MILLI, _MEMORY_BYTES, self.cache.settings.disk_bytes, network=True
             ),
             shown=(Path(uv).resolve().parent, Path(compile_all.__file__).parent),
-            writable=() if sources else (downloads,),
+            writable=(venv,) if sources else (venv, downloads),
+            counted=(venv,),
         )
 
     def _readable(self, stream: Stream, data: bytes) -> None:
@@ -312,6 +318,13 @@ class _Build:
 
     def _note(self, text: str) -> None:
         self.log("stderr", f"formation: {text}".encode())
+
+
+def _new_folder(path: Path) -> Place:
+    """In the place of what an attempt before has left."""
+    remove_folder_now(path)
+    path.mkdir(mode=0o700)
+    return place_of(path)
 
 
 def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:

@@ -4,7 +4,8 @@ make room.
 | in the folder | what it holds |
 | ------------- | ------------- |
 | `NAME-KEY/` | an environment: NAME is that of its content, KEY of the interpreter below it |
-| `NAME-KEY/venv/` | what tasks see of it, to be read only |
+| `NAME-KEY/venv/` | what tasks see of it, to be read only; its build writes to it |
+| `NAME-KEY/build/` | what only its build sees; gone once it is whole |
 | `NAME-KEY/ready` | its size: it is whole since this was written. Touched when it is used |
 | `downloads/` | what uv has downloaded |
 | `python-KEY/` | an interpreter by its usual names, for processes; made anew by each node |
@@ -16,11 +17,13 @@ time.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import logging
 import os
 import shlex
+import stat
 import time
 import weakref
 from collections import Counter
@@ -53,16 +56,20 @@ MAX_BUILDS: Final = 2
 # As many nodes as run from one home (host/machine/home.py).
 _MAX_FOLDERS: Final = 16
 
+VENV: Final = "venv"
 _READY: Final = "ready"
 _DOWNLOADS: Final = "downloads"
 
 Changed = Callable[[tuple[str, ...]], None]
+# st_dev and st_ino, by which a folder is told from what was put in its place.
+Place = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Kept:
     size_bytes: int
     used_s: float
+    place: Place
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -106,7 +113,8 @@ class EnvironmentCache:
                 if folder.name != _DOWNLOADS:
                     size_bytes = int((folder / _READY).read_text())
                     used_s = (folder / _READY).stat().st_mtime
-                    self._kept[folder.name] = _Kept(size_bytes, used_s)
+                    place = place_of(folder / VENV)
+                    self._kept[folder.name] = _Kept(size_bytes, used_s, place)
             except (OSError, ValueError):
                 remove_folder_now(folder)
         for path in self.leftovers():
@@ -144,9 +152,16 @@ class EnvironmentCache:
         return self.root / key
 
     def find(self, key: str) -> bool:
-        """Whether an environment is here. It counts as used now."""
+        """Whether an environment is here, and is the folder that was made. It counts as used now.
+
+        Where there is no sandbox a task may have exchanged it."""
         kept = self._kept.get(key)
         if kept is None:
+            return False
+        try:
+            if place_of(self.root / key / VENV) != kept.place:
+                return False
+        except OSError:
             return False
         kept.used_s = time.time()
         with suppress(OSError):
@@ -179,14 +194,17 @@ class EnvironmentCache:
             if not self._in_use[key]:
                 del self._in_use[key]
 
-    def add(self, key: str, size_bytes: int, download_bytes: int) -> tuple[Path, ...]:
-        """One that is whole. Returns which folders to remove, to make room. Raises OSError
-        where it does not fit."""
+    def add(self, key: str, size_bytes: int, download_bytes: int, made: Place) -> tuple[Path, ...]:
+        """One that is whole, in the folder that was `made`; nothing of its build runs any more.
+        Returns which folders to remove, to make room. Raises OSError where it does not fit, or is
+        another folder."""
+        if place_of(self.root / key / VENV) != made:
+            raise OSError(errno.ESTALE, "its build has put another folder in its place")
         if size_bytes > (most := self.settings.disk_bytes):
             problem = f"it takes {format_bytes(size_bytes)} of {format_bytes(most)} for all"
             raise OSError(f"{problem}; give environments more (--env-disk)")
         (self.root / key / _READY).write_text(str(size_bytes))
-        self._kept[key] = _Kept(size_bytes, time.time())
+        self._kept[key] = _Kept(size_bytes, time.time(), made)
         self._failed.pop(key, None)
         with self.in_use(key):
             gone = self._make_room(download_bytes)
@@ -226,6 +244,15 @@ class EnvironmentCache:
         with suppress(OSError):
             (self.root / name).rename(path)
             yield path
+
+
+def place_of(folder: Path) -> Place:
+    """Raises OSError where it is no folder, or a link to one: a sandbox would show what that
+    names."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+    return found.st_dev, found.st_ino
 
 
 def key_of(environment: Environment, python: str, interpreter: Interpreter) -> str:
