@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from formation_p2p.api.code import CodePickler, note_part, pickled, pickler_for
+from formation_p2p.api.code import CallCode, CodePickler, note_part, pickled, pickler_for
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
@@ -42,6 +42,7 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
+from formation_p2p.host.code.untracked import missed_in
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.results import answers
@@ -287,6 +288,8 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
     # Others would end this process, or the loop that takes the results.
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration | StopAsyncIteration):
         attempts = len(result.reasons)
+        if isinstance(raised, ImportError) and (told := missed_in(str(raised), result.left_out)):
+            raised.msg, raised.args = told, (told,)
         raised.__cause__ = RemoteTraceback(last.why, result.task_id, str(last.worker), attempts)
         return raised
     unraised = NotPlain(f"a call raised {type(raised).__name__}, which is not raised here")
@@ -350,11 +353,12 @@ def size_of(arguments: bytes | Parcel) -> int:
     return len(arguments)
 
 
-def value_of_end(end: TaskEnd, *, trust_results: bool) -> Any:
+def value_of_end(end: TaskEnd, code: CallCode, *, trust_results: bool) -> Any:
     """As `value_of`, of a task that has just ended."""
     if type(end) is TaskSucceeded:
         return loaded(end.result, end.content, trust_results)
-    return value_of(result_of(end), trust_results=trust_results)
+    result = replace(result_of(end), left_out=code.left_out)
+    return value_of(result, trust_results=trust_results)
 
 
 def loaded(result: bytes, content: Content | None, trust: bool) -> Any:

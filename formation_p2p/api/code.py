@@ -260,6 +260,12 @@ class CallCode:
                 self._make(modules)
             return self._code
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Of the bundle that was made last: see Code."""
+        code = self._code
+        return () if code is None else code.left_out
+
     def _is_current(self, modules: ModuleNames) -> bool:
         if self._choice == "main":
             return True
@@ -314,6 +320,8 @@ class CallCode:
         elif (digest := digest_of(collected.bundle)) != self._digest:
             self._code, self._digest = self._served(collected), digest
             collected = replace(collected, bundle=b"")  # it is in the cache by now
+        elif self._code is not None:
+            self._code = replace(self._code, left_out=collected.left_out)
         self._collected, self._names = collected, names
         self._see_loaded()
 

@@ -202,7 +202,8 @@ class Feeder:
 
     def _complete(self, future: Future[Any], end: TaskEnd) -> None:
         try:
-            future.set_result(value_of_end(end, trust_results=self._trust_results))
+            value = value_of_end(end, self._code, trust_results=self._trust_results)
+            future.set_result(value)
         except Exception as error:  # noqa: BLE001 - whatever the function raised
             future.set_exception(error)
 

@@ -151,7 +151,7 @@ class Flow:
         show_output: bool,
         progress: bool | Progress,
     ) -> None:
-        self.value_of_end = partial(value_of_end, trust_results=trust_results)
+        self.value_of_end = partial(value_of_end, code=code, trust_results=trust_results)
         self._options = options
         self._submitter = jobs
         self._call_code = code

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from formation_p2p.core.dispatch.job_events import (
     Answer,
     Attempt,
+    CodeSent,
     JobEvent,
     TaskCancelled,
     TaskDisagreed,
@@ -31,6 +32,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Refusal, TooClose
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.code.untracked import missed_in
 from formation_p2p.host.names import named, with_names
 
 
@@ -45,7 +47,7 @@ class TaskResult:
     of that. `nearest` is whether it ran where it waited: see TaskPlaced. Of the large result of a
     call, `result` is a record, and `content` what lay with its worker; `value_of` reads both.
     `answers` are those of which too few are the same, and `problem` is what was wrong with the
-    function that compared them.
+    function that compared them. `left_out` is that of the code that went along: see Code.
     """
 
     task_id: str
@@ -63,6 +65,7 @@ class TaskResult:
     content: Content | None = field(default=None, compare=False, repr=False)
     answers: tuple[Answer, ...] = ()
     problem: str = ""
+    left_out: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def error(self) -> FormationError | None:
         """What to raise for a task that brought no result, None for one that did."""
@@ -81,6 +84,8 @@ class TaskResult:
             case "failed":
                 last = self.reasons[-1]
                 why = f"{who} failed on {named(last.worker)}: {last.why}"
+                if told := missed_in(last.why, self.left_out):
+                    why = f"{why.rstrip()}\n{told}"
                 from formation_p2p.core.workload.large_result import kept_size
 
                 if (size := kept_size(self.kind, self.result)) is not None:
@@ -171,6 +176,7 @@ class TaskEnds:
     def __init__(self) -> None:
         self._placed: dict[str, tuple[TaskPlaced, ...]] = {}
         self._ends: dict[str, TaskEnd] = {}
+        self._left_out: tuple[str, ...] = ()
 
     def notify(self, event: JobEvent) -> None:
         """Cheap: it is called for every event of every task."""
@@ -182,6 +188,8 @@ class TaskEnds:
             self._placed[event.task_id] = self._placed[event.task_id][:-1]
         elif type(event) is TaskReopened:
             self._ends.pop(event.task_id, None)
+        elif type(event) is CodeSent:
+            self._left_out = event.code.left_out
 
     def has(self, task_id: str) -> bool:
         """Whether it has ended."""
@@ -190,6 +198,7 @@ class TaskEnds:
     def result(self, task_id: str, label: str, labels: Mapping[str, str]) -> TaskResult:
         """Of a task that has ended. `labels` are those of all tasks, by their ids."""
         result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
+        result = replace(result, left_out=self._left_out)
         if result.waited_for:
             result = replace(result, waited_for=labels[result.waited_for] or result.waited_for)
         return result

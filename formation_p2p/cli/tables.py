@@ -201,14 +201,16 @@ def put_code(out: Console, script: str, code: Collected | None, missing: Sequenc
     if missing:
         listed = printable(", ".join(missing))
         out.print(f"{printable(script)} imports what is not found here: {listed}", soft_wrap=True)
-    if code is None:
+    if code is None or not code.files:
         out.print(f"calls of {printable(script)} take no code of your own along")
-        return
-    size = format_bytes(code.size_bytes)
-    out.print(f"calls of {printable(script)} take along at most {code.files} files, {size}:")
-    for file in read_bundle(code.bundle):
-        out.print(f"  {printable(file.name)}  {format_bytes(len(file.content))}", soft_wrap=True)
-    if code.left_out:
+    else:
+        size = format_bytes(code.size_bytes)
+        out.print(f"calls of {printable(script)} take along at most {code.files} files, {size}:")
+        for file in read_bundle(code.bundle):
+            out.print(
+                f"  {printable(file.name)}  {format_bytes(len(file.content))}", soft_wrap=True
+            )
+    if code is not None and code.left_out:
         out.print(f"left out: {printable(', '.join(code.left_out))}", soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ from formation_p2p.core.workload.code_bundle import read_bundle
 from formation_p2p.host.code.collect import Collected, collect, collect_listed
 from formation_p2p.host.code.imports import absolute, imported_in, mentioned_in
 from formation_p2p.host.code.modules import Search
+from formation_p2p.host.code.untracked import WHY, missed_in
 
 
 @pytest.fixture
@@ -163,12 +164,55 @@ def test_of_a_repository_go_tracked_files_that_it_does_not_ignore(root: Path) ->
         of("shop", "shop.untracked")
     may = of("shop", imported=("fresh",))
     assert may is not None
-    assert may.left_out == ("fresh", "shop/.env")
+    assert may.left_out == ("fresh.py (git does not track it)", "shop/.env")
     git(root, "add", "shop/untracked.py")
     assert not found.is_fresh
     assert names(of("shop")) == ["shop/__init__.py", "shop/untracked.py"]
     listed = collect_listed([root / "fresh.py", root / "shop"])
     assert names(listed) == ["fresh.py", "shop/__init__.py", "shop/untracked.py"]
+
+
+def test_modules_that_are_imported_and_git_does_not_track_are_left_out_by_name(root: Path) -> None:
+    make(root, "shop/__init__.py", "shop/sub/__init__.py")
+    make(root, "shop/core.py", text="from .new import h\nfrom shop.sub import made\n")
+    make(root, ".gitignore", text="made.py\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    make(root, "shop/new.py", "shop/scratch.py", "shop/sub/made.py", "shop/deep/__init__.py")
+    make(root, "shop/_fast.cpython-311.so", "shop/venv/pyvenv.cfg", "shop/venv/new.py", "fresh.py")
+    found = of("shop", imported=("shop._fast", "shop.deep.er"))
+    assert names(found) == ["shop/__init__.py", "shop/core.py", "shop/sub/__init__.py"]
+    assert found is not None
+    why = " (git does not track it)"
+    assert found.left_out == (
+        f"shop/_fast.cpython-311.so{why}",
+        f"shop/deep/__init__.py{why}",
+        f"shop/new.py{why}",
+        f"shop/sub/made.py{why}",
+    )
+    alone = of(imported=("fresh",))
+    assert names(alone) == []
+    assert alone is not None
+    assert alone.left_out == (f"fresh.py{why}",)
+
+
+@pytest.mark.parametrize(
+    ("error", "file"),
+    [
+        ("No module named 'shop.new' on this worker; a module", "shop/new.py"),
+        ("cannot import name 'new' from 'shop' (/code/shop/__init__.py)", "shop/new.py"),
+        ("cannot import name 'sub' from partially initialized module 'shop'", "shop/sub"),
+        ("ImportError: x\nNo module named 'shop.sub.deep'", "shop/sub"),
+        ("No module named 'shop'", ""),
+        ("No module named 'shop.news'", ""),
+        ("cannot import name 'env' from 'shop'", ""),
+        ("something else", ""),
+    ],
+)
+def test_an_error_of_a_module_that_was_left_out_names_its_file(error: str, file: str) -> None:
+    left_out = ("shop/new.py" + WHY, "shop/sub" + WHY, "shop/env.py", "2 more")
+    told = missed_in(error, left_out)
+    assert (f": {file} did not go along" in told and "git add" in told) if file else told == ""
 
 
 def test_a_repository_that_git_cannot_read_is_an_error(root: Path) -> None:

@@ -216,6 +216,55 @@ async def test_of_a_git_repository_go_tracked_files_alone(project: Project) -> N
     assert "fresh.py" in problem
 
 
+async def test_a_module_that_git_does_not_track_is_named_where_a_call_lacks_it(
+    project: Project,
+) -> None:
+    a_package(project)
+    (project.folder / "shop" / "core.py").write_text(
+        "def f(n):\n    from shop.new import g\n\ndef h(n):\n    from shop import new\n"
+    )
+    project.git("init", "-q")
+    project.git("add", ".")
+    (project.folder / "shop" / "new.py").write_text("g = None\n")
+    (project.folder / "alone.py").write_text("x = 1\n")
+    printed = await project.run(
+        """
+        from shop.core import f, h
+        from formation_p2p import python_calls, value_of
+
+        def told(call):
+            try:
+                call()
+            except ImportError as error:
+                print(error)
+
+        def alone(n):
+            import alone
+
+        if __name__ == "__main__":
+            with join() as node:
+                print(str(node.explain(NEEDS, function=alone)).splitlines()[-1])
+                told(lambda: node.map(alone, [1], needs=NEEDS))
+                print(str(node.explain(NEEDS, function=f)).splitlines()[-1])
+                told(lambda: node.map(f, [1], needs=NEEDS))
+                with node.executor(needs=NEEDS) as pool:
+                    told(pool.submit(h, 1).result)
+                (result,) = node.submit(python_calls(f, [1]), needs=NEEDS).results()
+                told(lambda: value_of(result))
+                print(str(result.error()).splitlines()[-1])
+        """
+    )
+    nothing, lone, goes, *missed = printed.splitlines()
+    assert nothing.startswith("goes along: nothing (0 files, ")
+    assert nothing.endswith("; left out: alone.py (git does not track it)")
+    assert goes.endswith("alone.py (git does not track it), shop/new.py (git does not track it)")
+    cure = "git does not track it; run `git add` for it, and take it out of .gitignore where"
+    told = f"shop/new.py did not go along, since {cure} that names it"
+    no_module, no_name = "No module named 'shop.new'", "cannot import name 'new' from 'shop'"
+    assert lone.startswith("No module named 'alone': alone.py did not go along")
+    assert missed == [f"{each}: {told}" for each in (no_module, no_name, no_module, no_module)]
+
+
 @needs_sandbox  # else root may write anywhere
 async def test_what_came_along_is_read_only(project: Project) -> None:
     a_package(project)

@@ -153,5 +153,6 @@ def test_names_of_modules_are_added_up() -> None:
 def test_what_goes_along_is_one_line() -> None:
     blob = Blob(Cid(RAW, digest_of(b"")), 0)
     assert str(Code(blob, ("shop",), 1, 3)) == f"shop (1 file, 3B, {blob.cid})"
+    assert str(Code(blob, (), 0, 0)) == f"nothing (0 files, 0B, {blob.cid})"
     text = str(Code(blob, ("later", "shop"), 1200, 2048, ("shop/.env",)))
     assert text == f"later, shop (1,200 files, 2KiB, {blob.cid}); left out: shop/.env"

@@ -73,8 +73,8 @@ class CodeFile:
 @dataclass(frozen=True, slots=True)
 class Code:
     """A bundle that goes along with calls: `names` are what can be imported from it, `files` and
-    `size_bytes` what it holds. `left_out` names some of what was beside it and did not go: files
-    that look like secrets, modules that git does not track."""
+    `size_bytes` what it holds. `left_out` names some of what was beside it and did not go:
+    modules that are imported and git does not track, files that look like secrets."""
 
     blob: Blob
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class Code:
         count = "1 file" if self.files == 1 else f"{self.files:,} files"
         size = format_bytes(self.size_bytes)
         without = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"{', '.join(self.names)} ({count}, {size}, {self.blob.cid}){without}"
+        return f"{', '.join(self.names) or 'nothing'} ({count}, {size}, {self.blob.cid}){without}"
 
 
 def write_bundle(files: Iterable[CodeFile]) -> bytes:

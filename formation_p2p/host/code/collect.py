@@ -15,6 +15,7 @@ from formation_p2p.host.code import files
 from formation_p2p.host.code.files import Chosen
 from formation_p2p.host.code.imports import imported_by, mentioned_in
 from formation_p2p.host.code.modules import Search, Unit, unit_at
+from formation_p2p.host.code.untracked import WHY, imported_untracked, package_of
 
 # Of the names that were left out, so many are told.
 _MAX_TOLD: Final = 8
@@ -22,9 +23,9 @@ _MAX_TOLD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """`names` are what can be imported from the `bundle`. `left_out` are files that look like
-    secrets, and modules that git does not track; some of them, if there are many. It holds while
-    `looks(watched)` are the same."""
+    """`names` are what can be imported from the `bundle`. `left_out` are modules that are imported
+    and git does not track, with that reason, and files that look like secrets; some of them, if
+    there are many. It holds while `looks(watched)` are the same."""
 
     bundle: bytes
     names: tuple[str, ...]
@@ -42,11 +43,12 @@ class Collected:
 
 def collect(referred: Iterable[str], imported: Iterable[str], search: Search) -> Collected | None:
     """For the modules that a call refers to, and those that it may import, by their dotted names.
-    None where none of them is the user's own.
+    None where none of them is the user's own. Where git tracks none, a bundle without files.
 
     Raises InvalidInput where git does not track one that is referred to, and where it is too much.
     """
-    chosen, units, referred = Chosen(), list[Unit](), tuple(referred)
+    chosen, units, referred, imported = Chosen(), list[Unit](), tuple(referred), tuple(imported)
+    untracked: list[str] = []
     certain = {unit for name in referred for unit in search.units_of(name)}
     waiting = [*certain, *(unit for name in imported for unit in search.units_of(name))]
     seen: set[Unit] = set()
@@ -60,7 +62,7 @@ def collect(referred: Iterable[str], imported: Iterable[str], search: Search) ->
         if not files.choose(unit, chosen):
             if unit in certain:
                 raise files.untracked(unit)
-            chosen.left_out.append(unit.module)
+            untracked.append(unit.name + WHY)
             continue
         units.append(unit)
         names: set[str] = set()
@@ -68,12 +70,14 @@ def collect(referred: Iterable[str], imported: Iterable[str], search: Search) ->
             path = chosen.files[file]
             if not file.endswith(".py") or not _leads_on(mentioned_in(path), units, search):
                 continue
-            names |= imported_by(path, _package(file))
+            names |= imported_by(path, package_of(file))
         for name in names - names_seen:
             waiting += search.units_of(name)
         names_seen |= names
     _check_referred(referred, units, chosen)
-    return _collected(units, chosen) if units else None
+    beside = imported_untracked(units, (*referred, *imported), chosen)
+    untracked += [name + WHY for name in beside]
+    return _collected(units, chosen, untracked) if units or untracked else None
 
 
 def _check_referred(referred: Iterable[str], units: list[Unit], chosen: Chosen) -> None:
@@ -113,7 +117,7 @@ def collect_listed(paths: Iterable[Path]) -> Collected:
     return _collected(units, chosen)
 
 
-def _collected(units: list[Unit], chosen: Chosen) -> Collected:
+def _collected(units: list[Unit], chosen: Chosen, untracked: Iterable[str] = ()) -> Collected:
     # Before the content is read: what is changed meanwhile looks different later.
     watched = tuple(sorted(chosen.watched))
     looks = files.looks(watched)
@@ -121,7 +125,8 @@ def _collected(units: list[Unit], chosen: Chosen) -> Collected:
     names = {unit.module for unit in units if unit.module}
     if len(names) < len(units):  # one goes by its content
         names |= {name.split("/")[0].partition(".")[0] for name in chosen.files}
-    left_out = sorted(chosen.left_out)
+    # First what a call may fail for.
+    left_out = [*sorted(untracked), *sorted(chosen.left_out)]
     told = left_out[:_MAX_TOLD]
     if len(left_out) > len(told):
         told.append(f"{len(left_out) - len(told)} more")
@@ -142,8 +147,3 @@ def _holds(folder: Unit, unit: Unit) -> bool:
         return False
     inside = unit.path.relative_to(folder.path).parts
     return unit.name == "/".join((folder.name, *inside))
-
-
-def _package(file: str) -> str:
-    """That which a module is in, by its name in the bundle; that of `a/__init__.py` is `a`."""
-    return file.rpartition("/")[0].replace("/", ".")

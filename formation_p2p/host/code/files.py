@@ -59,6 +59,8 @@ _MADE: Final = frozenset(
 )
 _ENVIRONMENT: Final = "pyvenv.cfg"
 
+_MODULE_SUFFIXES: Final = frozenset({".py", ".so"})
+
 # `tracked`: see the module. `listed`: what a person named, so that git only says what is ignored.
 Choice = Literal["tracked", "listed"]
 
@@ -90,6 +92,18 @@ def choose(unit: Unit, chosen: Chosen, choice: Choice = "tracked") -> bool:
     for path in listed:
         _add(unit, path, chosen)
     return bool(listed) or repository is None
+
+
+def modules_beside(unit: Unit, chosen: Chosen) -> list[str]:
+    """The files of modules in a unit's folder that git keeps from going along, by the names that
+    they would have in the bundle."""
+    if not unit.is_folder or _repository(unit.path) is None:
+        return []
+    going, names = set(chosen.files.values()), []
+    for path in _walked(unit.path, Chosen()):
+        if path.suffix in _MODULE_SUFFIXES and path not in going and not _is_secret(path.name):
+            names.append("/".join((unit.name, *path.relative_to(unit.path).parts)))
+    return sorted(names)
 
 
 def untracked(unit: Unit) -> InvalidInput:
