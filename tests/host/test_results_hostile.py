@@ -22,6 +22,7 @@ from formation_p2p.host.drivers.result_pickler import MARKERS, dumps
 from formation_p2p.host.results.load import load_result
 from tests.host.test_results_frames import ARROW, PANDAS, POLARS
 from tests.host.test_results_science import ARRAYS, ERRORS, OWN, RAN, SCALARS, Key, Plain, Point
+from tests.host.test_results_science import RECORDS as ARRAYS_OF_RECORDS
 from tests.support.results_world import Call, hostile
 
 PLAIN = (Plain.__module__, "Plain", "")
@@ -84,6 +85,13 @@ FALSE_ARRAYS = {
     "object scalar": Call("numpy_scalar", "|O", bytes(8)),
     "scalar of what": Call("numpy_scalar", "<f8", [1]),
     "dtype": Call("numpy_dtype", "|O"),
+    "no such part": array(spec=(*structure(), "recarray")),
+    "parts beyond": array(spec=(*structure(), "record", "record")),
+    "record of objects": array(spec=(*structure(formats=("|O",)), "record")),
+    "records of too few bytes": Call(
+        "numpy_records", FLOATS, (*structure(), "record"), (3,), False
+    ),
+    "records of objects": Call("numpy_records", FLOATS, "|O", (2,), False),
     "no such letter": array(b"\xff" * 16, "<U4", (1,)),
 }
 
@@ -320,6 +328,7 @@ RANGE = Call("pandas_range", 0, 2**40, 1, None)
 SMALL = Call("pandas_range", 0, 2, 1, None)
 ONE = Call("pandas_range", 0, 1, 1, None)
 NUMBERS = ("numpy", array())
+RECORDS = Call("numpy_records", FLOATS, "<f8", (2,), False)
 
 
 def wide(levels: int) -> list[object]:
@@ -352,6 +361,8 @@ FALSE_TABLES = {
     "codes": Call(
         "pandas_multi_index", [Call("pandas_index", NUMBERS, None, None)], [array(spec="<i8")], [1]
     ),
+    "records": Call("pandas_series", ("numpy", RECORDS), SMALL, None, {}),
+    "records in Polars": Call("polars_series", "x", ("Float64",), RECORDS, None),
     "series": Call("polars_series", "x", ("Int64",), wide(4), None),
     "nested": Call(
         "polars_series", "x", ("List", ("List", ("List", ("List", ("String",))))), wide(4), None
@@ -384,7 +395,10 @@ def test_a_false_table_is_refused(value: Call) -> None:
 
 
 SAMPLES = [
-    *map(dumps, [*ARRAYS.values(), SCALARS, OWN, ERRORS, Plain(1, Key("a"))]),
+    *map(
+        dumps,
+        [*ARRAYS.values(), *ARRAYS_OF_RECORDS.values(), SCALARS, OWN, ERRORS, Plain(1, Key("a"))],
+    ),
     *map(dumps, [*PANDAS.values(), POLARS, ARROW]),
 ]
 

@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +105,43 @@ DTYPES = (
     | npst.nested_dtypes(max_itemsize=200)
     | npst.array_dtypes(max_size=3, allow_subarrays=True)
 )
+
+
+RECORDS = {
+    "recarray": np.ones(3, STRUCTURE).view(np.recarray),
+    "its base": np.ones(3, STRUCTURE).view(np.recarray).view(np.ndarray),
+    "of a frame": pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}).to_records(index=False),
+    "without fields": np.arange(3).view(np.recarray),
+    "within": np.ones(2, [("r", (np.record, STRUCTURE)), ("s", "i1")]),
+    "in a shape": np.ones(2, [("r", (np.record, STRUCTURE), (2,))]),
+    "spread": np.zeros(2, SPREAD).view(np.recarray),
+}
+
+
+def classes(dtype: np.dtype[Any]) -> object:
+    """Of its scalars, and of those of its fields: equal dtypes may differ in them."""
+    base = dtype.base
+    return base.type, [classes(base[name]) for name in base.names or ()]
+
+
+@pytest.mark.parametrize("array", RECORDS.values(), ids=RECORDS)
+def test_records_come_back_as_records(array: np.ndarray[Any, Any]) -> None:
+    for read in (travelled(array), travelled_beside(array), travelled(array, trust=True)):
+        assert (type(read), read.dtype, read.shape) == (type(array), array.dtype, array.shape)
+        assert classes(read.dtype) == classes(array.dtype)
+        assert read.tobytes() == array.tobytes()
+    record = travelled(array[0])
+    assert (type(record), str(record)) == (type(array[0]), str(array[0]))
+
+
+@pytest.mark.parametrize("record_first", [False, True])
+def test_records_and_what_equals_them_are_told_apart(record_first: bool) -> None:
+    fields = [("first" if record_first else "second", "i4"), ("r", [("x", "f8")])]
+    plain = np.dtype(fields)
+    within = np.dtype([fields[0], ("r", (np.record, [("x", "f8")]))])
+    dtypes = [plain, np.dtype((np.record, plain)), within]
+    for dtype in reversed(dtypes) if record_first else dtypes:
+        assert classes(travelled(np.zeros(2, dtype)).dtype) == classes(dtype)
 
 
 @given(DTYPES.flatmap(lambda dtype: npst.arrays(dtype, npst.array_shapes(min_side=0, max_side=4))))

@@ -246,6 +246,8 @@ def numpy_reducer(kind: type) -> Reducer | None:
     numpy = sys.modules["numpy"]
     if kind in (numpy.ndarray, numpy.memmap):
         return reduce_array
+    if kind is numpy.recarray:
+        return reduce_records
     if issubclass(kind, numpy.dtype):
         return reduce_dtype
     return reduce_scalar if issubclass(kind, numpy.generic) else None
@@ -267,6 +269,11 @@ def reduce_array(value: Any) -> Reduced:
     return MARKED.numpy_array, (data, kind, value.shape, fortran)
 
 
+def reduce_records(value: Any) -> Reduced:
+    described = reduce_array(value)
+    return None if described is None else (MARKED.numpy_records, described[1])
+
+
 def reduce_scalar(value: Any) -> Reduced:
     kind = spec(value.dtype)
     return None if kind is None else (MARKED.numpy_scalar, (kind, value.tobytes()))
@@ -279,6 +286,9 @@ def reduce_dtype(value: Any) -> Reduced:
 
 def spec(dtype: Any) -> Any:
     """A dtype as a text, or as the parts of it; None for one that has no such description."""
+    if dtype.kind == "V":  # equal ones may differ in the class of their scalars
+        found = spec_of(dtype)
+        return SPECS[found] if found in SPECS else remember(SPECS, found, found)
     if dtype not in SPECS:
         remember(SPECS, dtype, spec_of(dtype))
     return SPECS[dtype]
@@ -296,10 +306,11 @@ def spec_of(dtype: Any) -> Any:
         return dtype.str if numpy.dtype(dtype.str) == dtype else None
     fields = [dtype.fields[name] for name in dtype.names]
     inner = tuple(spec(field[0]) for field in fields)
-    if None in inner or dtype.type is not numpy.void:
+    if None in inner or dtype.type not in (numpy.void, numpy.record):
         return None
     titles = tuple(field[2] if len(field) > 2 else None for field in fields)
-    return dtype.names, inner, tuple(field[1] for field in fields), titles, dtype.itemsize
+    parts = dtype.names, inner, tuple(field[1] for field in fields), titles, dtype.itemsize
+    return parts if dtype.type is numpy.void else (*parts, "record")
 
 
 def frames(reducer: str) -> Callable[[type], Reducer | None]:

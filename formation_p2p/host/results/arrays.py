@@ -12,13 +12,14 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import OBJECT_BYTES
 from formation_p2p.host.results.libraries import library
 from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.values import text_of
 
 if TYPE_CHECKING:
     import numpy as np
 
 Bytes = bytes | bytearray | memoryview
 # A dtype, as result_pickler.py describes it: a name; a base and a shape; or the names, dtypes,
-# offsets and titles of fields, and the size of all.
+# offsets and titles of fields, the size of all, and "record" where the scalars are numpy's records.
 Spec = str | tuple[Any, ...]
 
 _LEAF: Final = re.compile(
@@ -70,6 +71,11 @@ def ndarray(
     return np.empty(shape, kind, order=order)  # type: ignore[no-any-return]
 
 
+def records(reading: Reading, *described: Any) -> np.recarray[Any, Any]:
+    array = ndarray(reading, *described)
+    return array.view(library("numpy").recarray)  # type: ignore[no-any-return]  # as above
+
+
 def _dtype(reading: Reading, spec: Spec, depth: int) -> np.dtype[Any]:
     if type(spec) is str:
         return _leaf(spec)
@@ -81,7 +87,9 @@ def _dtype(reading: Reading, spec: Spec, depth: int) -> np.dtype[Any]:
         if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
             raise _no_dtype(spec)
         return np.dtype((_dtype(reading, base, depth + 1), shape))  # type: ignore[no-any-return]
-    names, formats, offsets, titles, itemsize = spec
+    names, formats, offsets, titles, itemsize, *record = spec
+    if any(text_of(each) != "record" for each in record):
+        raise _no_dtype(spec)
     if len(names) > _MAX_FIELDS or len({len(names), len(formats), len(offsets), len(titles)}) > 1:
         raise _no_dtype(spec)
     if not all(type(n) is int and n >= 0 for n in (*offsets, itemsize)):
@@ -95,7 +103,8 @@ def _dtype(reading: Reading, spec: Spec, depth: int) -> np.dtype[Any]:
     fields = {"names": list(names), "formats": kinds, "offsets": list(offsets)}
     if any(title is not None for title in titles):
         fields["titles"] = list(titles)
-    return np.dtype({**fields, "itemsize": itemsize})  # type: ignore[no-any-return]
+    made = np.dtype({**fields, "itemsize": itemsize})
+    return np.dtype((np.record, made)) if record else made  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=256)

@@ -38,7 +38,7 @@ def frame(
 ) -> Any:
     pd = _pandas()
     _check(isinstance(index, pd.Index) and isinstance(names, pd.Index))
-    if isinstance(columns, library("numpy").ndarray):
+    if _is_array(columns):
         _check(columns.shape == (len(index), len(names)) and columns.dtype.kind in "biufcmM")
         reading.budget.spend(_COLUMN_BYTES + _copied(columns))
         made = pd.DataFrame(columns, index=index, copy=False)
@@ -83,9 +83,9 @@ def range_index(reading: Reading, start: int, stop: int, step: int, name: Any) -
 
 
 def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: list[Any]) -> Any:
-    pd, numpy = _pandas(), library("numpy")
+    pd = _pandas()
     _check(all(isinstance(each, pd.Index) for each in levels))
-    _check(all(isinstance(each, numpy.ndarray) and each.dtype.kind == "i" for each in codes))
+    _check(all(_is_array(each) and each.dtype.kind == "i" for each in codes))
     reading.budget.spend(sum(_COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
     reading.budget.spend(sum(16 * len(each) for each in codes))
     _weigh_names(reading, names)
@@ -123,7 +123,7 @@ def _column(reading: Reading, described: Any) -> Any:
 
 
 def _numpy(reading: Reading, array: Any) -> Any:
-    _check(isinstance(array, library("numpy").ndarray) and array.ndim == 1)
+    _check(_is_array(array) and array.ndim == 1)
     _check(array.dtype.kind in "biufcmM")
     reading.budget.spend(_copied(array))
     return array
@@ -211,6 +211,11 @@ _COLUMNS: Final[MappingProxyType[str, Callable[..., Any]]] = MappingProxyType(
 )
 
 
+def _is_array(value: object) -> bool:
+    """And of no subclass: of these the libraries copy more, or other things."""
+    return type(value) is library("numpy").ndarray
+
+
 def _pandas() -> Any:
     return library("pandas")
 
@@ -238,11 +243,11 @@ def polars_frame(reading: Reading, columns: list[Any]) -> Any:
 
 
 def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: Any) -> Any:
-    pl, numpy = library("polars"), library("numpy")
+    pl = library("polars")
     dtype = _polars_type(kind, 0)
     _check(type(name) is str)
     reading.budget.spend(_COLUMN_BYTES)
-    if not isinstance(values, numpy.ndarray):
+    if not _is_array(values):
         _check(type(values) is list and valid is None)
         _weigh(reading, values, 0)
         return _panics(pl.Series, name, values, dtype=dtype, strict=True)
@@ -256,7 +261,7 @@ def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: An
     if made.dtype != dtype:
         made = _panics(made.cast, dtype, strict=True)
     if valid is not None:
-        _check(isinstance(valid, numpy.ndarray) and valid.dtype.kind == "b")
+        _check(_is_array(valid) and valid.dtype.kind == "b")
         _check(valid.shape == values.shape)
         both = pl.DataFrame({"values": made, "valid": valid})
         masked = pl.when(pl.col("valid")).then(pl.col("values"))

@@ -87,6 +87,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "fill": objects.fill,
     "namedtuple": objects.namedtuple,
     "numpy_array": arrays.ndarray,
+    "numpy_records": arrays.records,
     "pandas_frame": frames.frame,
     "pandas_index": frames.index,
     "pandas_multi_index": frames.multi_index,
