@@ -116,8 +116,9 @@ def test_a_process_that_ends_while_memory_is_counted_counts_no_more(
         return b"" if pid in forks and looked_into else b"RssAnon: %d kB\n" % (80 * 1024)
 
     monkeypatch.setattr(supervisor, "read_proc", read_proc)
-    assert supervisor.memory_in_use(400 * MIB, []) == 320 * MIB  # for each, as it is less
-    assert supervisor.memory_in_use(160 * MIB, []) == 20 * MIB
+    unnamed = supervisor.Unnamed(in_sandbox=False)
+    assert supervisor.memory_in_use(400 * MIB, [], unnamed) == 320 * MIB  # for each, as it is less
+    assert supervisor.memory_in_use(160 * MIB, [], unnamed) == 20 * MIB
 
 
 def test_one_allocation_far_past_the_limit_is_refused_at_once(

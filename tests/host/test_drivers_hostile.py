@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from formation_p2p.core.workload.outcome import Outcome, Succeeded
+import pytest
+
+from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.host.drivers import supervisor
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from tests.support.drivers_world import Recorder, an_execution, within
@@ -25,7 +31,9 @@ def run(root: Path, *argv: str, **held: Any) -> Outcome:
 
     async def story() -> None:
         async with an_execution(root, ProcessSpec(argv).encode(), **held) as execution:
-            driver = ProcessDriver(Machine.found(root / "home", "required"))
+            # The same wherever this runs: where the kernel counts, it counts all of this.
+            machine = replace(Machine.found(root / "home", "required"), groups=None)
+            driver = ProcessDriver(machine)
             outcomes.append(await driver.run(execution, Recorder()))
             await driver.end_lease("lease")
 
@@ -56,3 +64,86 @@ def test_a_task_begins_with_the_usual_signals(tmp_path: Path) -> None:
     ignored = int(printed(run(tmp_path, "grep", "SigIgn", "/proc/self/status")).split()[1], 16)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         assert not ignored & 1 << number - 1
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+FILE = "import os, time\nfile = os.memfd_create('x')\n"
+WRITES = f"for _ in range(200): os.write(file, bytes({MIB}))\ntime.sleep(60)\n"
+# Filled, and then mapped by nobody.
+SEGMENTS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(SEGMENTS):
+    segment = libc.shmget(0, BYTES, 0o1600)
+    place = libc.shmat(segment, None, 0)
+    ctypes.memset(place, 1, BYTES)
+    libc.shmdt(ctypes.c_void_p(place))
+time.sleep(60)
+"""
+# The first thread ends, and the process does not.
+THREAD = """
+import ctypes, threading, time
+def hold():
+    time.sleep(0.5)
+    held = b"x" * (200 * 2**20)
+    time.sleep(60)
+threading.Thread(target=hold).start()
+SYS_exit = {"x86_64": 60}.get(__import__("os").uname().machine, 93)
+ctypes.CDLL(None).syscall(SYS_exit, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        FILE + WRITES,
+        # Behind a thousand others that are open.
+        "import os\nfor _ in range(900): os.dup(0)\n" + FILE + WRITES,
+        # In a process of its own.
+        FILE + "if os.fork() == 0:\n " + "os.setsid()\n" + WRITES,
+        SEGMENTS.replace("SEGMENTS", "4").replace("BYTES", str(50 * MIB)),
+        # More than one read of the kernel's list of them.
+        SEGMENTS.replace("SEGMENTS", "800").replace("BYTES", str(MIB // 4)),
+        THREAD,
+    ],
+    ids=["file", "among others", "orphan", "segments", "small segments", "thread"],
+)
+def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None:
+    outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
+    assert isinstance(outcome, Failed), outcome
+    assert outcome.kind is FailureKind.MEMORY
+
+
+def test_a_file_in_memory_that_is_mapped_counts_once(tmp_path: Path) -> None:
+    program = (
+        "import mmap, os, time\n"
+        "file = os.memfd_create('x')\n"
+        f"for _ in range(80): os.write(file, bytes({MIB}))\n"
+        "held = mmap.mmap(file, 0)\n"
+        f"print(sum(held[::{MIB // 256}]))\n"
+        "time.sleep(0.5)"
+    )
+    assert printed(run(tmp_path, *PYTHON, program, memory_bytes=128 * MIB)) == "0\n"
+
+
+def test_a_look_at_many_descriptors_goes_on_where_the_one_before_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "WALK_S", 0.0)  # one each time
+    unnamed = supervisor.Unnamed(in_sandbox=False)
+    unnamed.places = ["/proc/self"]
+    memory = os.memfd_create("x")
+    try:
+        os.write(memory, bytes(MIB))
+        looks = 0
+        while unnamed.bytes < MIB:
+            unnamed.look()
+            looks += 1
+        assert looks > memory - 2  # 0 to 2 are not always open
+    finally:
+        os.close(memory)
+    for _ in range(2 * looks + 100):
+        unnamed.look()
+    assert unnamed.bytes < MIB

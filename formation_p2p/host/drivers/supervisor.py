@@ -76,8 +76,9 @@ HASTE_S = 2.0
 # hundredth of a core, on a machine that runs thousands of processes.
 SAMPLE_S = 0.1
 SAMPLE_SHARE = 100
-# What it has written is counted for this long ten times a second, and on from there the next
-# time: a twentieth of a core, however many files there are.
+# What it has written, and what its descriptors hold in memory, is each counted for this long ten
+# times a second, and on from there the next time: a twentieth of a core, however many files there
+# are. That is some 800 descriptors each time.
 WALK_S = 0.005
 # A folder whose path is too long to be read: more than any lease holds.
 UNCOUNTABLE = 1 << 59
@@ -287,8 +288,8 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
     for fd in filter(None, (control, wake, node_fd, ports)):
         poll.register(fd, select.POLLIN)
     memory_bytes, storage_bytes = order["memory_bytes"], order["storage_bytes"]
-    sample_at, stop_at, silent = 0.0, None, 0
-    walk = storage_below(order["counted"])
+    sample_at, walk_at, stop_at, silent = 0.0, 0.0, None, 0
+    walk, unnamed = storage_below(order["counted"]), Unnamed(in_sandbox=node_fd is not None)
     while True:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
@@ -317,15 +318,21 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
                 pass  # it has no group yet: SIGKILL will have to do
         if stop_at is not None and now >= stop_at:
             return "signal 9", True
+        # Not each time that a child ends.
+        walks = now >= walk_at
+        if walks:
+            walk_at = now + SAMPLE_S
+        if memory_bytes and walks:
+            unnamed.look()
         if now >= sample_at:
             before_s = time.process_time()
-            in_use = memory_in_use(memory_bytes, order["in_memory"])
+            in_use = memory_in_use(memory_bytes, order["in_memory"], unnamed)
             used.memory_bytes = max(used.memory_bytes, in_use)
             if in_use > memory_bytes > 0:
                 return f"memory {in_use}", True
             # Of the processor, not of the clock: on a busy machine the limit holds as soon.
             sample_at = now + SAMPLE_SHARE * (time.process_time() - before_s)
-        if storage_bytes:
+        if storage_bytes and walks:
             walk_until = time.monotonic() + WALK_S
             for stored in walk:
                 if stored > storage_bytes:
@@ -430,9 +437,71 @@ def processes() -> Iterator[tuple[int, int]]:
                 yield int(entry.name), int(stat[1])
 
 
-def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
+class Unnamed:
+    """Files in memory that no folder has, as far as they are found: those that the processes in
+    `places` hold open (memfd_create(2)), and in a sandbox the memory of System V. Not seen are
+    those that are only mapped, or on their way over a socket."""
+
+    def __init__(self, *, in_sandbox: bool) -> None:
+        self.places: list[str] = []  # as of `shown_at`, looked into from the next round on
+        self.bytes = 0
+        self._in_sandbox = in_sandbox
+        memory = os.memfd_create("")
+        self._device = os.fstat(memory).st_dev
+        os.close(memory)
+        self._found = 0
+        self._round: Iterator[int] = iter(())
+
+    def look(self) -> None:
+        """For so long. What was found in the round before counts until there is more."""
+        until = time.monotonic() + WALK_S
+        for found in self._round:
+            self._found = found
+            self.bytes = max(self.bytes, found)
+            if time.monotonic() > until:
+                return
+        self.bytes, self._found = self._found, 0
+        self._round = self._all()
+
+    def _all(self) -> Iterator[int]:
+        """Bytes, after every segment and descriptor."""
+        used = 0
+        if self._in_sandbox:  # others are those of the machine
+            for used in segments():
+                yield used
+        seen: set[int] = set()
+        for place in self.places:
+            try:
+                names = os.listdir(f"{place}/fd")
+            except OSError:
+                continue  # it is gone, or may not be looked into
+            for name in names:
+                try:
+                    found = os.stat(f"{place}/fd/{name}")
+                except OSError:
+                    continue  # closed meanwhile
+                if found.st_dev == self._device and found.st_ino not in seen:
+                    seen.add(found.st_ino)
+                    used += found.st_blocks * 512
+                yield used
+
+
+def segments() -> Iterator[int]:
+    """Bytes in memory of System V's shared memory, after each segment (proc_sysvipc(5))."""
+    used = 0
+    try:
+        with open("/proc/sysvipc/shm", "rb") as lines:
+            column = next(lines).split().index(b"rss")
+            for line in lines:
+                used += int(line.split()[column])
+                yield used
+    except FileNotFoundError:
+        pass  # a kernel without any
+
+
+def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> int:
     """Bytes of memory, neither files nor swap, in use by all that the task has started, and by
-    the files in the folders `in_memory`.
+    the files in the folders `in_memory`, and those `unnamed`.
 
     Pages that several of them share are counted once for each at first, and only where that is
     more than `memory_bytes` in proportion, as that takes the kernel long. 0 leaves
@@ -444,22 +513,40 @@ def memory_in_use(memory_bytes: int, in_memory: list[str]) -> int:
     found = family.get(os.getpid(), [])
     for pid in found:
         found.extend(family.get(pid, ()))
-    files = sum(
+    files = unnamed.bytes + sum(
         (folder.f_blocks - folder.f_bfree) * folder.f_frsize
         for folder in map(os.statvfs, in_memory)
     )
-    rough = sum(kib_in(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") for pid in found)
-    most = rough * 1024 + files
+    shown = [shown_at(pid) for pid in found]
+    unnamed.places = [place for place, _ in shown]
+    most = sum(kib for _, kib in shown) * 1024 + files
     if most <= memory_bytes or memory_bytes == 0:
         return most
     held = shared = 0
-    for pid in found:
-        anonymous = kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:")
-        shared += kib_in(f"/proc/{pid}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
+    for place, _ in shown:
+        anonymous = kib_in(f"{place}/smaps_rollup", b"Pss_Anon:")
+        shared += kib_in(f"{place}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
         # Of one that may not be looked into; of one that has ended meanwhile this is nothing.
-        held += anonymous or kib_in(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")
-    # A file of those folders that is mapped counts in both.
+        held += anonymous or kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:")
+    # A file of these that is mapped counts in both.
     return 1024 * held + max(1024 * shared, files)
+
+
+def shown_at(pid: int) -> tuple[str, int]:
+    """Where the kernel shows what a process holds, and how many KiB of memory that is: at its
+    first thread, or at another where that has ended before the process."""
+    first = f"/proc/{pid}"
+    if kib := kib_in(f"{first}/status", b"RssAnon:", b"RssShmem:"):
+        return first, kib
+    try:
+        others = os.listdir(f"{first}/task")
+    except OSError:
+        return first, 0  # it is gone
+    for other in others:
+        place = f"{first}/task/{other}"
+        if kib := kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:"):
+            return place, kib
+    return first, 0
 
 
 def storage_below(folders: list[str]) -> Iterator[int]:
