@@ -24,7 +24,27 @@ _bar_is_shown = threading.Lock()
 def reporting(
     progress: bool | Progress, total: int | None, *, every_s: float = LINE_EVERY_S
 ) -> Iterator[Callable[[int, int], None]]:
-    """What this yields is called with how many calls brought a result, and how many failed."""
+    """What this yields is called with how many calls brought a result, and how many failed. It
+    tells what is new, until this ends: calls that are cancelled then end later."""
+    told, is_over = (0, 0), False
+    with _telling(progress, total, every_s) as tell:
+
+        def report(done: int, failed: int) -> None:
+            nonlocal told
+            if (done, failed) != told and not is_over:
+                told = done, failed
+                tell(done, failed)
+
+        try:
+            yield report
+        finally:
+            is_over = True
+
+
+@contextmanager
+def _telling(
+    progress: bool | Progress, total: int | None, every_s: float
+) -> Iterator[Callable[[int, int], None]]:
     if callable(progress):
         call = progress
 

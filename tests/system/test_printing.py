@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -111,6 +112,27 @@ async def test_progress_counts_to_the_end(
         with pytest.raises(ZeroDivisionError):
             await world.bob.map(divide, [0], needs=SMALL, progress=True, attempts=1)
         assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
+
+
+def waits(s: float) -> float:
+    time.sleep(s)
+    return s
+
+
+async def test_progress_is_not_told_after_a_map_has_ended(world: SmallNetwork) -> None:
+    said: list[tuple[int, int, int | None]] = []
+
+    def progress(done: int, failed: int, total: int | None) -> None:
+        said.append((done, failed, total))
+
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await world.bob.map(waits, [30, 30, 30], needs=SMALL, progress=progress)
+        async for _ in world.bob.map(waits, [0, 30, 30], needs=SMALL, progress=progress):
+            break
+        await asyncio.sleep(1)  # in which the cancelled calls end
+    assert said == [(0, 0, 3), (0, 0, 3), (1, 0, 3)]
 
 
 async def test_what_ones_own_progress_raises_is_raised(world: SmallNetwork) -> None:

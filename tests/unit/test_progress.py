@@ -25,6 +25,20 @@ def test_ones_own_function_is_told_the_numbers() -> None:
     assert said == [(0, 0, 3), (1, 0, 3), (2, 1, 3), (0, 0, None)]
 
 
+def test_nothing_is_told_twice_or_after_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[tuple[int, int, int | None]] = []
+    with reporting(lambda *numbers: said.append(numbers), 2) as report:
+        report(0, 0)
+        report(1, 0)
+        report(1, 0)
+    report(1, 1)
+    assert said == [(0, 0, 2), (1, 0, 2)]
+    with reporting(True, 2, every_s=0.0) as report:
+        report(1, 0)
+    report(1, 1)
+    assert capsys.readouterr().err == "formation: 1 of 2 done, 0 failed, 0 s\n"
+
+
 def test_lines_come_now_and_then_and_in_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting(True, 500) as report:
         report(1, 0)
