@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -395,6 +397,52 @@ def test_code_that_is_built_cannot_exchange_what_tasks_are_shown(
     index.add(source("exchanges", "1.0", EXCHANGES))
     assert "Read-only file system" in trio.run(build.refused, "exchanges")
     assert build.left == set()
+
+
+PLANTS = """
+import os
+key = os.path.dirname(os.path.dirname(os.environ["UV_CACHE_DIR"]))
+if not os.path.islink(key + "/ready"):
+    os.symlink({file!r}, key + "/ready")
+"""
+
+
+@needs_sandbox
+def test_code_that_is_built_cannot_have_the_node_write_through_a_link(
+    build: Builder, index: Index, tmp_path: Path
+) -> None:
+    index.add(source("plants", "1.0", PLANTS.format(file=str(tmp_path / "written"))))
+    assert "Read-only file system" in trio.run(build.refused, "plants")
+    assert build.left == set()
+
+
+def test_a_record_that_is_no_plain_file_is_neither_read_nor_written(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    """As code that was built without a sandbox may leave it."""
+    file = tmp_path / "file"
+    file.write_text("4096")
+    ran = PLANTS.format(file=str(file)) + dedent(SNOOPS).format(paths=[], written=[])
+    index.add(source("snoop", "1.0", ran))
+    settings = EnvironmentSettings((index.url,), sources=True)
+    build = builder(replace(found, sandbox=None), tmp_path / "home", settings)
+    assert "File exists" in trio.run(build.refused, "snoop")
+    root = build.cache.root
+    for name in ("link", "fifo"):
+        (root / name / "venv").mkdir(parents=True)
+    (root / "link" / "ready").symlink_to(file)
+    os.mkfifo(root / "fifo" / "ready")
+    build.cache.close()
+    opened: list[EnvironmentCache] = []
+    # A thread that a FIFO holds for good does not keep the tests from ending.
+    opens = threading.Thread(
+        target=lambda: opened.append(EnvironmentCache.open(root.parent, settings)), daemon=True
+    )
+    opens.start()
+    opens.join(HANGS_S)
+    assert opened[0].warm() == ()
+    assert not list(root.glob("*/ready"))
+    assert file.read_text() == "4096"
 
 
 def test_a_folder_that_is_not_the_one_that_was_built_is_not_shown(

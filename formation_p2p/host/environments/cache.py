@@ -58,6 +58,8 @@ _MAX_FOLDERS: Final = 16
 
 VENV: Final = "venv"
 _READY: Final = "ready"
+# One number, below 2^63.
+_MAX_RECORD_BYTES: Final = 20
 _DOWNLOADS: Final = "downloads"
 
 Changed = Callable[[tuple[str, ...]], None]
@@ -111,8 +113,7 @@ class EnvironmentCache:
         for folder in self.root.iterdir():
             try:
                 if folder.name != _DOWNLOADS:
-                    size_bytes = int((folder / _READY).read_text())
-                    used_s = (folder / _READY).stat().st_mtime
+                    size_bytes, used_s = _recorded(folder / _READY)
                     place = place_of(folder / VENV)
                     self._kept[folder.name] = _Kept(size_bytes, used_s, place)
             except (OSError, ValueError):
@@ -165,7 +166,7 @@ class EnvironmentCache:
             return False
         kept.used_s = time.time()
         with suppress(OSError):
-            os.utime(self.root / key / _READY)
+            os.utime(self.root / key / _READY, follow_symlinks=False)
         return True
 
     def programs(self, interpreter: Interpreter) -> Path:
@@ -203,7 +204,9 @@ class EnvironmentCache:
         if size_bytes > (most := self.settings.disk_bytes):
             problem = f"it takes {format_bytes(size_bytes)} of {format_bytes(most)} for all"
             raise OSError(f"{problem}; give environments more (--env-disk)")
-        (self.root / key / _READY).write_text(str(size_bytes))
+        # Made anew: through a link that lies there, another file would be written.
+        with (self.root / key / _READY).open("x") as record:
+            record.write(str(size_bytes))
         self._kept[key] = _Kept(size_bytes, time.time(), made)
         self._failed.pop(key, None)
         with self.in_use(key):
@@ -244,6 +247,20 @@ class EnvironmentCache:
         with suppress(OSError):
             (self.root / name).rename(path)
             yield path
+
+
+def _recorded(path: Path) -> tuple[int, float]:
+    """The size, and when it was used. Of a plain file: to open a FIFO would wait for a writer, and
+    a link may name anything. Raises OSError, ValueError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    record = os.open(path, flags)
+    try:
+        status = os.fstat(record)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        return int(os.read(record, _MAX_RECORD_BYTES)), status.st_mtime
+    finally:
+        os.close(record)
 
 
 def place_of(folder: Path) -> Place:
