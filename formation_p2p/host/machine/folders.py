@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,7 +31,8 @@ def remove_folder_now(top: Path) -> None:
 
     A folder in it is moved up beside it before it is emptied: a task may nest them deeper than
     Python recurses, a path is long, and descriptors are had, which shutil.rmtree needs. Where the
-    node ends meanwhile, `clear_scratch` finds them there.
+    node ends meanwhile, `clear_scratch` finds them there. What the kernel has not ended yet may put
+    links in the place of folders: that removes the links.
     """
     numbers = itertools.count(1)
     waiting = [top]
@@ -41,11 +43,10 @@ def remove_folder_now(top: Path) -> None:
             if not _is_folder(place):
                 place.unlink(missing_ok=True)
                 continue
-            # A task may leave folders that not even their owner may enter, change or move.
-            place.chmod(stat.S_IRWXU)
+            _open_up(place)
             for entry in place.iterdir():
                 if _is_folder(entry):
-                    entry.chmod(stat.S_IRWXU)
+                    _open_up(entry)
                     waiting.append(entry.rename(top.with_name(f"{top.name}-{next(numbers)}")))
                 else:
                     entry.unlink()
@@ -54,6 +55,21 @@ def remove_folder_now(top: Path) -> None:
             problem = error
     if problem is not None:
         _log.warning("could not remove all of %s (%s); remove it by hand", top, problem)
+
+
+def _open_up(folder: Path) -> None:
+    """A task may leave folders that not even their owner may enter, change or move. What a link
+    names that is there by now stays as it is."""
+    if sys.platform != "linux":
+        folder.chmod(stat.S_IRWXU, follow_symlinks=False)
+        return
+    # Before glibc 2.32 chmod follows links, or fails.
+    with suppress(NotADirectoryError):
+        place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
+        finally:
+            os.close(place)
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,0 +1,35 @@
+"""Folders that programs have made, which may be hostile, are removed."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from formation_p2p.host.machine import folders
+from formation_p2p.host.machine.folders import remove_folder_now
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, top = tmp_path / "other", tmp_path / "top"
+    (top / "exchanged").mkdir(parents=True)
+    (top / "locked").mkdir(mode=0)
+    other.mkdir(mode=0o755)
+    (other / "file").touch()
+    is_folder = folders._is_folder
+
+    def exchanged_once_seen(path: Path) -> bool:
+        found = is_folder(path)
+        if path.name == "exchanged" and found:
+            path.rmdir()
+            path.symlink_to(other)
+        return found
+
+    monkeypatch.setattr(folders, "_is_folder", exchanged_once_seen)
+    remove_folder_now(top)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o755
+    assert [path.name for path in other.iterdir()] == ["file"]
+    assert list(tmp_path.iterdir()) == [other]
