@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -203,6 +205,21 @@ def test_where_the_kernel_does_not_tell_of_changes_they_are_looked_for(
 
     run(story)
     assert told == [frozenset()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells of changes")
+def test_what_tells_of_changes_is_closed_in_the_end() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, all_ips(), lambda ips: None)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run(main)
+        gc.collect()
+    assert [each.message for each in warned if each.category is ResourceWarning] == []
 
 
 def test_addresses_that_soon_change_are_told_only_where_there_are_no_others(

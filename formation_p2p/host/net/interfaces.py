@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -80,22 +81,23 @@ async def watch(
         log.debug("changes of the network are looked for every %.0f s: %s", poll_s, error)
         events = None
     went = False
-    while True:
-        now = look()
-        if went or now != told:
-            told = now
-            changed(now)
-        if events is None:
-            await trio.sleep(poll_s)
-            continue
-        try:
-            went = _takes_away(await events.recv(_READ_BYTES))
-            with trio.move_on_after(SETTLE_S):
-                while True:
-                    went |= _takes_away(await events.recv(_READ_BYTES))
-        except OSError as error:  # more of them than the kernel kept
-            log.debug("changes of the network were missed: %s", error)
-            went = True
+    with nullcontext() if events is None else events:
+        while True:
+            now = look()
+            if went or now != told:
+                told = now
+                changed(now)
+            if events is None:
+                await trio.sleep(poll_s)
+                continue
+            try:
+                went = _takes_away(await events.recv(_READ_BYTES))
+                with trio.move_on_after(SETTLE_S):
+                    while True:
+                        went |= _takes_away(await events.recv(_READ_BYTES))
+            except OSError as error:  # more of them than the kernel kept
+                log.debug("changes of the network were missed: %s", error)
+                went = True
 
 
 def _takes_away(messages: bytes) -> bool:
