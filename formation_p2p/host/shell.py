@@ -100,7 +100,7 @@ class Shell:
         self._stack = stack
         self.exchange = exchange
         exchange.readers.leases_of = self.peer.leases_of
-        exchange.readers.owners_places.now = self.peer.place_of_owner
+        exchange.readers.grant_of_owner = self.peer.grant_of_owner
         exchange.server.delegate = self._delegation
         stack.serve(RATE_PROTOCOL, RateServer(exchange.readers.admit).serve)
         self._notify = notify

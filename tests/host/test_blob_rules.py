@@ -177,8 +177,10 @@ def test_one_outside_has_nobody_inside_hold_it_by_another_rule(
                 await mallory.get(from_(named, alice, bob))
             with pytest.raises(Unreachable, match="pass on the reference that the owner made"):
                 await bob.fetch(named)  # as a task of mallory's there would
-            # By the reference that the owner made it goes on, and is kept from those outside.
-            assert await mallory.has_held(blob, bob)
+            # Nor by the reference that the owner made, by which one inside does, and it is kept
+            # from those outside.
+            assert not await mallory.has_held(blob, bob)
+            assert await alice.has_held(blob, bob)
             with pytest.raises(Unreachable, match="keeps it within the org"):
                 await mallory.get(from_(blob, bob))
             assert await bob.get(blob) == b"secret"

@@ -54,7 +54,7 @@ def test_a_word_is_asked_for_once_until_half_of_its_time_is_over(tmp_path: Path)
                 for _ in range(3):
                     nursery.start_soon(ask)
             assert bob.given == 1
-            bob.age_s = DELEGATED_S
+            bob.age_s = 0.9 * DELEGATED_S
             words = Delegations(alice.stack)
             await ask()
             await ask()
@@ -117,11 +117,10 @@ def test_who_shows_a_word_reads_what_its_owner_may_and_no_more(tmp_path: Path) -
 
 
 def test_the_circles_of_those_for_whom_content_came_are_known() -> None:
-    places = OwnersPlaces()
+    places = OwnersPlaces(lambda owner: Place(org=owner) if owner != "nobody" else None)
     cid = Cid(RAW, digest_of(b"content"))
     places.came_for(cid, PeerId("nobody"))
     assert places.of(cid) == ()
-    places.now = lambda owner: Place(org=owner)
     for n in range(MAX_PLACES + 2):
         places.came_for(cid, PeerId(f"org{n}"))
     places.came_for(cid, PeerId("org5"))

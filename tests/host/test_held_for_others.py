@@ -40,7 +40,7 @@ class Holding:
         self.store = BlobStore(folder, LIMIT_BYTES)
         self.store.load()
         self.content: dict[Cid, bytes] = {}
-        self.held = HeldForOthers(self.store, self._take, self._release)
+        self.held = HeldForOthers(self.store, lambda owner, grant: None, self._take, self._release)
         self.names: set[str] = set()  # that hold something
         self.gate = trio.Event()
         self.gate.set()

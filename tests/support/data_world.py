@@ -12,6 +12,7 @@ from formation_p2p.core.data.fetch import PATIENCE_S, STALL_S
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import Blob
@@ -45,6 +46,7 @@ class Holder(Node):
         parameters: NetParameters = DEFAULTS,
         stall_s: float = STALL_S,
         patience_s: float = PATIENCE_S,
+        membership: Membership | None = None,
     ) -> None:
         super().__init__(listen, parameters=parameters)
         self.folder = folder
@@ -58,7 +60,7 @@ class Holder(Node):
         remote = RemoteBlobs(self.stack, granted, patience_s=patience_s)
         self.others = PrivateExchange(self.private, self.identity, remote, local=False)
         self.exchange = Exchange(
-            self.store, self.stack, self.peer_id, self.network, stall_s, self.others
+            self.store, self.stack, self.peer_id, self.network, stall_s, self.others, membership
         )
 
     def put(self, content: bytes, name: str = "content") -> Blob:

@@ -16,12 +16,12 @@ NOW_S = 1_800_000_000.5
 WORD = Delegation.signed(ALICE, BOB.peer_id, NETWORK, NOW_S)
 
 
-@pytest.mark.parametrize("later_s", [0, DELEGATED_S, 1 - MAX_SKEW_S, DELEGATED_S + MAX_SKEW_S - 1])
-def test_it_holds_for_a_while_whatever_the_clocks_are_apart(later_s: float) -> None:
+@pytest.mark.parametrize("later_s", [0, DELEGATED_S - 1, 1 - MAX_SKEW_S])
+def test_it_holds_for_a_while_also_where_the_clock_of_its_owner_is_ahead(later_s: float) -> None:
     assert WORD.refuses(BOB.peer_id, NETWORK, NOW_S + later_s) is None
 
 
-@pytest.mark.parametrize("later_s", [DELEGATED_S + MAX_SKEW_S + 1, -MAX_SKEW_S - 1])
+@pytest.mark.parametrize("later_s", [DELEGATED_S, -MAX_SKEW_S - 1])
 def test_it_ends(later_s: float) -> None:
     assert "which is over" in str(WORD.refuses(BOB.peer_id, NETWORK, NOW_S + later_s))
 

@@ -58,9 +58,9 @@ def test_a_machine_gives_each_circle_its_share_and_no_more() -> None:
     cook.submit(job(4, job_id="cook's"))
     world.elapse(8)
     # By what each showed for his leases.
-    places = [peer_of(alice).place_of_owner(x.identity.peer_id) for x in (cook, bob, alice)]
-    assert places == [KITCHEN, NOWHERE, None]
-    assert peer_of(bob).place_of_owner(cook.identity.peer_id) is None
+    shown = [peer_of(alice).grant_of_owner(x.identity.peer_id) for x in (cook, bob, alice)]
+    assert shown == [peer_of(cook).network.grant, peer_of(bob).network.grant, None]
+    assert peer_of(bob).grant_of_owner(cook.identity.peer_id) is None
     cpu_milli = sum(running.under.needs.cpu_milli for running in alice.running.values())
     assert cpu_milli == 6000  # two cores for bob, and four for the cook
     world.elapse(60)

@@ -14,7 +14,7 @@ from formation_p2p.core.records.resources import take_peer_id, take_row
 
 # To fetch the inputs of a task. A worker that has them could have passed them on for as long.
 DELEGATED_S: Final = 600
-# Clocks of members differ by less.
+# Clocks of members differ by less. One that is behind shortens a delegation, and does not end it.
 MAX_SKEW_S: Final = 300
 _DOMAIN: Final = b"formation delegation\x00"
 MAX_UNIX_S: Final = 2**40
@@ -37,7 +37,7 @@ class Delegation:
 
     def refuses(self, worker: PeerId, network: bytes, now_unix_s: float) -> str | None:
         """Why it does not hold for the one that shows it."""
-        if not -MAX_SKEW_S < self.until_unix_s - now_unix_s < DELEGATED_S + MAX_SKEW_S:
+        if not 0 < self.until_unix_s - now_unix_s < DELEGATED_S + MAX_SKEW_S:
             return "is shown that you read for another, which is over; ask that one again"
         if not is_signed_by(
             self.owner, self.signature, _message(worker, network, self.until_unix_s)

@@ -278,10 +278,9 @@ class Peer:
         """Whether this node has a lease of a peer."""
         return any(each.lessor.peer_id == peer_id for each in self.lessee.held.values())
 
-    def place_of_owner(self, peer_id: PeerId) -> Place | None:
-        """The circles of one that has a lease here, by the grant that it showed."""
-        grant = None if self.worker is None else self.worker.lessor.grant_shown_by(peer_id)
-        return None if grant is None else self._place_of(grant)
+    def grant_of_owner(self, peer_id: PeerId) -> bytes | None:
+        """That one showed who has a lease here."""
+        return None if self.worker is None else self.worker.lessor.grant_shown_by(peer_id)
 
     def validate(self) -> None:
         """Raises InvariantBroken where two of its parts disagree: of leases, or of what runs."""

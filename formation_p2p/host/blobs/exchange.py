@@ -95,7 +95,7 @@ class Exchange:
             self.readers.admit, store.content, self.who_has, self._has, stack.parameters
         )
         self.server.admit_to = self.readers.admit_to
-        self.held_for_others = HeldForOthers(store, self.take, self.release)
+        self.held_for_others = HeldForOthers(store, self.readers.shows, self.take, self.release)
         if private is not None:
             self.server.private = private.content
             self.keep_result = private.results.keep
@@ -269,7 +269,7 @@ class Exchange:
         known = {each.peer_id: each for each in (*blob.sources, *self.who_has(blob.cid))}
         blob = replace(blob, sources=tuple(known.values())[:MAX_SOURCES])
         # Others serve this node as a worker of theirs: what they do is not for one who knows names.
-        alone = rule_of(blob).is_for_parties and owner != self._me
+        alone = owner != self._me and self.readers.leaves_out(blob, owner)
         about = self._stack, self._me, self.grant, blob, part, self.stall_s, self._delegations
         return FetchRun(*about, owner, for_owner_alone=alone)
 
@@ -338,6 +338,10 @@ class Exchange:
         blob = await trio.to_thread.run_sync(add, file, size_bytes, holder, owner)
         self.readers.owners_places.came_for(blob.cid, owner)
         return Blob(blob.cid, blob.size_bytes, (self.contact,))
+
+    def shows(self, owner: PeerId, grant: bytes) -> None:
+        """See `Readers.shows`."""
+        self.readers.shows(owner, grant)
 
     async def hold(self, holder: str, cids: Iterable[Cid], *, durable: bool = False) -> None:
         """See `BlobStore.hold`. Raises LocalError, InvalidInput."""

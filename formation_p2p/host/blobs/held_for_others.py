@@ -44,15 +44,18 @@ class _Held:
 
 
 class HeldForOthers:
-    """`take` fetches a blob for a peer and holds it under a name, `release` ends that."""
+    """`shows` is told the grant that a peer has shown, `take` fetches a blob for it and holds that
+    under a name, `release` ends that."""
 
     def __init__(
         self,
         store: BlobStore,
+        shows: Callable[[PeerId, bytes], None],
         take: Callable[[Blob, str, PeerId], Awaitable[None]],
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
+        self._shows = shows
         self._take = take
         self._release = release
         self._held: dict[tuple[PeerId, bytes], _Held] = {}
@@ -89,6 +92,7 @@ class HeldForOthers:
         before = self._held.get(key)
         is_new = before is None or before.holder != holder
         self._coming[key] = size_bytes
+        self._shows(peer.peer_id, asked.grant)
         held = False
         try:
             blob = Blob(asked.cid, size_bytes, (*asked.sources, peer), asked.rule)

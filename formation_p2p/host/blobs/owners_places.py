@@ -19,15 +19,15 @@ MAX_PLACES: Final = 16
 
 
 class OwnersPlaces:
-    def __init__(self) -> None:
-        self.now: Callable[[PeerId], Place | None] = lambda peer_id: None
-        """Of one that has a lease here."""
+    def __init__(self, now: Callable[[PeerId], Place | None]) -> None:
+        """`now` is where one is for whom content comes here."""
+        self._now = now
         self._known: dict[Cid, tuple[Place, ...]] = {}  # the latest at the end
 
     def came_for(self, cid: Cid, owner: PeerId) -> None:
         """The owner had it fetched from his own sources, or made. One who only names content that
         is here already does not add his circle."""
-        if (place := self.now(owner)) is None:
+        if (place := self._now(owner)) is None:
             return
         known = self._known.pop(cid, ())
         self._known[cid] = tuple(dict.fromkeys((*known, place)))[-MAX_PLACES:]

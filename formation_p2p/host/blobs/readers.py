@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from formation_p2p.core.data.messages import Open
 from formation_p2p.core.effects import Contact
@@ -11,10 +12,16 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import place_of
 from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.blobs.owners_places import OwnersPlaces
+from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.blobs.rules import rule_of
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
+
+# Of those without a lease here, whose grant is known: who asks that content be held, and who
+# publishes services that run here. Of others it is not known what they may read.
+MAX_SHOWN: Final = 1024
 
 
 class Readers:
@@ -28,9 +35,11 @@ class Readers:
         self._me = me
         self._membership = membership
         self._grant = grant
-        # Whether this node has a lease of a peer.
+        # Whether this node has a lease of a peer; the grant of one that has a lease here.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
-        self.owners_places = OwnersPlaces()
+        self.grant_of_owner: Callable[[PeerId], bytes | None] = lambda peer_id: None
+        self._shown: dict[PeerId, bytes] = {}  # the latest at the end
+        self.owners_places = OwnersPlaces(self._place_of)
 
     def admit(self, peer: Contact, grant: bytes) -> str | None:
         """Why a peer, which showed `grant`, is not served; None where it is a member."""
@@ -49,8 +58,12 @@ class Readers:
             network = self._membership.root_public_key
             if why := delegation.refuses(peer.peer_id, network, moment().unix_s):
                 return why
-            # The owner asks: what the peer itself may read does not matter.
-            party = delegation.owner in self._store.parties(opening.cid)
+            if banned := self._membership.bans(delegation.owner):
+                return str(banned)
+            # The owner asks: what the peer itself may read does not let him read it.
+            if delegation.owner not in self._store.parties(opening.cid):
+                return "keeps it for the parties of its job, and the one that you read for is none"
+            party = True
         if party and not of_owner:
             return None  # a worker of another circle reads what its task is to have
         denied = self._membership.denies_read(
@@ -76,16 +89,44 @@ class Readers:
     def _is_own(self, cid: Cid) -> bool:
         return self._me in self._store.parties(cid) or self._store.is_own(cid)
 
+    def shows(self, owner: PeerId, grant: bytes) -> None:
+        """One that has no lease here, and for whom content is to come."""
+        self._shown.pop(owner, None)
+        self._shown[owner] = grant
+        if len(self._shown) > MAX_SHOWN:
+            del self._shown[next(iter(self._shown))]
+
+    def _grant_of(self, owner: PeerId) -> bytes | None:
+        return self.grant_of_owner(owner) or self._shown.get(owner)
+
+    def _place_of(self, owner: PeerId) -> Place | None:
+        grant = self._grant_of(owner)
+        return None if grant is None else place_of(grant, self._membership.root_public_key)
+
     def is_for_others(self, blob: Blob, owner: PeerId) -> bool:
-        """See `BlobStore.is_for_others`. Without a rule, where its circle leaves this owner out."""
+        """Whether what is here is not for this owner of a lease. See `BlobStore.is_for_others`."""
         is_party = self._is_party(blob.cid, owner)
         if self._store.is_for_others(blob, is_party=is_party):
             return True
-        is_plain = self._store.holds(blob.cid) and not self._store.rules(blob.cid)
-        if is_party or not is_plain or (place := self.owners_places.now(owner)) is None:
+        if is_party or not self._store.holds(blob.cid):
             return False
-        rules = self._common_rules(blob.cid)
-        return bool(rules) and all(each.refuses(place, "", is_party=False) for each in rules)
+        return self._leave_out(self._store.rules(blob.cid) or self._common_rules(blob.cid), owner)
+
+    def leaves_out(self, blob: Blob, owner: PeerId) -> bool:
+        """Whether a rule, by which this node may read content itself, leaves out the owner of a
+        lease for whom it is to come: it comes as far as he may read it, then."""
+        if blob.rule is not None:
+            return blob.rule.is_for_parties or self._leave_out((blob.rule,), owner)
+        own = place_of(self._grant(), self._membership.root_public_key)
+        return self._leave_out(self._membership.common_rule(own), owner)
+
+    def _leave_out(self, rules: tuple[DataRule, ...], owner: PeerId) -> bool:
+        if not rules or owner in (UNKNOWN, self._me):
+            return False
+        if (grant := self._grant_of(owner)) is None:
+            return True
+        why = self._membership.denies_read(rules, grant, owner, moment(), party=False)
+        return why is not None
 
     def admit_nearby(self, peer: Contact, grant: bytes, cid: Cid) -> str | None:
         """As `admit`; content with rules goes over the network alone."""

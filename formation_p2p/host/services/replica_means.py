@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.events import ReplicaReported
 from formation_p2p.core.services.supervision import Floor
 from formation_p2p.core.workload.blob import Cid
@@ -16,6 +17,10 @@ from formation_p2p.host.services.router import Router
 
 class Files(Protocol):
     """Content on this machine's disk, which others fetch from here."""
+
+    def shows(self, owner: PeerId, grant: bytes) -> None:
+        """Content is to come for a peer that has no lease here: as far as it may read it."""
+        ...
 
     async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
         """What is here, or comes, stays until `holder` is released. Raises LocalError."""

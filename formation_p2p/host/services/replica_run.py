@@ -164,6 +164,7 @@ class ReplicaRun:
         cids += [] if program.call is None else [program.call.cid]
         if files is None or not cids:
             return
+        files.shows(self.start.signed.publisher, self.start.signed.grant)
         try:
             await files.hold(self._holder, cids)
         except LocalError as problem:  # it runs all the same
