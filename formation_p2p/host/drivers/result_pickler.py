@@ -176,9 +176,13 @@ def reduce_namedtuple(value: Any) -> Reduced:
 
 def reduce_member(value: Any) -> Reduced:
     name = name_of(type(value))
-    if name is None or value._name_ not in type(value).__members__:
+    if name is None:
         return None
-    return MARKED.enum, (name, value._name_)
+    if value._name_ in type(value).__members__:
+        return MARKED.enum, (name, value._name_)
+    # Of flags together, each version of Python makes a pickle of its own.
+    is_flags = isinstance(value, enum.Flag) and type(value._value_) is int
+    return (MARKED.flags, (name, value._value_)) if is_flags else None
 
 
 def exception_reducer(kind: type) -> Reducer | None:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
-from formation_p2p.host.results import arrays, arrow, frames, objects, values
+from formation_p2p.host.results import arrays, arrow, flags, frames, objects, values
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES, Budget, Unlimited
 from formation_p2p.host.results.hashing import check_hashed, inserts, weight_of
 from formation_p2p.host.results.inserting import SHORT_BYTES, InsertingUnpickler, of_items
@@ -85,6 +85,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "enum": objects.member,
     "error": objects.error,
     "fill": objects.fill,
+    "flags": flags.flags,
     "namedtuple": objects.namedtuple,
     "numpy_array": arrays.ndarray,
     "numpy_records": arrays.records,

@@ -42,7 +42,7 @@ _NAMEDTUPLE: Final = frozenset(
 
 def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception:
     """An exception of the language, of the standard library or of the caller's own."""
-    cls = _checked(reading, error, name, _check_error)
+    cls = checked(reading, error, name, _check_error)
     reading.budget.spend(OBJECT_BYTES + sum(map(_size, args)))
     base = _base(cls)
     made: Exception = base.__new__(cls, *args)
@@ -54,16 +54,16 @@ def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception
 def _check_error(found: FoundClass) -> None:
     cls = found.cls
     if not (found.own or found.standard) or Exception not in type.mro(cls):
-        raise _refusal(cls, "which is not an exception class of this program")
+        raise refusal(cls, "which is not an exception class of this program")
     base = _base(cls)
     if base.__module__ != "builtins":
-        raise _refusal(cls, f"which {base.__module__} defines in C")
+        raise refusal(cls, f"which {base.__module__} defines in C")
     _check_harmless(cls)
 
 
 def dataclass(reading: Reading, name: ClassName) -> object:
     """Without attributes yet: these may refer to it."""
-    cls = _checked(reading, dataclass, name, _check_dataclass)
+    cls = checked(reading, dataclass, name, _check_dataclass)
     reading.budget.spend(_INSTANCE_BYTES)
     made: object = object.__new__(cls)
     reading.unfilled[id(made)] = made
@@ -71,44 +71,44 @@ def dataclass(reading: Reading, name: ClassName) -> object:
 
 
 def _check_dataclass(found: FoundClass) -> None:
-    if not found.own or "__dataclass_fields__" not in _names(found.cls):
-        raise _refusal(found.cls, "which is not a dataclass of this program")
+    if not found.own or "__dataclass_fields__" not in names_of(found.cls):
+        raise refusal(found.cls, "which is not a dataclass of this program")
     _check_harmless(found.cls)
 
 
 def namedtuple(
     reading: Reading, name: ClassName, fields: tuple[str, ...], values: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    cls = _checked(reading, namedtuple, name, _check_namedtuple)
+    cls = checked(reading, namedtuple, name, _check_namedtuple)
     if cls.__dict__.get("_fields", fields) != fields or len(values) != len(fields):
-        raise _refusal(cls, f"whose fields are not {', '.join(map(str, fields))} here")
+        raise refusal(cls, f"whose fields are not {', '.join(map(str, fields))} here")
     reading.budget.spend(_INSTANCE_BYTES + 8 * len(values))
     return tuple.__new__(cls, values)
 
 
 def _check_namedtuple(found: FoundClass) -> None:
     cls = found.cls
-    names = _names(cls)
+    names = names_of(cls)
     bare = type.mro(cls) == [cls, tuple, object] and not (
         cls.__dict__.keys() - _NAMEDTUPLE - set(names.get("_fields", ()))
     )
     if tuple not in type.mro(cls) or "_fields" not in names or not (found.own or bare):
-        raise _refusal(cls, "which is not a namedtuple of this program")
+        raise refusal(cls, "which is not a namedtuple of this program")
     _check_harmless(cls)
 
 
 def member(reading: Reading, name: ClassName, value_name: str) -> enum.Enum:
     """One that the class has already: of any enum that this program has imported."""
-    cls = _checked(reading, member, name, _check_enum)
+    cls = checked(reading, member, name, _check_enum)
     members: dict[str, enum.Enum] = cls.__dict__["_member_map_"]
     if text_of(value_name) not in members:
-        raise _refusal(cls, f"which has no member {value_name} here")
+        raise refusal(cls, f"which has no member {value_name} here")
     return members[value_name]
 
 
 def _check_enum(found: FoundClass) -> None:
     if not isinstance(found.cls, enum.EnumMeta):
-        raise _refusal(found.cls, "which is no enum here")
+        raise refusal(found.cls, "which is no enum here")
 
 
 def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any, ...]]) -> None:
@@ -117,7 +117,7 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
         raise NotPlain("a result sets attributes of what is not its own; do not trust its worker")
     cls = type(made)
     if cls not in reading.attributes:
-        reading.attributes[cls] = _names(cls)
+        reading.attributes[cls] = names_of(cls)
     attributes = reading.attributes[cls]
     names, values = state
     reading.budget.spend(_ATTRIBUTE_BYTES * len(names))
@@ -138,12 +138,12 @@ def _weigh(reading: Reading, made: object, values: tuple[Any, ...]) -> None:
     is frozen."""
     weight, depth = weight_of(values, reading.hashed)
     if weight > _MAX_HASHED:
-        raise _refusal(type(made), f"whose hash is that of more than {_MAX_HASHED} values")
+        raise refusal(type(made), f"whose hash is that of more than {_MAX_HASHED} values")
     reading.hashed[id(made)] = weight, depth
     reading.kept.append(made)
 
 
-def _checked(
+def checked(
     reading: Reading,
     made_by: Callable[..., object],
     name: ClassName,
@@ -162,18 +162,18 @@ def _checked(
 
 
 def _check_harmless(cls: type) -> None:
-    names = _names(cls)
+    names = names_of(cls)
     if "__del__" in names:
-        raise _refusal(cls, "whose __del__ would run here")
+        raise refusal(cls, "whose __del__ would run here")
     for name in ("__hash__", "__eq__") if names["__hash__"] is not None else ():
         method = names[name]
         # A dataclass's own are compiled from no file.
         generated = type(method) is FunctionType and method.__code__.co_filename == "<string>"
         if not generated and type(method) is not WrapperDescriptorType:
-            raise _refusal(cls, f"whose {name} would run here")
+            raise refusal(cls, f"whose {name} would run here")
 
 
-def _names(cls: type) -> dict[str, Any]:
+def names_of(cls: type) -> dict[str, Any]:
     """What a class has, with its bases: without asking it."""
     found: dict[str, Any] = {}
     for base in reversed(type.mro(cls)):
@@ -193,7 +193,7 @@ def _size(argument: object) -> int:
     return ITEM_BYTES * len(argument) if isinstance(argument, list | tuple | dict) else 0
 
 
-def _refusal(cls: type, why: str) -> NotPlain:
+def refusal(cls: type, why: str) -> NotPlain:
     return NotPlain(
         f"a result holds a {cls.__module__}.{cls.__qualname__}, {why}; return plain data, or pass"
         " trust_results=True where the workers may run code on this machine"
