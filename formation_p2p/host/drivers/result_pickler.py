@@ -259,6 +259,8 @@ def numpy_reducer(kind: type) -> Reducer | None:
 
 def reduce_array(value: Any) -> Reduced:
     numpy = sys.modules["numpy"]
+    if value.dtype.kind == "T":
+        return reduce_texts(value)
     kind = spec(value.dtype)
     if kind is None:
         return None
@@ -276,6 +278,16 @@ def reduce_array(value: Any) -> Reduced:
 def reduce_records(value: Any) -> Reduced:
     described = reduce_array(value)
     return None if described is None else (MARKED.numpy_records, described[1])
+
+
+def reduce_texts(value: Any) -> Reduced:
+    """Of numpy's texts of any length, with None where one is missing."""
+    dtype = value.dtype
+    missing = repr(getattr(dtype, "na_object", ""))
+    if missing not in ("''", "None", "nan"):
+        return None
+    texts = [text if type(text) is str else None for text in value.ravel().tolist()]
+    return MARKED.numpy_texts, (texts, value.shape, missing.strip("'"), bool(dtype.coerce))
 
 
 def reduce_scalar(value: Any) -> Reduced:
@@ -300,7 +312,7 @@ def spec(dtype: Any) -> Any:
 
 def spec_of(dtype: Any) -> Any:
     numpy = sys.modules["numpy"]
-    if dtype.hasobject:
+    if dtype.hasobject or dtype.kind == "T":
         return None
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype

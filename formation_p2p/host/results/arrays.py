@@ -30,6 +30,9 @@ _LEAF: Final = re.compile(
 _MAX_DEPTH: Final = 8
 _MAX_FIELDS: Final = 4096
 _FIELD_BYTES: Final = 512
+# Of one among texts of any length, and of each letter: as UTF-8, with room to grow.
+_TEXT_BYTES: Final = 64
+_LETTER_BYTES: Final = 6
 
 
 def dtype(reading: Reading, spec: Spec) -> np.dtype[Any]:
@@ -55,9 +58,7 @@ def ndarray(
     np = library("numpy")
     kind = _dtype(reading, spec, 0)
     view = _flat(data)
-    if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
-        raise NotPlain("a result holds an array whose shape is none")
-    count = math.prod(shape)
+    count = _count(shape)
     if count * kind.itemsize != view.nbytes:
         raise _wrong_size(kind, shape, view)
     reading.budget.spend(OBJECT_BYTES)
@@ -74,6 +75,33 @@ def ndarray(
 def records(reading: Reading, *described: Any) -> np.recarray[Any, Any]:
     array = ndarray(reading, *described)
     return array.view(library("numpy").recarray)  # type: ignore[no-any-return]  # as above
+
+
+def texts(
+    reading: Reading, values: list[Any], shape: tuple[int, ...], missing: str, coerce: bool
+) -> np.ndarray[Any, Any]:
+    """Of any length. `missing` is what stands for those that are None: "None", "nan", or nothing,
+    where there are none."""
+    absent = {"": None, "None": None, "nan": math.nan}[text_of(missing)]
+    kinds = {str, type(None)} if missing else {str}
+    if type(values) is not list or not kinds.issuperset(map(type, values)):
+        raise NotPlain("a result holds an array of texts that are none")
+    if _count(shape) != len(values):
+        raise NotPlain("a result holds an array of texts that are not as many as its shape has")
+    letters = sum(len(each) for each in values if each is not None)
+    reading.budget.spend(OBJECT_BYTES + _TEXT_BYTES * len(values) + _LETTER_BYTES * letters)
+    np = library("numpy")
+    options = {"na_object": absent} if missing else {}
+    kind = np.dtypes.StringDType(coerce=coerce is True, **options)
+    found = [absent if each is None else each for each in values]
+    return np.array(found, kind).reshape(shape)  # type: ignore[no-any-return]  # as above
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    """How many values an array of this shape has. Raises NotPlain."""
+    if type(shape) is not tuple or not all(type(n) is int and n >= 0 for n in shape):
+        raise NotPlain("a result holds an array whose shape is none")
+    return math.prod(shape)
 
 
 def _dtype(reading: Reading, spec: Spec, depth: int) -> np.dtype[Any]:

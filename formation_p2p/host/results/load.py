@@ -89,6 +89,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "namedtuple": objects.namedtuple,
     "numpy_array": arrays.ndarray,
     "numpy_records": arrays.records,
+    "numpy_texts": arrays.texts,
     "pandas_frame": frames.frame,
     "pandas_index": frames.index,
     "pandas_multi_index": frames.multi_index,
