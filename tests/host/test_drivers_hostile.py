@@ -26,13 +26,15 @@ PYTHON = (sys.executable, "-I", "-S", "-c")
 pytestmark = needs_sandbox
 
 
-def run(root: Path, *argv: str, **held: Any) -> Outcome:
+def run(root: Path, *argv: str, bwrap: str = "", **held: Any) -> Outcome:
     outcomes: list[Outcome] = []
 
     async def story() -> None:
         async with an_execution(root, ProcessSpec(argv).encode(), **held) as execution:
             # The same wherever this runs: where the kernel counts, it counts all of this.
             machine = replace(Machine.found(root / "home", "required"), groups=None)
+            if bwrap and machine.sandbox is not None:
+                machine = replace(machine, sandbox=replace(machine.sandbox, program=bwrap))
             driver = ProcessDriver(machine)
             outcomes.append(await driver.run(execution, Recorder()))
             await driver.end_lease("lease")
@@ -147,3 +149,15 @@ def test_a_look_at_many_descriptors_goes_on_where_the_one_before_ended(
     for _ in range(2 * looks + 100):
         unnamed.look()
     assert unnamed.bytes < MIB
+
+
+# -- descriptors ----------------------------------------------------------------------------
+
+
+def test_a_task_has_a_quarter_of_the_nodes_descriptors(tmp_path: Path) -> None:
+    """The kernel counts those that are on their way for all processes of a user together."""
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text('#!/bin/sh\nulimit -n 400\nexec bwrap "$@"\n')
+    bwrap.chmod(0o755)
+    limits = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    assert printed(run(tmp_path, *PYTHON, limits, bwrap=str(bwrap))) == "(100, 100)\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import Any, cast
 
 import cloudpickle
 import numpy as np
+import pytest
 import trio
 import trio.testing
 
@@ -38,6 +41,7 @@ from formation_p2p.host.drivers.python import PythonDriver
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import ALease, bare_machine, lease_story
 from tests.support.parcels import OWNER, a_packer
+from tests.support.waiting import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -228,6 +232,53 @@ def test_data_that_is_gone_or_wrong_costs_its_call_alone(tmp_path: Path) -> None
             outcome = await world.outcome(len, wrong)
             assert isinstance(outcome, Failed)
             assert outcome.kind is FailureKind.INVALID
+        assert await world.value(len, np.ones(MIB)) == MIB
+
+    story(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_data_that_the_kernel_does_not_take_fails_its_call_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, behind: bool
+) -> None:
+    """Another task of this user may have filled what may be on its way. Behind a call that runs,
+    there is time until that is over."""
+    send_fds, refused = socket.send_fds, [errno.ETOOMANYREFS]
+
+    def refuses(*arguments: Any) -> int:
+        if refused:
+            raise OSError(refused.pop(), "Too many references")
+        return send_fds(*arguments)
+
+    def first(path: str) -> None:
+        import time
+        from pathlib import Path as Place
+
+        while not Place(path).exists():
+            time.sleep(0.01)
+
+    async def scenario(world: World) -> None:
+        go = tmp_path / "go"
+        async with trio.open_nursery() as nursery:
+            if behind:
+                nursery.start_soon(world.value, first, str(go))
+                await trio.sleep(0.3)
+            monkeypatch.setattr(socket, "send_fds", refuses)
+            outcomes: list[Outcome] = []
+
+            async def large() -> None:
+                outcomes.append(await world.outcome(len, world.packed(np.ones(MIB))))
+
+            nursery.start_soon(large)
+            await until(lambda: not refused)
+            go.touch()
+        (outcome,) = outcomes
+        if behind:
+            assert isinstance(outcome, Succeeded), outcome
+        else:
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.DRIVER
+            assert "cannot be handed over: Too many references" in outcome.message
         assert await world.value(len, np.ones(MIB)) == MIB
 
     story(tmp_path, scenario)

@@ -31,7 +31,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import KIB, MIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
-from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
+from formation_p2p.core.workload.outcome import UNMEASURED, Failed, Outcome, Usage
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.lent_blob import Lent
@@ -216,6 +216,13 @@ class Turns(Protocol):
         ...
 
     def flush(self) -> None: ...
+
+
+def refuse(turns: Turns, execution: Execution, failed: Failed) -> None:
+    """Of one that was taken, and cannot be run."""
+    turns.begin(execution.execution_id)
+    turns.ended(execution.execution_id, failed)
+    turns.flush()
 
 
 @runtime_checkable

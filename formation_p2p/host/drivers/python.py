@@ -28,7 +28,7 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import Failed, FailureKind
 from formation_p2p.host.drivers.call_data import Contexts
 from formation_p2p.host.drivers.code_cache import CodeCache
-from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Turns
+from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Turns, refuse
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.preparing import unless_killed
 from formation_p2p.host.drivers.python_process import (
@@ -37,7 +37,7 @@ from formation_p2p.host.drivers.python_process import (
     WarmInterpreter,
     setup_for,
 )
-from formation_p2p.host.drivers.python_session import CANCELLED, CallSession, refuse
+from formation_p2p.host.drivers.python_session import CANCELLED, CallSession
 from formation_p2p.host.drivers.saves import holder_of
 from formation_p2p.host.environments.build import environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache

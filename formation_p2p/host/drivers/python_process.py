@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Self
 import cloudpickle
 import trio
 
+from formation_p2p.core.errors import LocalError
 from formation_p2p.core.negotiation.in_flight import SharedBlobs
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.units import KIB
@@ -115,6 +116,7 @@ class WarmInterpreter(Called):
         self.setup = setup
         self._functions = SharedBlobs()
         self._received = bytearray()
+        self._missed = False  # whether it was to be handed something, and does not have it
         self.is_ready = False  # whether it takes calls; `receive` finds out
         self.broken = False
 
@@ -163,8 +165,8 @@ class WarmInterpreter(Called):
         return execution.shared not in self._functions
 
     def suits(self, context: CallContext) -> bool:
-        """Whether it is set up for calls with this context."""
-        return context.needs == self.setup.needs
+        """Whether it is set up for calls with this context, and takes more at all."""
+        return context.needs == self.setup.needs and not self._missed
 
     def weight(self, execution: Execution) -> int:
         """How many bytes have it run a call."""
@@ -172,7 +174,8 @@ class WarmInterpreter(Called):
         return len(execution.payload) + (0 if known else len(execution.shared))
 
     def written(self, execution: Execution, context: CallContext, data: CallData) -> bytes:
-        """What has it run a call, whose data it is handed now."""
+        """What has it run a call, whose data it is handed now. Raises LocalError where that is
+        not possible; then it takes no more calls."""
         number, new = self._functions.number(execution.shared)
         function = b""
         if new:  # its descriptors go first, as it is read first
@@ -189,10 +192,22 @@ class WarmInterpreter(Called):
     ) -> bytes:
         if handed is not None:
             kind, pickled = kind.lower(), handed.body
-            with suppress(OSError):  # it is dead
-                socket.send_fds(self._data, [python_parcels.NOTE], handed.files)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it is dead
+                self._hand_over(handed.files)
         header = python_child.HEADER.pack(kind, number, len(first) + len(pickled))
         return b"".join((header, first, pickled))
+
+    def _hand_over(self, files: list[int]) -> None:
+        """Raises LocalError where the kernel has no room for what is on its way. It counts that of
+        all processes of a user together: other tasks may have filled it."""
+        try:
+            socket.send_fds(self._data, [python_parcels.NOTE], files)
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except OSError as problem:
+            self._missed = True
+            why = f"the data of the call cannot be handed over: {problem.strerror or problem}"
+            raise LocalError(why) from problem
 
     def send(self, data: memoryview) -> memoryview:
         """As much as it takes now. Returns the rest; all is taken where it is dead."""

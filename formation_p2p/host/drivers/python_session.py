@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import trio
 
-from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, is_large
-from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns
+from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns, refuse
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
 from formation_p2p.host.drivers.saves import PAUSE_S, POLL_S, Saves, holder_of, name_of
@@ -41,13 +41,6 @@ _MEDDLED: Final = Failed(
     FailureKind.EXIT, "wrote to the socket that the driver calls it over; leave that alone"
 )
 CANCELLED: Final = Failed(FailureKind.CANCELLED, "it was killed, as its owner asked")
-
-
-def refuse(turns: Turns, execution: Execution, failed: Failed) -> None:
-    """Of one that was taken, and cannot be run."""
-    turns.begin(execution.execution_id)
-    turns.ended(execution.execution_id, failed)
-    turns.flush()
 
 
 class _Call(NamedTuple):
@@ -211,6 +204,16 @@ class CallSession:
             if isinstance(found, Failed):
                 refuse(self._turns, execution, found)
                 continue
+            try:
+                written = self._warm.written(execution, context, found)
+            except LocalError as problem:
+                found.done(clean=True)
+                self._is_last = True
+                if self._calls:
+                    self._turns.put_back(execution)  # the next interpreter may have more luck
+                else:
+                    refuse(self._turns, execution, Failed(FailureKind.DRIVER, str(problem)))
+                break
             self._count += 1
             if execution.restored is not None:
                 saves, name = self._saves(execution), name_of(self._count)
@@ -220,7 +223,7 @@ class CallSession:
             self._calls.append(_Call(self._count, execution, weight, found))
             if len(self._calls) == 1:
                 self._begin()
-            data.append(self._warm.written(execution, context, found))
+            data.append(written)
         if data:
             await self._send(b"".join(data))
 

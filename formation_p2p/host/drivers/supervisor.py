@@ -84,6 +84,10 @@ WALK_S = 0.005
 UNCOUNTABLE = 1 << 59
 # Behind the node in every queue for a core: a late heartbeat costs the task its lease.
 NICENESS = 5
+# Of as many descriptors as the node may have, its tasks have this part each. The kernel counts
+# those that are on their way over sockets for all processes of a user together, and refuses a
+# process more once they are above its own limit: past that of tasks the node still has room.
+NODES_SHARE = 4
 # Half way to "take this one first": when the machine runs out of memory the kernel is to end a
 # task, not the node.
 OOM_SCORE = 500
@@ -243,7 +247,7 @@ def become(order: Order, supervisor: int, is_in_group: bool) -> None:
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             if hard != resource.RLIM_INFINITY:
-                limit = min(limit, hard)
+                limit = min(limit, hard // NODES_SHARE if name == "RLIMIT_NOFILE" else hard)
             resource.setrlimit(number, (limit, limit))
         os.chdir(order["folder"])
         what = order["argv"][0]
