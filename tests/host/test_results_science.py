@@ -158,7 +158,7 @@ def test_arrays_of_any_dtype_and_shape_come_back(array: np.ndarray[Any, Any]) ->
         np.zeros(2, [("a", "O")]),
         np.array([1, "a"], object),
         np.dtype([("a", [("b", "O")])]),
-        np.ma.array([1], mask=[True]),
+        np.ma.zeros(1, [("a", "i4")]),
     ],
 )
 def test_objects_and_subclasses_are_refused_by_name_and_kept(value: object) -> None:

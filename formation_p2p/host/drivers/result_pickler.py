@@ -252,6 +252,8 @@ def numpy_reducer(kind: type) -> Reducer | None:
         return reduce_array
     if kind is numpy.recarray:
         return reduce_records
+    if kind is numpy.ma.MaskedArray:
+        return reduce_masked
     if issubclass(kind, numpy.dtype):
         return reduce_dtype
     return reduce_scalar if issubclass(kind, numpy.generic) else None
@@ -278,6 +280,16 @@ def reduce_array(value: Any) -> Reduced:
 def reduce_records(value: Any) -> Reduced:
     described = reduce_array(value)
     return None if described is None else (MARKED.numpy_records, described[1])
+
+
+def reduce_masked(value: Any) -> Reduced:
+    numpy = sys.modules["numpy"]
+    data = numpy.ma.getdata(value, subok=False)
+    if data.dtype.names is not None or spec(data.dtype) is None:
+        return None
+    mask = None if value.mask is numpy.ma.nomask else value.mask
+    filling = numpy.array(value.fill_value, data.dtype)
+    return MARKED.numpy_masked, (data, mask, filling, bool(value.hardmask))
 
 
 def reduce_texts(value: Any) -> Reduced:

@@ -77,6 +77,27 @@ def records(reading: Reading, *described: Any) -> np.recarray[Any, Any]:
     return array.view(library("numpy").recarray)  # type: ignore[no-any-return]  # as above
 
 
+def masked(
+    reading: Reading, data: Any, mask: Any, filling: Any, hard: bool
+) -> np.ma.MaskedArray[Any, Any]:
+    """Views of both. Not of a structure: its mask has as many fields."""
+    np = library("numpy")
+    arrays = [each for each in (data, mask, filling) if each is not None]
+    fits = all(type(each) is np.ndarray for each in arrays) and (
+        data.dtype.names is None
+        and data.dtype.kind != "T"
+        and (mask is None or (mask.dtype.str, mask.shape) == ("|b1", data.shape))
+        and (filling.dtype, filling.shape) == (data.dtype, ())
+    )
+    if not fits:
+        raise NotPlain("a result holds a masked array whose parts do not fit")
+    reading.budget.spend(2 * OBJECT_BYTES + 2 * filling.nbytes)
+    options = {"fill_value": filling, "hard_mask": hard is True}
+    if mask is not None:
+        options["mask"] = mask
+    return np.ma.MaskedArray(data, **options)  # type: ignore[no-any-return]  # as above
+
+
 def texts(
     reading: Reading, values: list[Any], shape: tuple[int, ...], missing: str, coerce: bool
 ) -> np.ndarray[Any, Any]:

@@ -88,6 +88,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "flags": flags.flags,
     "namedtuple": objects.namedtuple,
     "numpy_array": arrays.ndarray,
+    "numpy_masked": arrays.masked,
     "numpy_records": arrays.records,
     "numpy_texts": arrays.texts,
     "pandas_frame": frames.frame,
