@@ -20,13 +20,13 @@ from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.data.messages import Want, pack_request
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
-from formation_p2p.core.identity import Identity, peer_id_to_bytes
+from formation_p2p.core.identity import Identity, PeerId, peer_id_to_bytes
 from formation_p2p.core.workload.blob import DAG_CBOR, Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs.exchange import MAX_NOT_KEPT_BYTES
 from formation_p2p.host.blobs.files import Content, copied_whole
 from formation_p2p.host.blobs.local import NONCE_BYTES, SIGNATURE_BYTES
-from formation_p2p.host.blobs.nearby import GREETING_BYTES, READER, NearbyBlobs, address_of
+from formation_p2p.host.blobs.nearby import GREETING_BYTES, NearbyBlobs, address_of, proof_of
 from formation_p2p.host.blobs.nearby_reader import MAX_HANDED_BYTES, MAX_OWNERS, NearbyReader
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
@@ -267,7 +267,7 @@ def test_a_reader_that_is_another_gets_nothing(tmp_path: Path) -> None:
         me = peer_id_to_bytes(member.peer_id)
         asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
         forged = bytes(SIGNATURE_BYTES) + me
-        stale = member.identity.sign(READER + bytes(NONCE_BYTES)) + me
+        stale = member.identity.sign(proof_of(owner.peer_id, bytes(NONCE_BYTES))) + me
         for says in (
             (b"garbage",),
             (nonce, b"garbage"),
@@ -278,6 +278,53 @@ def test_a_reader_that_is_another_gets_nothing(tmp_path: Path) -> None:
             assert [len(each) for each in heard] in ([], [GREETING_BYTES])
 
     story(tmp_path, scenario)
+
+
+def test_what_a_reader_signs_for_one_owner_is_of_no_use_at_another(tmp_path: Path) -> None:
+    async def scenario(owner: Holder, member: Holder) -> None:
+        blob = put(owner)
+        asked = messages.pack_request(messages.Open(member.network.grant, blob.cid))
+
+        def answers(asked_of: PeerId) -> list[bytes]:
+            heard: list[bytes] = []
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(address_of(owner.peer_id))
+                connection.send(os.urandom(NONCE_BYTES))
+                its = connection.recv(4096)[SIGNATURE_BYTES:]
+                proof = member.identity.sign(proof_of(asked_of, its))
+                with suppress(ConnectionError):
+                    connection.send(proof + peer_id_to_bytes(member.peer_id))
+                    connection.send(asked)
+                    heard.append(connection.recv(4096))
+            return [each for each in heard if each]
+
+        assert not await trio.to_thread.run_sync(answers, member.peer_id)
+        assert await trio.to_thread.run_sync(answers, owner.peer_id)
+
+    story(tmp_path, scenario)
+
+
+def test_an_owner_that_gives_no_answer_is_asked_over_the_network_for_a_while(
+    tmp_path: Path,
+) -> None:
+    async def bounded() -> None:
+        owner, member = Holder(tmp_path / "owner"), Holder(tmp_path / "member")
+        blob = put(owner)
+        reader = NearbyReader(member.identity, answer_s=0.05)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
+            stopped.bind(address_of(owner.peer_id))
+            stopped.listen(4)
+            for _ in range(3):
+                assert not await fetched(reader, blob, member)
+            stopped.setblocking(False)
+            stopped.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                stopped.accept()
+        reader.close()
+        for each in (owner, member):
+            each.private.close()
+
+    within(60, bounded)
 
 
 def test_a_reader_that_says_nothing_or_something_else_is_left(tmp_path: Path) -> None:
@@ -294,7 +341,7 @@ def test_a_reader_that_says_nothing_or_something_else_is_left(tmp_path: Path) ->
                         connection.send(nonce)
                         its = connection.recv(4096)[SIGNATURE_BYTES:]
                         if last is not None:
-                            proof = member.identity.sign(READER + its)
+                            proof = member.identity.sign(proof_of(owner.peer_id, its))
                             connection.send(proof + peer_id_to_bytes(member.peer_id))
                             connection.send(last)
                         assert connection.recv(4096) == b""

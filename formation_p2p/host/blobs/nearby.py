@@ -24,7 +24,13 @@ from formation_p2p.core.data import messages
 from formation_p2p.core.data.messages import BlobRefused, Have, Open, Opened
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
-from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_from_bytes
+from formation_p2p.core.identity import (
+    Identity,
+    PeerId,
+    is_signed_by,
+    peer_id_from_bytes,
+    peer_id_to_bytes,
+)
 from formation_p2p.core.workload.blob import Cid
 from formation_p2p.host.blobs.files import Content
 from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES
@@ -88,7 +94,8 @@ class NearbyBlobs:
         connection.send(self._identity.sign(OWNER + nonce) + own)
         proof = await received(connection, _MAX_PROOF_BYTES)
         peer = peer_id_from_bytes(proof[SIGNATURE_BYTES:])
-        is_proven = is_signed_by(peer, proof[:SIGNATURE_BYTES], READER + own)
+        proven = proof_of(self._identity.peer_id, own)
+        is_proven = is_signed_by(peer, proof[:SIGNATURE_BYTES], proven)
         return Contact(peer) if is_proven else None
 
     async def _talk(self, connection: sockets.socket, reader: Contact) -> None:
@@ -118,6 +125,11 @@ class NearbyBlobs:
             send_with_file(connection, messages.pack_reply(Opened()), content.file)
         self.handed += 1
         return True
+
+
+def proof_of(owner: PeerId, nonce: bytes) -> bytes:
+    """What a reader signs: for this owner alone, so that none hands it on to another."""
+    return READER + peer_id_to_bytes(owner) + nonce
 
 
 def address_of(peer: PeerId) -> str:

@@ -19,7 +19,7 @@ from formation_p2p.core.identity import Identity, PeerId, is_signed_by, peer_id_
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import MAX_CHECKPOINT_BYTES
 from formation_p2p.host.blobs.local import ANSWER_S, NONCE_BYTES, SIGNATURE_BYTES
-from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, READER, address_of
+from formation_p2p.host.blobs.nearby import GREETING_BYTES, OWNER, address_of, proof_of
 from formation_p2p.host.blobs.same_user import connected_to, received, received_with_file
 from formation_p2p.host.locks import acquired
 
@@ -32,6 +32,8 @@ MAX_HANDED_BYTES: Final = MAX_CHECKPOINT_BYTES
 # again when it is.
 MAX_OWNERS: Final = 16
 IDLE_S: Final = 10.0
+# One that gave no answer, such as a node that is stopped, is asked over the network for so long.
+SILENT_S: Final = 60.0
 # Of the largest answer: a refusal, in four bytes for each of its characters.
 _MAX_ANSWER_BYTES: Final = 4 * MAX_WHY_CHARS + 64
 
@@ -104,6 +106,7 @@ class _Owner:
         self._identity = identity
         self._answer_s = answer_s
         self._turn = trio.Lock()  # for one that asks
+        self._silent_until_s = 0.0
         self._connection: sockets.socket | None = None
 
     @property
@@ -135,6 +138,8 @@ class _Owner:
 
     async def _file(self, asked: Open) -> int:
         """Raises NotNearby."""
+        if trio.current_time() < self._silent_until_s:
+            raise NotNearby("it gave no answer a moment ago")
         was_connected = self._connection is not None
         try:
             with trio.fail_after(self._answer_s):
@@ -145,7 +150,10 @@ class _Owner:
                         raise
                 # Its node has ended; another of the same peer may be there.
                 return await self._ask(asked)
-        except (OSError, ProtocolViolation, trio.TooSlowError, trio.ClosedResourceError) as error:
+        except trio.TooSlowError as error:
+            self._silent_until_s = trio.current_time() + SILENT_S
+            raise NotNearby("it gives no answer") from error
+        except (OSError, ProtocolViolation, trio.ClosedResourceError) as error:
             raise NotNearby(str(error)) from error
 
     async def _ask(self, asked: Open) -> int:
@@ -170,7 +178,7 @@ class _Owner:
     async def _connected(self) -> sockets.socket:
         connection = connected_to(address_of(self._peer))
         if connection is None:
-            raise NotNearby("the socket is another user's")
+            raise NotNearby("the socket is another user's, or a task's")
         try:
             nonce = secrets.token_bytes(NONCE_BYTES)
             connection.send(nonce)
@@ -179,7 +187,7 @@ class _Owner:
             if not is_signed_by(self._peer, signature, OWNER + nonce):
                 raise NotNearby("another process has the name of its socket")
             me = self._identity
-            connection.send(me.sign(READER + its) + peer_id_to_bytes(me.peer_id))
+            connection.send(me.sign(proof_of(self._peer, its)) + peer_id_to_bytes(me.peer_id))
         except BaseException:  # a descriptor is not left open, whatever ends this
             connection.close()
             raise

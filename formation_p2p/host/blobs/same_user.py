@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from formation_p2p.host.machine.unix_socket import is_ours
+from formation_p2p.host.machine.unix_socket import is_beside_us
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _DESCRIPTOR_BYTES: Final = array.array("i").itemsize
 
 
 class SameUserListener:
-    """Takes so many connections at once of other processes of this user."""
+    """Takes so many connections at once of other processes of this user that are no tasks."""
 
     def __init__(self, address: str, most: int) -> None:
         self._address = address
@@ -49,7 +49,7 @@ class SameUserListener:
                     accepted, _ = await listener.accept()
                     connection = sockets.socket(fileno=accepted.detach())
                     connection.setblocking(False)
-                    if self.connected >= self._most or not is_ours(connection):
+                    if self.connected >= self._most or not is_beside_us(connection):
                         connection.close()
                         continue
                     self.connected += 1
@@ -66,12 +66,12 @@ class SameUserListener:
 
 
 def connected_to(address: str) -> sockets.socket | None:
-    """None where the process that has this name is another user's. Raises OSError."""
+    """None where the process that has this name is another user's, or a task's. Raises OSError."""
     connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
     try:
         connection.setblocking(False)
         connection.connect(address)
-        if is_ours(connection):
+        if is_beside_us(connection):
             return connection
     except BaseException:  # a descriptor is not left open, whatever ends this
         connection.close()

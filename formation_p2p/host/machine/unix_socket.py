@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import socket
 import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+# <asm-generic/socket.h>: `socket` does not name it.
+_SO_PEERPIDFD: Final = 77
 
 
 class HasOptions(Protocol):
@@ -30,9 +35,42 @@ def reachable(path: Path) -> Iterator[str]:
 
 def is_ours(end: HasOptions) -> bool:
     """Whether the program at the other end is this user's; the folder's mode says so already."""
+    return _credentials(end)[1] == os.getuid()
+
+
+def is_beside_us(end: HasOptions) -> bool:
+    """Whether it is this user's, and sees the machine's files as this process does. A task in a
+    sandbox with a network does not, and has the user's id: it could open what it is handed by its
+    descriptor once more, to write (proc_pid_fd(5))."""
+    pid, uid = _credentials(end)
+    try:
+        own, its = (Path(f"/proc/{each}/ns/mnt").stat() for each in ("self", pid))
+    except OSError:  # it has ended, or is no process that this user may look at
+        return False
+    is_same = (its.st_dev, its.st_ino) == (own.st_dev, own.st_ino)
+    return uid == os.getuid() and is_same and not _has_ended(end)
+
+
+def _credentials(end: HasOptions) -> tuple[int, int]:
+    """The process that connected, or listens, and its user."""
     packed = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", packed)
-    return bool(uid == os.getuid())
+    pid, uid, _ = struct.unpack("3i", packed)
+    return pid, uid
+
+
+def _has_ended(end: HasOptions) -> bool:
+    """Another process may have its pid by now. Before Linux 6.5 it is not known."""
+    try:
+        (process,) = struct.unpack("i", end.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    try:
+        signal.pidfd_send_signal(process, 0)
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(process)
+    return False
 
 
 def connected_to(folder: Path | int, name: str) -> socket.socket | None:

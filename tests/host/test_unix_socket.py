@@ -1,0 +1,44 @@
+"""Which programs of this user a node hands descriptors to."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap
+from formation_p2p.host.drivers.machine import interpreter_environment
+from formation_p2p.host.machine.unix_socket import is_beside_us, is_ours
+
+CONNECTS = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+
+
+def connected(folder: Path, around: Sequence[str], then: str) -> tuple[bool, bool]:
+    """Whether a program that connects is this user's, and beside this process."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1)
+        argv = (*around, sys.executable, "-c", CONNECTS + then, str(folder / "socket"))
+        with subprocess.Popen(argv, stdin=subprocess.PIPE) as program:
+            end, _ = listener.accept()
+            with end:
+                if not then:
+                    program.wait()
+                judged = is_ours(end), is_beside_us(end)
+                program.communicate()
+    (folder / "socket").unlink()
+    return judged
+
+
+def test_a_task_in_a_sandbox_is_this_user_s_and_is_not_beside_the_node(tmp_path: Path) -> None:
+    assert connected(tmp_path, (), "sys.stdin.read()") == (True, True)
+    sandbox = Bubblewrap.found(tmp_path / "home", interpreter_environment())
+    around = sandbox.command(tmp_path, network=True, gpus=())
+    assert connected(tmp_path, around, "sys.stdin.read()") == (True, False)
+
+
+def test_one_that_has_ended_is_not_known_any_more(tmp_path: Path) -> None:
+    """Another may have its pid."""
+    assert connected(tmp_path, (), "") == (True, False)
