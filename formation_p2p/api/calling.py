@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar, Unpack, overload
 from formation_p2p.api.calls import call_options
 from formation_p2p.api.data import DataNode
 from formation_p2p.api.executor import NodeExecutor
-from formation_p2p.api.map import LOOK_AHEAD, Flow, Mapped
+from formation_p2p.api.map import LOOK_AHEAD, Flow
+from formation_p2p.api.mapped import Mapped
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.progress import Progress
 from formation_p2p.api.reference import Reference

@@ -6,9 +6,12 @@ does (api/feeder.py).
 
 from __future__ import annotations
 
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from formation_p2p.api.bridge import Bridge
@@ -88,12 +91,30 @@ class NodeExecutor(Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
+        buffersize: int | None = None,
     ) -> Iterator[T]:
-        """As `Executor.map`. `chunksize` has nothing left to do here: calls travel together in
-        any case. `Node.map` is faster, and takes iterables without an end."""
+        """As `Executor.map`, with the `buffersize` of Python 3.14: so many items are ahead of the
+        caller, so that they may have no end; without it all are taken at once. `chunksize` has
+        nothing left to do here: calls travel together in any case. `Node.map` is faster."""
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
-        return super().map(fn, *iterables, timeout=timeout)
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        until_s = None if timeout is None else time.monotonic() + timeout
+        items = zip(*iterables, strict=False)
+        futures = deque(self.submit(fn, *args) for args in islice(items, buffersize))
+
+        def results() -> Iterator[T]:
+            try:
+                while futures:
+                    futures[0].result(None if until_s is None else until_s - time.monotonic())
+                    futures.extend(self.submit(fn, *args) for args in islice(items, 1))
+                    yield futures.popleft().result()
+            finally:
+                while futures:  # the frame of an exception refers to them
+                    futures.pop().cancel()
+
+        return results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take nothing more; with `cancel_futures` have what is not under way yet cancelled.

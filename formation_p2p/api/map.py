@@ -1,4 +1,4 @@
-"""What `node.map` returns: the results of many calls, all at once or as they come."""
+"""The calls of one `node.map`: items go in as fast as the results are taken."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Sized,
 )
-from contextlib import ExitStack, closing
-from functools import cached_property, partial
-from typing import Any, Final, Generic, TypeVar
+from contextlib import ExitStack
+from functools import partial
+from itertools import count, cycle, repeat
+from operator import length_hint
+from typing import Any, Final
 
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
@@ -46,8 +46,6 @@ from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
 # Items taken of the iterable whose results the caller has not taken yet. A scheduler places some
 # ten thousand small tasks in a second, so that this keeps it busy through a pause of the caller's
 # loop of 200 ms; at 2 KiB each it is 8 MiB.
@@ -60,75 +58,6 @@ LOOK_AHEAD_LARGE: Final = 96
 BATCH_LARGE: Final = 24
 # Items are taken for so long at a time: an iterable that computes them must not stop the loop.
 TAKE_S: Final = 0.01
-
-
-class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
-    """`await` it for the list of all results, or take one after the other with `async for`; once.
-
-    Nothing happens until then. Stopping half-way cancels what is in flight. For asyncio it is a
-    coroutine: `create_task`, `wait_for` and `gather` take it.
-    """
-
-    def __init__(self, flow: Callable[[], Flow], ordered: bool) -> None:
-        self._flow = flow
-        self._ordered = ordered
-
-    def __repr__(self) -> str:
-        return (
-            "<calls of map: `await` them for the list, or `async for` one result after the other>"
-        )
-
-    def __aiter__(self) -> AsyncIterator[R]:
-        return self._in_order() if self._ordered else self._as_they_come()
-
-    def __await__(self) -> Generator[Any, Any, list[R]]:
-        return self._all().__await__()
-
-    # As a coroutine, which is what asyncio makes tasks of.
-
-    def send(self, value: Any) -> Any:
-        return self._awaited.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._awaited.throw(*error)
-
-    def close(self) -> None:
-        self._awaited.close()
-
-    @cached_property
-    def _awaited(self) -> Coroutine[Any, Any, list[R]]:
-        return self._all()
-
-    # How the results are handed out.
-
-    async def _all(self) -> list[R]:
-        values: dict[int, R] = {}
-        with closing(self._flow()) as flow:
-            async for ends in flow.ends():
-                if any(type(end) is not TaskSucceeded for _, end in ends):
-                    ends.sort(key=lambda numbered: numbered[0])
-                for number, end in ends:
-                    values[number] = flow.value_of_end(end)
-                    flow.took(end)
-        return [values[number] for number in range(len(values))]
-
-    async def _as_they_come(self) -> AsyncIterator[R]:
-        with closing(self._flow()) as flow:
-            async for ends in flow.ends():
-                for _, end in ends:
-                    flow.took(end)
-                    yield flow.value_of_end(end)
-
-    async def _in_order(self) -> AsyncIterator[R]:
-        early: dict[int, TaskEnd] = {}
-        due = 0
-        with closing(self._flow()) as flow:
-            async for ends in flow.ends():
-                early.update(ends)
-                while (end := early.pop(due, None)) is not None:
-                    due += 1
-                    flow.took(end)
-                    yield flow.value_of_end(end)
 
 
 class Flow:
@@ -180,6 +109,7 @@ class Flow:
         self.printer = OutputPrinter() if show_output else None
         self._succeeded = self._failed = 0
         self._reporting = ExitStack()
+        self.is_endless = all(map(_has_no_end, (items, *more)))
         lengths = [len(each) for each in (items, *more) if isinstance(each, Sized)]
         total = min(lengths) if len(lengths) == 1 + len(more) else None
         self._report = self._reporting.enter_context(reporting(progress, total))
@@ -358,6 +288,11 @@ class Flow:
     def fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self.news.set()
+
+
+def _has_no_end(items: object) -> bool:
+    """As far as their type says so."""
+    return isinstance(items, count | cycle | repeat) and length_hint(items, -1) < 0
 
 
 def _is_large(arguments: bytes | Parcel) -> bool:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class SyncNode(Synchronous[Node], NodeBase):
     """A `Node` on an asyncio loop in a thread of its own. Every call blocks until it is done;
     Ctrl-C cancels it. `Node` says what each does and raises; `map` returns the list, and
-    `executor` brings one result after the other.
+    `executor` brings one result after the other, also of what has no end (`NodeExecutor.map`).
 
     `SyncNode.join(...)` enters the network at once. Use it in a `with` block, or `close` it. Any
     thread may call it, until it is closed, in the process that made it.

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, wait
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,20 @@ def raise_odd() -> None:
 
 def gc_lock() -> object:
     return threading.Lock()
+
+
+async def test_a_map_with_a_buffer_takes_items_as_its_results_are_taken(node: Node) -> None:
+    numbers = count()
+
+    def use() -> list[int]:
+        with node.executor(needs=SMALL) as pool:
+            results = pool.map(abs, numbers, buffersize=4)
+            assert next(numbers) == 4
+            return list(islice(results, 3))
+
+    async with asyncio.timeout(DEADLINE_S):
+        assert await asyncio.to_thread(use) == [0, 1, 2]
+    assert next(numbers) == 8
 
 
 async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node) -> None:

@@ -76,6 +76,15 @@ async def test_an_endless_iterable_is_read_no_further_than_the_look_ahead(bob: N
     assert len(given) <= 20 + 8
 
 
+@pytest.mark.parametrize("endless", [itertools.count(), itertools.repeat(1), itertools.cycle([1])])
+async def test_there_is_no_list_of_what_has_no_end(bob: Node, endless: Iterator[int]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(InvalidInput, match=r"no end.*async for.*SyncNode.*buffersize"):
+            await bob.map(abs, endless, needs=SMALL)
+        assert await bob.map(pow, [2, 3], endless, needs=SMALL)
+        assert await bob.map(abs, itertools.repeat(-1, 2), needs=SMALL) == [1, 1]
+
+
 async def test_an_asynchronous_iterable_is_read_as_it_comes(bob: Node) -> None:
     given = 0
 

@@ -194,3 +194,8 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
         pytest.raises(ValueError, match="chunksize"),
     ):
         executor.map(abs, [1], chunksize=0)
+    with (
+        NodeExecutor(Network(), CODE, OPTIONS) as executor,
+        pytest.raises(ValueError, match="buffersize"),
+    ):
+        executor.map(abs, [1], buffersize=0)
