@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from dataclasses import replace
@@ -161,3 +162,13 @@ def test_a_task_has_a_quarter_of_the_nodes_descriptors(tmp_path: Path) -> None:
     bwrap.chmod(0o755)
     limits = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     assert printed(run(tmp_path, *PYTHON, limits, bwrap=str(bwrap))) == "(100, 100)\n"
+
+
+def test_a_node_with_tasks_has_all_descriptors_that_it_may(tmp_path: Path) -> None:
+    had, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        Machine.found(tmp_path, "required")
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (had, hard))

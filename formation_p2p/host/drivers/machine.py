@@ -16,6 +16,7 @@ from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
+from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.machine.gpus import AMD, INTEL, NVIDIA, VISIBLE, by_vendor
 from formation_p2p.host.machine.home_path import default_path
 from formation_p2p.host.machine.pythons import Interpreter, interpreters
@@ -66,6 +67,8 @@ class Machine:
         Raises NoSandbox where one is required and there is none; InvalidInput for folders to lend
         that have the node's home in them, or are in it.
         """
+        # What its tasks have on their way over sockets counts against what this process may send.
+        raise_descriptor_limit()
         place, around, pythons = home or default_path(), None, pythons or interpreters()
         if lent and sandbox == "auto":
             sandbox = "required"
