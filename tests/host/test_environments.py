@@ -21,9 +21,10 @@ import trio.testing
 
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import Unreachable
+from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.environment import MAX_WARM
-from formation_p2p.core.units import MIB
+from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.blobs.places import UNKNOWN
@@ -75,16 +76,20 @@ class Builder:
         await self.use(*lines)
 
     async def use(
-        self, *lines: str, then: Callable[[BuiltEnvironment], Awaitable[str]] | None = None
+        self,
+        *lines: str,
+        then: Callable[[BuiltEnvironment], Awaitable[str]] | None = None,
+        owner: PeerId = UNKNOWN,
     ) -> str:
-        async with environment_for(
-            self.machine, Environment(lines), "", None, lambda stream, data: self.log.append(data)
-        ) as built:
+        def log(stream: Stream, data: bytes) -> None:
+            self.log.append(data)
+
+        async with environment_for(self.machine, Environment(lines), "", None, log, owner) as built:
             return "" if then is None else await then(built)
 
-    async def refused(self, *lines: str) -> str:
+    async def refused(self, *lines: str, owner: PeerId = UNKNOWN) -> str:
         with pytest.raises(EnvironmentFailed) as caught:
-            await self.use(*lines)
+            await self.use(*lines, owner=owner)
         return str(caught.value)
 
 
@@ -229,8 +234,8 @@ def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_
     index.add(source("asked", "0.1", asked, dynamic=True))
     build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,), build_s=15))
 
-    async def named(package: str) -> None:
-        why = await build.refused(package)
+    async def named(package: str, owner: PeerId) -> None:
+        why = await build.refused(package, owner=owner)
         assert why.startswith("uv was stopped after 15 s")
         assert why.endswith(f"Building {package}==0.1")
         assert f"Building {package}==0.1\n" in build.printed
@@ -238,8 +243,8 @@ def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_
 
     async def story() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(named, "built")
-            nursery.start_soon(named, "asked")
+            nursery.start_soon(named, "built", PeerId("first"))
+            nursery.start_soon(named, "asked", PeerId("second"))
 
     within(60, story)
     assert build.left == set()
@@ -273,7 +278,7 @@ def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_r
 
     async def story() -> None:
         async with trio.open_nursery() as others:
-            others.start_soon(build.use, "other")
+            others.start_soon(partial(build.use, "other", owner=PeerId("another")))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(build.use, "half")
                 await until(left)
@@ -380,6 +385,41 @@ def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index:
     assert "a package has no wheel" in build.printed
     assert not any(home.rglob("planted"))
     assert not holds(build.cache.downloads, "SEEN")
+
+
+def test_one_owner_has_one_built_at_a_time_and_keeps_no_other_waiting(
+    build: Builder, index: Index
+) -> None:
+    """Nor where that wants one which the first waits to have built."""
+    index.hangs |= {"one", "two"}
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two", "greet"):
+                nursery.start_soon(partial(build.use, name, owner=PeerId("first")))
+                await trio.testing.wait_all_tasks_blocked()
+            await until(lambda: "one" in index.asked)
+            assert await build.use("greet", then=says, owner=PeerId("second")) == "hello"
+            assert "two" not in index.asked
+            nursery.cancel_scope.cancel()
+
+    within(60, story)
+
+
+TELLS_ITS_LIMIT = """
+import resource
+raise SystemExit("at most %d bytes" % resource.getrlimit(resource.RLIMIT_DATA)[0])
+"""
+
+
+@needs_sandbox
+def test_a_build_has_little_memory_beside_what_the_worker_lends(
+    build: Builder, index: Index
+) -> None:
+    """uv keeps all that a package's code prints. A process may map twice what all may use."""
+    index.add(source("tells", "1.0", TELLS_ITS_LIMIT))
+    most = TaskLimits(2000, 2 * GIB).resource_limits["RLIMIT_DATA"]
+    assert f"at most {most} bytes" in trio.run(build.refused, "tells")
 
 
 EXCHANGES = """

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.host.machine import folders
 from formation_p2p.host.machine.folders import remove_folder_now
 
 
@@ -19,16 +18,16 @@ def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names
     (top / "locked").mkdir(mode=0)
     other.mkdir(mode=0o755)
     (other / "file").touch()
-    is_folder = folders._is_folder
+    is_link = Path.is_symlink
 
     def exchanged_once_seen(path: Path) -> bool:
-        found = is_folder(path)
-        if path.name == "exchanged" and found:
+        found = is_link(path)
+        if path.name == "exchanged" and not found:
             path.rmdir()
             path.symlink_to(other)
         return found
 
-    monkeypatch.setattr(folders, "_is_folder", exchanged_once_seen)
+    monkeypatch.setattr(Path, "is_symlink", exchanged_once_seen)
     remove_folder_now(top)
     assert stat.S_IMODE(other.stat().st_mode) == 0o755
     assert [path.name for path in other.iterdir()] == ["file"]

@@ -39,9 +39,10 @@ from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
 from formation_p2p.host.machine.pythons import Interpreter
 
-# Resolving takes 200 MB; compilers take the rest.
+# Beside what the worker lends, as other tasks wait for it too. Resolving takes 200 MB, and a
+# compiler of C++ up to 1 GiB on each core; uv itself keeps all that a package's code prints.
 _CPU_MILLI: Final = 2000
-_MEMORY_BYTES: Final = 4 * GIB
+_MEMORY_BYTES: Final = 2 * GIB
 # What uv and build backends print: hundreds of lines of a compiler.
 _MAX_LOG_BYTES: Final = 256 * KIB
 # Of the end of it, in the message of a failure, where uv says what went wrong.
@@ -101,7 +102,8 @@ async def environment_for(
 ) -> AsyncIterator[BuiltEnvironment]:
     """An environment for a task that asks for `python`, built if it is not here yet; it stays while
     the block runs. One task at a time builds it, to whose `log` goes what uv prints, and the others
-    wait. Raises EnvironmentFailed; RemoteError where the wheels that are to come along do not."""
+    wait, as do others of the same owner. Raises EnvironmentFailed; RemoteError where the wheels
+    that are to come along do not."""
     cache = machine.environments
     if cache is None:
         raise EnvironmentFailed("this machine has no place for environments; choose another")
@@ -111,13 +113,14 @@ async def environment_for(
         if not cache.find(key) and cache.failure(key) is None and blobs is not None:
             # Before its turn, and of no other's: who asks for it names who has them.
             await _fetch_wheels(environment, blobs, owner, cache.settings.build_s)
-        async with cache.turns.of(key):
-            if not cache.find(key):
-                if (why := cache.failure(key)) is not None:
-                    raise EnvironmentFailed(why)
-                async with cache.builds:
-                    build = _Build(machine, cache, key, environment, interpreter, blobs, log, owner)
-                    await build.run()
+        if not cache.find(key):
+            async with cache.owners.of(owner), cache.turns.of(key):
+                if not cache.find(key):
+                    if (why := cache.failure(key)) is not None:
+                        raise EnvironmentFailed(why)
+                    async with cache.builds:
+                        rest = environment, interpreter, blobs, log, owner
+                        await _Build(machine, cache, key, *rest).run()
         folder = cache.folder(key) / VENV
         yield BuiltEnvironment(folder, folder / "bin" / "python")
 

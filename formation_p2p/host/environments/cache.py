@@ -35,6 +35,7 @@ from typing import Final
 
 import trio
 
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.environment import Environment
@@ -51,7 +52,8 @@ MAX_ENVIRONMENTS: Final = 128
 # What failed is not tried again for as long; an index may be back by then.
 FAILED_S: Final = 60.0
 MAX_FAILED: Final = 256
-# Downloads and copies take the disk and the line, which tasks use too.
+# Downloads and copies take the disk and the line, which tasks use too. More than one, so that no
+# owner has all.
 MAX_BUILDS: Final = 2
 # As many nodes as run from one home (host/machine/home.py).
 _MAX_FOLDERS: Final = 16
@@ -81,6 +83,9 @@ class EnvironmentCache:
     root: Path
     settings: EnvironmentSettings
     builds: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_BUILDS))
+    owners: KeyedLocks[PeerId] = field(default_factory=KeyedLocks)
+    """Of what one owner wants built: taken first, so that it holds one of `turns` and one of
+    `builds` at most, and others find the rest."""
     turns: KeyedLocks[str] = field(default_factory=KeyedLocks)
     """Of all that want one environment at once."""
     _kept: dict[str, _Kept] = field(default_factory=dict)
@@ -257,18 +262,18 @@ def _recorded(path: Path) -> tuple[int, float]:
     try:
         status = os.fstat(record)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+            raise OSError(errno.EINVAL, "it should be a plain file", str(path))
         return int(os.read(record, _MAX_RECORD_BYTES)), status.st_mtime
     finally:
         os.close(record)
 
 
 def place_of(folder: Path) -> Place:
-    """Raises OSError where it is no folder, or a link to one: a sandbox would show what that
-    names."""
+    """Raises OSError for anything but a folder, a link to one included: a sandbox would show what
+    that names."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+        raise NotADirectoryError(errno.ENOTDIR, "it should be a folder", str(folder))
     return found.st_dev, found.st_ino
 
 
