@@ -100,6 +100,7 @@ class Shell:
         self._stack = stack
         self.exchange = exchange
         exchange.readers.leases_of = self.peer.leases_of
+        exchange.readers.is_checked = self.peer.scheduler.is_checked
         exchange.readers.grant_of_owner = self.peer.grant_of_owner
         exchange.server.delegate = self._delegation
         stack.serve(RATE_PROTOCOL, RateServer(exchange.readers.admit).serve)

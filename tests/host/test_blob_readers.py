@@ -25,6 +25,7 @@ from formation_p2p.host.blobs.readers import MAX_SHOWN
 from formation_p2p.host.clock import moment
 from tests.support.data_world import ROOT, Holder, from_
 from tests.support.stacks import run, running
+from tests.support.waiting import until
 
 ORG = DataRule(Scope.ORG, Place(org="acme"))
 NETWORK = Membership(ROOT.public_key).network_id
@@ -146,3 +147,22 @@ def test_of_many_who_have_no_lease_the_latest_are_known(tmp_path: Path) -> None:
     for number in range(MAX_SHOWN):
         readers.shows(PeerId(f"{number}"), b"")
     assert readers.leaves_out(blob, bob.peer_id)
+
+
+def test_workers_that_are_to_agree_are_not_told_of_each_other(tmp_path: Path) -> None:
+    alice, bob, carol = (Member(tmp_path / x, "acme") for x in ("alice", "bob", "carol"))
+    checked = {carol.peer_id}
+    alice.exchange.readers.is_checked = checked.__contains__
+
+    async def story() -> None:
+        async with running(alice, bob, carol):
+            blob = alice.put(b"input")
+            await bob.fetch(blob)
+            await until(lambda: alice.exchange.who_has(blob.cid))
+            told = alice.exchange.server.holders
+            assert told(blob.cid, carol.peer_id) == ()
+            checked.clear()
+            assert [each.peer_id for each in told(blob.cid, carol.peer_id)] == [bob.peer_id]
+            assert told(blob.cid, bob.peer_id) == ()
+
+    run(story)

@@ -22,6 +22,7 @@ from formation_p2p.core.dispatch.job_events import (
 )
 from formation_p2p.core.dispatch.quorum_draw import DrawnQueues
 from formation_p2p.core.errors import Disagreement
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.peer.story import StoryStep
 from formation_p2p.core.resources.requirements import Requirements
@@ -77,6 +78,23 @@ def test_two_that_agree_are_enough() -> None:
     agreed = {each.worker for each in only(bob.reported, TaskPlaced)}
     assert {each.peer_id for each in reputation.standings(now) if each.successes} == agreed
     assert all(reputation.explain(each, now).successes == 1 for each in agreed)
+
+
+def test_who_runs_a_copy_is_known_while_it_does() -> None:
+    """It is told of no other worker that has the same inputs."""
+    world, bob = voters(alice=None, carol=None, dave=None)
+    scheduler, checked = peer_of(bob).scheduler, set[PeerId]()
+    for _ in range(400):
+        world.elapse(0.05)
+        running = {x for x in scheduler.leases() if any(x.attempts)}
+        assert all(scheduler.is_checked(x.worker) for x in running)
+        checked |= {x.worker for x in running}
+    assert checked == {each.worker for each in only(bob.reported, TaskPlaced)}
+    assert not any(map(scheduler.is_checked, checked))
+    bob.submit(job(1, job_id="alone"))
+    world.elapse(1)
+    (alone,) = {x.worker for x in scheduler.leases() if x.attempts}
+    assert not scheduler.is_checked(alone)
 
 
 def test_one_that_lies_is_outvoted_and_trusted_no_longer() -> None:

@@ -403,6 +403,11 @@ class Scheduler:
         for group in self.groups.values():
             group.wake_by(group.candidates.heard(worker))
 
+    def is_checked(self, worker: PeerId) -> bool:
+        """Whether it runs what several workers are to agree on: it is told of no other."""
+        runs = (run for x in self.leases() if x.worker == worker for run in x.runs)
+        return any(run.ballot is not None for run in runs)
+
     def tick(self, now: Moment) -> list[SchedulerEffect]:
         for job in self._jobs.overdue(now):
             self._stop(job, now, f"the deadline of {job.job.job_id} passed")

@@ -92,7 +92,7 @@ class Exchange:
         # What is on its way to be held, which gives way to a fetch of the same content.
         self._yielding: dict[Cid, set[trio.CancelScope]] = {}
         self.server = DataServer(
-            self.readers.admit, store.content, self.who_has, self._has, stack.parameters
+            self.readers.admit, store.content, self._told, self._has, stack.parameters
         )
         self.server.admit_to = self.readers.admit_to
         self.held_for_others = HeldForOthers(store, self.readers.shows, self.take, self.release)
@@ -124,6 +124,13 @@ class Exchange:
 
     def who_has(self, cid: Cid) -> tuple[Contact, ...]:
         return tuple(self._holders.get(cid, ()))
+
+    def _told(self, cid: Cid, reader: PeerId) -> tuple[Contact, ...]:
+        """The holders of which a reader is told. Workers that are to agree know not of each other:
+        those that collude would find out that they are alone."""
+        if self.readers.is_checked(reader):
+            return ()
+        return tuple(each for each in self.who_has(cid) if each.peer_id != reader)
 
     def _has(self, cid: Cid, peer: Contact) -> None:
         """Where it is connected from counts for more than what it says."""

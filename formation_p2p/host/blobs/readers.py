@@ -37,6 +37,8 @@ class Readers:
         self._grant = grant
         # Whether this node has a lease of a peer; the grant of one that has a lease here.
         self.leases_of: Callable[[PeerId], bool] = lambda peer_id: False
+        # Whether one runs what several workers are to agree on.
+        self.is_checked: Callable[[PeerId], bool] = lambda peer_id: False
         self.grant_of_owner: Callable[[PeerId], bytes | None] = lambda peer_id: None
         self._shown: dict[PeerId, bytes] = {}  # the latest at the end
         self.owners_places = OwnersPlaces(self._place_of)

@@ -66,12 +66,12 @@ MAX_SERVING_OF_PEER: Final = 2
 @dataclass(eq=False)
 class DataServer:
     """`admit` judges a peer by its grant, and says why not; `content` blocks; `holders` lists
-    the known holders of a blob, and `has` adds one. `private` looks up private blobs. `hold`
-    fetches content from a peer, to hold it for that; it says why not, or nothing."""
+    the holders of a blob of which a reader is told, and `has` adds one. `private` looks up private
+    blobs. `hold` fetches content from a peer, to hold it for that; it says why not, or nothing."""
 
     admit: Callable[[Contact, bytes], str | None]
     content: Callable[[Cid], Content | None]
-    holders: Callable[[Cid], tuple[Contact, ...]]
+    holders: Callable[[Cid, PeerId], tuple[Contact, ...]]
     has: Callable[[Cid, Contact], None]
     parameters: NetParameters
     private: Callable[[bytes, PeerId], PrivateContent | None] = lambda name, peer: None
@@ -163,8 +163,8 @@ class DataServer:
         opened = Opened()
         if isinstance(opening, Open):
             assert isinstance(content, Content)
-            holders = tuple(c for c in self.holders(opening.cid) if c.peer_id != peer.peer_id)
-            opened = Opened(content.manifest.encode() if opening.manifest else b"", holders)
+            manifest = content.manifest.encode() if opening.manifest else b""
+            opened = Opened(manifest, self.holders(opening.cid, peer.peer_id))
         # One deadline, which each step moves: to make one takes a tenth of what a chunk does.
         with trio.fail_after(self.parameters.data_open_s) as deadline:
             await stream.write(_framed(opened))
