@@ -71,7 +71,11 @@ EDITS: Final = {
     ),
     "expires": (
         str | None,
-        option("--expires", "TIME", "For how long it holds: 90d, 52w; 365d by default."),
+        option(
+            "--expires",
+            "TIME",
+            "For how long it holds: 90d, 52w. 365d at first, and where less than a day is left.",
+        ),
     ),
     "cpu_hours": (
         str | None,

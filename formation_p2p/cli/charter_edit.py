@@ -20,6 +20,9 @@ _T = TypeVar("_T")
 
 # Until then a board has met again.
 LIFE: Final = "365d"
+# So long its signers have for the next version: one that has less left when it is made gets a new
+# life, as most would have signed it too late.
+SIGNING_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,6 @@ class Edits:
     def apply(self, charter: Charter) -> Charter:
         """The charter with these changes. Raises InvalidInput."""
         issued = int(time.time())
-        life_s = int(parse_duration_s(self.expires or LIFE, "expires"))
-        until = issued + life_s if self.expires_unix_s is None else self.expires_unix_s
         peers, invitations = set[PeerId](), set[str]()
         for each in self.bans:
             peer = _peer_or_none(each)
@@ -74,7 +75,7 @@ class Edits:
         return replace(
             charter,
             issued_unix_s=issued,
-            expires_unix_s=until,
+            expires_unix_s=self._end_unix_s(charter, issued),
             keys=self._keys(charter.keys),
             members=self._members(charter),
             regions=self._regions(charter),
@@ -89,6 +90,14 @@ class Edits:
     def keys_alone(self) -> KeySet:
         """The signers that are named, and no others. Raises InvalidInput."""
         return KeySet(self.threshold or 1, tuple(sorted({_key(each) for each in self.signers})))
+
+    def _end_unix_s(self, charter: Charter, issued_unix_s: int) -> int:
+        """That of the charter, where none is named and its signers have the time."""
+        if self.expires_unix_s is not None:
+            return self.expires_unix_s
+        if self.expires is None and charter.expires_unix_s >= issued_unix_s + SIGNING_S:
+            return charter.expires_unix_s
+        return issued_unix_s + int(parse_duration_s(self.expires or LIFE, "expires"))
 
     def _keys(self, keys: KeySet) -> KeySet:
         added = {_key(each) for each in self.signers}

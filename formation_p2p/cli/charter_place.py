@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from formation_p2p.cli.charter_edit import Edits
+from formation_p2p.cli.charter_edit import SIGNING_S, Edits
 from formation_p2p.cli.flags import read_pasted
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
@@ -82,7 +82,7 @@ class Place:
         """As of the charter that counts: a ban is no vote for a longer one. A day at least."""
         if self.known is None:
             raise InvalidInput("charter", NO_CHARTER)
-        return max(self.known.charter.expires_unix_s, int(time.time()) + 86_400)
+        return max(self.known.charter.expires_unix_s, int(time.time()) + SIGNING_S)
 
     def next_version(self, edits: Edits) -> SignedCharter:
         if self.known is None:

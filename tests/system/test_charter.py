@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 from formation_p2p import InvalidInput, Node, Unauthorized, Unplaceable
 from formation_p2p.cli import flags
 from formation_p2p.cli.main import app
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.charter_text import parse_charter_text
 from formation_p2p.core.trust.grants import Right, Rights, read_grant
 from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.machine.home import Home
+from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.storage.charter_file import CharterFile
 from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
@@ -102,6 +103,34 @@ def test_who_is_banned_starts_all_the_same_to_hear_that_it_is_not_any_more(
     )
     CharterFile(anna.path, own).write(charter_at(root, network, **banned))
     flags.require(anna.path, Right.WORK)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Home:
+    """A home with the root of its network, and no node that runs."""
+    home = Home(tmp_path / "alone")
+    home.create_network()
+    return home
+
+
+def charter_of(home: Home) -> Charter:
+    known = CharterFile(home.path, joined_network(home)).load()
+    assert known is not None
+    return known.charter
+
+
+def test_the_end_of_a_charter_stays_unless_it_is_named_or_near(alone: Home) -> None:
+    formation(alone.path, "charter", "init", "--member", "a=1", "--expires", "700d")
+    first = charter_of(alone)
+    done = formation(alone.path, "charter", "propose", "--member", "b=1")
+    assert "expires" not in done.stderr
+    assert charter_of(alone).expires_unix_s == first.expires_unix_s
+    formation(alone.path, "charter", "propose", "--expires", "23h")
+    near = charter_of(alone)
+    assert near.expires_unix_s < time.time() + 86_400
+    done = formation(alone.path, "charter", "propose", "--member", "c=1")
+    assert "+ expires" in done.stderr
+    assert charter_of(alone).expires_unix_s > time.time() + 364 * 86_400
 
 
 @pytest.mark.parametrize(
