@@ -408,7 +408,7 @@ def test_only_the_end_of_a_long_traceback_is_kept(tmp_path: Path) -> None:
     story(tmp_path, scenario)
 
 
-def test_an_exception_that_does_not_pickle_keeps_its_message(tmp_path: Path) -> None:
+def test_an_exception_that_does_not_pickle_or_is_large_keeps_its_message(tmp_path: Path) -> None:
     def fail(size: int) -> None:
         import threading
 
@@ -418,10 +418,13 @@ def test_an_exception_that_does_not_pickle_keeps_its_message(tmp_path: Path) -> 
         raise error
 
     async def scenario(world: World) -> None:
-        for size in (0, MAX_RESULT_BYTES + 1):
-            failed = await world.failure(FailureKind.EXCEPTION, fail, size)
-            assert failed.result == b""
-        assert "no way" in (await world.failure(FailureKind.EXCEPTION, fail, 0)).message
+        large = await world.failure(FailureKind.EXCEPTION, fail, MAX_RESULT_BYTES + 1)
+        assert large.result == b""
+        failed = await world.failure(FailureKind.EXCEPTION, fail, 0)
+        assert "no way" in failed.message
+        raised = load_result(failed.result)
+        assert (type(raised), raised.args) == (ValueError, ("no way to pickle this", ""))
+        assert "lock object" in raised.lock
 
     story(tmp_path, scenario)
 

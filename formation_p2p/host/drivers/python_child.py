@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 READY = b"+"
 HEADER = struct.Struct("!cQI")  # a kind, the number of a function, and the size of what follows
 FUNCTION, CALL, GO_ON = b"F", b"C", b"G"
-# In lower case, a function or a call whose data is handed over beside it: see python_parcels.py.
+# In lower case, one whose data is handed over beside it: see python_parcels.py.
 PARCEL_FUNCTION, PARCEL_CALL = b"f", b"c"
 # A kind, which call, whether it waits, whether it keeps memory that was handed over, what it used:
 # the most bytes of memory that this process has had so far, and microseconds of processor time; the
@@ -178,7 +178,7 @@ def answer(functions: Functions, number: int, arguments: bytes | Parcels) -> Ans
         if type(result) in PLAIN:
             value = pickle.dumps(result, 5)
         else:
-            value = as_data(result, partial(goes_in, kept=buffers))
+            value = result_pickler().dumps(result, partial(goes_in, kept=buffers))
     except MemoryError as error:
         return OUT_OF_MEMORY, explained(error), b"", []
     except ModuleNotFoundError as error:
@@ -234,18 +234,16 @@ def load(name: str, file: str, submodules: list[str] | None = None) -> types.Mod
     return module
 
 
-def as_data(value: object, beside: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """A pickle that its caller can read as data, as far as there is one. It needs cloudpickle,
-    which main imports."""
-    results = own_module("result_pickler", "result_pickler")
-    return results.dumps(value, beside)  # type: ignore[no-any-return]  # it is a module of any kind
+def result_pickler() -> Any:
+    """Its pickles are data, as far as they can be. It needs cloudpickle, which main imports."""
+    return own_module("result_pickler", "result_pickler")
 
 
 def handed(kind: bytes, body: bytes, data: int) -> bytes | Parcels:
     """What came is a pickle, or says where one lies."""
     if kind in (FUNCTION, CALL):
         return body
-    return own_module("parcels").Parcels(body, data)  # type: ignore[no-any-return]  # as above
+    return own_module("parcels").Parcels(body, data)  # type: ignore[no-any-return]  # of any kind
 
 
 def own_module(name: str, file: str = "") -> Any:
@@ -380,7 +378,7 @@ def explained(error: BaseException) -> bytes:
 
 def pickled(error: BaseException) -> bytes:
     try:
-        value = as_data(error)
+        value: bytes = own_module("error").dumps(error, result_pickler())
     except BaseException:  # noqa: BLE001 - anything can hide in it; its traceback is told anyway
         return b""
     return value if len(value) <= MAX_ERROR_BYTES else b""
