@@ -71,7 +71,11 @@ class Edits:
             else:
                 hint = "write a peer id, or an invitation's 32 digits (`formation members --json`)"
                 raise InvalidInput("ban", f"{each!r} is neither; {hint}")
-        allowed = frozenset(self.no_bans)
+        allowed, banned = frozenset(self.no_bans), charter.banned_keys | charter.banned_invitations
+        if again := (peers | invitations) & banned:
+            raise InvalidInput("ban", f"{min(again)} is banned already; leave it out")
+        if unknown := allowed - banned:
+            raise InvalidInput("no-ban", f"{min(unknown)} is not banned; see `show`")
         return replace(
             charter,
             issued_unix_s=issued,

@@ -89,6 +89,9 @@ class Place:
             raise InvalidInput("charter", NO_CHARTER)
         version = self.known.version + 1
         made = edits.apply(replace(self.known.charter, version=version))
+        if not changes(self.known.charter, made):
+            hint = "say what it is to change; `formation charter propose --help` lists the options"
+            raise InvalidInput("charter", f"this changes nothing of version {version - 1}; {hint}")
         return draft(made, self.root, self.known)
 
     def proposal(self, given: str) -> SignedCharter:

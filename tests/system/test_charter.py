@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from formation_p2p import InvalidInput, Node, Unauthorized, Unplaceable
 from formation_p2p.cli import flags
 from formation_p2p.cli.main import app
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.charter_text import parse_charter_text
 from formation_p2p.core.trust.grants import Right, Rights, read_grant
@@ -22,6 +23,8 @@ from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
 from tests.support.waiting import until
+
+ANNA, BEN = (Identity.from_seed(bytes([each]) * 32).peer_id for each in (1, 2))
 
 
 def formation(home: Path, *arguments: str, stdin: str = "") -> Result:
@@ -131,6 +134,27 @@ def test_the_end_of_a_charter_stays_unless_it_is_named_or_near(alone: Home) -> N
     done = formation(alone.path, "charter", "propose", "--member", "c=1")
     assert "+ expires" in done.stderr
     assert charter_of(alone).expires_unix_s > time.time() + 364 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("propose",), "this changes nothing of version 2"),
+        (("propose", "--member", "a=1"), "this changes nothing of version 2"),
+        (("propose", "--no-ban", BEN), f"{BEN} is not banned"),
+        (("propose", "--ban", ANNA, "--member", "b"), f"{ANNA} is banned already"),
+        (("ban", ANNA), f"{ANNA} is banned already"),
+    ],
+)
+def test_a_version_that_changes_nothing_is_refused(
+    alone: Home, arguments: tuple[str, ...], says: str
+) -> None:
+    formation(alone.path, "charter", "init", "--member", "a=1")
+    formation(alone.path, "charter", "ban", ANNA)
+    done = formation(alone.path, "charter", *arguments)
+    assert done.exit_code != 0
+    assert says in done.stderr
+    assert charter_of(alone).version == 2
 
 
 @pytest.mark.parametrize(
