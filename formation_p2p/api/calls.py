@@ -29,6 +29,7 @@ from formation_p2p.core.errors import (
     TaskRaised,
 )
 from formation_p2p.core.placement.task_options import CallKwargs, TaskOptions
+from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.requirements import Requirements, driven_by
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.call_context import (
@@ -68,6 +69,10 @@ LINGER_S: Final = 1.5
 _SCALARS: Final = frozenset({int, float, bool, str, bytes, type(None)})
 
 
+# Where workers lack the version: said of calls alone, since a process has none to choose.
+_ANY_PYTHON: Final = (
+    '; or write python="any" for a function of a module that goes along, or that workers have'
+)
 _RAISED: Final = (FailureKind.EXCEPTION, FailureKind.MODULE)
 
 
@@ -267,6 +272,8 @@ def value_of(result: TaskResult, *, trust_results: bool = False) -> Any:
         error.answers = tuple(
             (str(each.worker), _answered(each, trust_results)) for each in result.answers
         )
+    if any(isinstance(why, Infeasible) and why.resource == "python" for _, why in result.refusals):
+        error.args = (f"{error}{_ANY_PYTHON}",)
     if result.kind in _RAISED and result.result:
         raise _raised(result, str(error), trust_results)
     raise error

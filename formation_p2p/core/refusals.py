@@ -24,8 +24,7 @@ _AMOUNTS: Final[Mapping[str, Callable[[int], str]]] = {
 
 # What to do where a machine has not what a call is for.
 _ADVICE: Final[Mapping[str, str]] = {
-    "python": 'start a worker there with --python, or write python="any" for a function of a '
-    "module that the workers have",
+    "python": "start a worker there with --python",
     "packages": "install it there: pip install 'formation_p2p[environments]'",
     "cloudpickle": "install the same major version of cloudpickle on both",
     "label.gang.network": "a worker has it where bubblewrap, /dev/net/tun and user namespaces "

@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pytest
 
+from formation_p2p.api.calls import value_of
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli import exits, status, words
 from formation_p2p.cli.as_json import EventLines
@@ -37,7 +38,7 @@ from formation_p2p.cli.outcomes import (
     why_disagreed,
     why_failed,
 )
-from formation_p2p.cli.rights import in_words
+from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
@@ -76,8 +77,10 @@ from formation_p2p.core.placement.decision import Ranked, terms_of
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.hours import parse_hours
+from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import Checkpoint
@@ -91,6 +94,7 @@ from formation_p2p.core.workload.process import (
     ProcessSpec,
     WasmSpec,
 )
+from formation_p2p.core.workload.scope import Place
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES, Task
 from formation_p2p.host.names import learn_name
 from tests.support.dht_world import profile
@@ -250,6 +254,15 @@ def test_errors_of_tasks_say_who_and_why() -> None:
     assert isinstance(refused, Unauthorized)
     assert error_of(TaskResult("j/0", "x", "succeeded"), "sleep") is None
     assert isinstance(error_of(TaskResult("j/0", "x", "cancelled"), "sleep"), TaskFailed)
+
+
+def test_a_version_that_workers_lack_is_for_the_worker_and_any_for_calls_alone() -> None:
+    lacks = ((BOB, Infeasible("python", "cpython-3.14", "cpython-3.11")),)
+    result = TaskResult("j/0", "x", "unplaceable", refusals=lacks)
+    of_a_script = str(error_of(result, "python train.py"))
+    assert "has cpython-3.11; start a worker there with --python;" in of_a_script
+    with pytest.raises(Unplaceable, match=r'start a worker.*--python; or write python="any" for'):
+        value_of(result)
 
 
 def test_the_worst_that_a_job_holds_decides_its_exit_code() -> None:
@@ -561,3 +574,31 @@ def test_status_says_what_a_node_is_for_and_each_way_to_a_peer_once() -> None:
 def test_how_long_is_left_stands_beside_the_end() -> None:
     rights = Rights(2_000_000_000)
     assert in_words(rights, " (in 2 d)").endswith(f"until {words.date(2_000_000_000)} (in 2 d)")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Rights(1_900_000_000),
+        Rights(2_000_000_000, frozenset({Right.WORK})),
+        Rights(2_000_000_000, drivers=frozenset({"wasm"})),
+        Rights(2_000_000_000, max_priority=3),
+        Rights(2_000_000_000, quota=Quota(cpu_milli_hours=1)),
+        Rights(2_000_000_000, quota=Quota(gpu_milli_hours=1)),
+        Rights(2_000_000_000, quota=Quota(leases=1)),
+        Rights(2_000_000_000, hours=parse_hours("mon 18:00-20:00")),
+        Rights(2_000_000_000, labels=frozenset({("site", "lab")})),
+        Rights(2_000_000_000, place=Place(org="acme")),
+        Rights(2_000_000_000, weight_milli=500),
+        Rights(2_000_000_000, life=Life(3600, 2_100_000_000)),
+        Rights(2_000_000_000, identities=1),
+    ],
+)
+def test_whatever_a_grant_allows_is_said_to_people_and_to_programs(other: Rights) -> None:
+    plain = Rights(2_000_000_000)
+    assert in_words(other) != in_words(plain)
+    assert in_json(other) != in_json(plain)
+
+
+def test_who_signs_an_invite_reads_how_many_nodes_it_is_for() -> None:
+    assert in_words(Rights(2_000_000_000, identities=1)).endswith("by an invite for at most 1 node")
