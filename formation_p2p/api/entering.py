@@ -18,7 +18,7 @@ from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.services import NodeServices
-from formation_p2p.core.errors import NodeClosed
+from formation_p2p.core.errors import InvalidInput, NodeClosed
 
 
 class Enterable(NodeBase):
@@ -40,12 +40,21 @@ class Enterable(NodeBase):
             self._durable = DurableJobs(config.state, config.retention, self._bridge, services.over)
         self._executors: weakref.WeakSet[NodeExecutor] = weakref.WeakSet()
         self._closing: asyncio.Task[None] | None = None
+        self._in_block = False
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Enter the node. Raises as entering does (see `join`)."""
-        return self.__aenter__().__await__()
+        """Enter the node, unless it is. Raises as entering does (see `join`)."""
+        return self._enter().__await__()
 
     async def __aenter__(self) -> Self:
+        await self._enter()
+        if self._in_block:  # its end would close the node under the other one
+            problem = "it is entered already, by another `async with`, which closes it"
+            raise InvalidInput("node", f"{problem}; use it as it is, or join another")
+        self._in_block = True
+        return self
+
+    async def _enter(self) -> Self:
         if self._lifecycle.enter():
             try:
                 await self._open()

@@ -178,6 +178,9 @@ async def test_a_node_is_entered_by_await_and_closed_by_close(home: Path) -> Non
         claim(Home(home)).release()  # nothing of it is left
         async with await joined(home) as again:
             assert again.addresses
+            with pytest.raises(InvalidInput, match=r"entered already, by another `async with`"):
+                await again.__aenter__()
+            assert await again.workers() == ()
         assert at_once(USES["workers"], again)
 
 
