@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from formation_p2p.cli.words import Json, date
+from formation_p2p.cli.words import Json, counted, date
 from formation_p2p.core.trust.grants import EVEN_WEIGHT_MILLI, MAX_PRIORITY, Right, Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.quota import format_hours
@@ -48,7 +48,7 @@ def in_words(rights: Rights, left: str = "") -> str:
         limits.append(f"{quota.leases} {'task' if quota.leases == 1 else 'tasks'} at once")
     labels = ", ".join(f"{key}={value}" for key, value in sorted(rights.labels))
     of = ", ".join(f"{circle} {name}" for circle, name in asdict(rights.place).items() if name)
-    weight, end = rights.weight_milli, rights.expires_unix_s
+    weight, end, nodes = rights.weight_milli, rights.expires_unix_s, rights.identities
     parts = (
         f"for {', '.join(sorted(rights.drivers))}" if rights.drivers is not None else "",
         f"up to priority {rights.max_priority}" if rights.max_priority != MAX_PRIORITY else "",
@@ -59,6 +59,7 @@ def in_words(rights: Rights, left: str = "") -> str:
         f"as one of {of}" if of else "",
         "for ever" if end == MAX_EXPIRY_UNIX_S else f"until {date(end)}{left}",
         _renewal_in_words(rights),
+        f"by an invite for at most {counted(nodes, 'node')}" if nodes is not None else "",
     )
     return f"{may_in_words(rights)} {', '.join(filter(None, parts))}"
 
