@@ -17,7 +17,8 @@ import pytest
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results import libraries
-from tests.support.results_world import travelled, travelled_beside
+from formation_p2p.host.results.load import load_result
+from tests.support.results_world import Call, hostile, travelled, travelled_beside
 
 DAYS = pd.date_range("2020-01-01", periods=5, freq="D")
 TABLE = pd.DataFrame(
@@ -173,19 +174,36 @@ def test_what_arrow_has_comes_back(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "told"),
     [
-        pd.DataFrame({"a": [object()]}),
-        pd.Series([{1}]),
-        pd.interval_range(0, 3),
-        pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())),
+        (
+            pd.DataFrame({"a": [1], "b c": [object()]}),
+            "a pandas.DataFrame with the column 'b c' of dtype object, with values of type object,",
+        ),
+        (pd.DataFrame({"a": pd.interval_range(0, 3)}), "the column 'a' of dtype interval[int64"),
+        (pd.Series([{1}, 2]), "a pandas.Series of dtype object, with values of type int, set,"),
+        (pd.interval_range(0, 3), "a pandas.Index of dtype interval[int64"),
+        (pd.Period("2026"), "a pandas.Period,"),
+        (pd.Interval(0, 1), "a pandas.Interval,"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), "a kind that does not travel"),
     ],
-    ids=["objects", "sets", "intervals", "maps"],
+    ids=["objects", "intervals", "sets", "index", "period", "interval", "maps"],
 )
-def test_what_has_no_description_is_refused_and_kept(value: Any) -> None:
-    with pytest.raises(NotPlain, match="a kind that does not travel") as refused:
-        travelled(value)
-    assert type(refused.value.load_trusted()) is type(value)
+def test_what_has_no_description_is_refused_by_name_and_kept(value: Any, told: str) -> None:
+    with pytest.raises(NotPlain) as refused:
+        travelled([value, value])
+    assert told in str(refused.value)
+    assert "does not travel" in str(refused.value)
+    first, second = refused.value.load_trusted()
+    assert first is second
+    assert type(first) is type(value)
+
+
+def test_a_description_that_a_worker_makes_up_is_refused() -> None:
+    for told in ("x\n" * 100, 1, [DAYS]):
+        with pytest.raises(NotPlain, match="which does not travel") as refused:
+            load_result(hostile(Call("pandas_undescribed", told, 1)))
+        assert "\n" not in str(refused.value)
 
 
 def test_a_caller_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,32 @@ def pandas_reducer(kind: type) -> Reducer | None:
             (pd.Index, pd.DatetimeIndex, pd.TimedeltaIndex, pd.CategoricalIndex, pd.PeriodIndex),
             reduce_index,
         ),
+        pd.IntervalIndex: reduce_index,
+        **dict.fromkeys(
+            (pd.Period, pd.Interval), lambda value: undescribed(value, f"a pandas.{kind.__name__}")
+        ),
     }.get(kind)
+
+
+def undescribed(value: Any, what: str) -> Reduced:
+    """As ever, behind a text that tells the caller what it is. As an argument of that it comes here
+    again, at once."""
+    if UNDESCRIBED and UNDESCRIBED[-1] is value:
+        UNDESCRIBED.pop()
+        return None
+    UNDESCRIBED.append(value)
+    return MARKED.pandas_undescribed, (what, value)
+
+
+UNDESCRIBED: list[Any] = []
+
+
+def kind_of(array: Any) -> str:
+    """For a person to read."""
+    if str(array.dtype) != "object":
+        return f"of dtype {array.dtype}"
+    kinds = sorted({type(each).__name__ for each in array if not is_text(each)})
+    return f"of dtype object, with values of type {', '.join(kinds[:3])}"
 
 
 def reduce_frame(frame: Any) -> Reduced:
@@ -45,23 +70,29 @@ def reduce_frame(frame: Any) -> Reduced:
     if len(kinds) == 1 and len(frame.columns) > 1 and is_plain(kinds.pop()):
         columns: Any = frame.to_numpy()
     else:
-        columns = [column(frame.iloc[:, at].array) for at in range(len(frame.columns))]
-        if None in columns:
-            return None
+        arrays = [frame.iloc[:, at].array for at in range(len(frame.columns))]
+        columns = [column(array) for array in arrays]
+        for name, array, described in zip(frame.columns, arrays, columns, strict=True):
+            if described is None:
+                return undescribed(
+                    frame, f"a pandas.DataFrame with the column {name!r} {kind_of(array)}"
+                )
     return MARKED.pandas_frame, (columns, frame.index, frame.columns, dict(frame.attrs))
 
 
 def reduce_series(series: Any) -> Reduced:
     described = column(series.array)
     if described is None:
-        return None
+        return undescribed(series, f"a pandas.Series {kind_of(series.array)}")
     return MARKED.pandas_series, (described, series.index, series.name, dict(series.attrs))
 
 
 def reduce_index(index: Any) -> Reduced:
     described = column(index.array)
+    if described is None:
+        return undescribed(index, f"a pandas.Index {kind_of(index.array)}")
     freq = getattr(index, "freqstr", None) if type(index).__name__ != "PeriodIndex" else None
-    return None if described is None else (MARKED.pandas_index, (described, index.name, freq))
+    return MARKED.pandas_index, (described, index.name, freq)
 
 
 def reduce_range(index: Any) -> Reduced:

@@ -100,6 +100,10 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "polars_series": frames.polars_series,
 }
 
+# What comes back to a caller that trusts its workers alone.
+_UNDESCRIBED: Final = "pandas_undescribed"
+_TRUSTED: Final = {**_MARKED, _UNDESCRIBED: lambda _, what, value: value}
+
 Buffer = bytes | bytearray | memoryview
 
 # What to do with what does not travel of them.
@@ -187,7 +191,7 @@ class _TrustingUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module == MARKERS:
-            return partial(_MARKED[name], self._reading)
+            return partial(_TRUSTED[name], self._reading)
         return super().find_class(module, name)
 
 
@@ -215,11 +219,14 @@ def _made_by(pickled: bytes, module: str, name: str) -> str:
     """What the call of a name in this pickle makes, as opcodes.py names it. Raises NotPlain."""
     if (module, name) in _PLAIN or (module == MARKERS and name in _MARKED):
         return _CONTAINERS.get((module, name), "")
-    if module == MARKERS:
+    if module == MARKERS and name != _UNDESCRIBED:
         raise NotPlain(f"a result holds a {name}, which this version does not know; update it")
     package = module.partition(".")[0]
     what = f"a {module}.{name}"
-    if package in _TABLES:
+    if module == MARKERS:
+        what = _text_behind(pickled, name)
+        why = "which does not travel; give it another type, as by astype, or return its text"
+    elif package in _TABLES:
         if name.startswith("_"):
             what = f"a value of {package} ({module}.{name})"
         why = f"with objects in it, or of a kind that does not travel; {_TABLES[package]}"
@@ -238,6 +245,18 @@ def _made_by(pickled: bytes, module: str, name: str) -> str:
         "pass trust_results=True where the workers may run code on this machine: there "
         "error.load_trusted() reads this one"
     )
+
+
+def _text_behind(pickled: bytes, name: str) -> str:
+    """The first text, for a person to read."""
+    import pickletools  # a refusal alone needs it
+
+    at = pickled.find(name.encode()) + len(name)
+    with suppress(ValueError):  # it is cut short
+        for _, argument, _ in islice(pickletools.genops(pickled[at : at + 4096]), 8):
+            if isinstance(argument, str):
+                return "".join(filter(str.isprintable, argument[:200]))
+    return "a value"
 
 
 def _class_made_by(pickled: bytes, name: str) -> str:
