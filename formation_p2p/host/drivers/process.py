@@ -40,7 +40,15 @@ from formation_p2p.host.drivers.machine import Machine, base_environment, device
 from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.program import Program, cannot_start
-from formation_p2p.host.drivers.saves import FILE, PAUSE_S, RESTORED, VARIABLE, Saves, holder_of
+from formation_p2p.host.drivers.saves import (
+    FILE,
+    PAUSE_S,
+    PAUSE_TIMES,
+    RESTORED,
+    VARIABLE,
+    Saves,
+    holder_of,
+)
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
@@ -294,14 +302,17 @@ class ProcessDriver:
                 break
             if code != program.spec.checkpoint_exit:
                 break
+            saving_s = trio.current_time()
             try:
                 content = await trio.to_thread.run_sync(packed_files, program.spec, folder)
             except (OSError, InvalidInput) as problem:
                 return Failed(FailureKind.OUTPUT, f"a checkpoint cannot be taken: {problem}")
             await saves.keep(self.blobs, content)
-            if execution.notice.given.is_set():
+            saved_s = trio.current_time()
+            pause_s = PAUSE_TIMES * (saved_s - saving_s)
+            with trio.move_on_at(min(due_s, max(began_s + PAUSE_S, saved_s + pause_s))):
+                await execution.notice.given.wait()
                 break
-            await trio.sleep_until(began_s + PAUSE_S)
         if code is None:
             return program.failed(ending)
         return await program.exited(code, partial(remove_folder_now, folder))

@@ -20,7 +20,7 @@ from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, i
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns, refuse
 from formation_p2p.host.drivers.program import failure
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
-from formation_p2p.host.drivers.saves import PAUSE_S, POLL_S, Saves, holder_of, name_of
+from formation_p2p.host.drivers.saves import POLL_S, Saves, holder_of, name_of
 from formation_p2p.host.drivers.unreported import Unreported
 
 # It takes 60 ms; a machine busy with everything else, reading the imports from a cold disk, must
@@ -102,16 +102,15 @@ class CallSession:
 
     async def _keep_saves(self) -> None:
         """Of the call that runs. Until cancelled."""
-        pause_s = POLL_S
+        due_s = 0.0
         while True:
-            await trio.sleep(pause_s)
-            pause_s = POLL_S
+            await trio.sleep(POLL_S)
             if self._calls and self._calls[0].execution.notice.given.is_set():
                 self._notify(self._calls[0])
-            if self._calls and trio.current_time() >= self._began_s + POLL_S:
+            if self._calls and trio.current_time() >= max(due_s, self._began_s + POLL_S):
                 which, execution, *_ = self._calls[0]
-                taken = await self._saves(execution).take(self._home, name_of(which))
-                pause_s = PAUSE_S if taken else POLL_S
+                pause_s = await self._saves(execution).take(self._home, name_of(which))
+                due_s = trio.current_time() + pause_s
 
     def _notify(self, call: _Call) -> None:
         """The call that runs, once."""

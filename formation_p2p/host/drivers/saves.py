@@ -39,8 +39,11 @@ FILE: Final = ".checkpoint"
 RESTORED: Final = ".restored"
 # So often is looked for a new one: the look costs some microseconds.
 POLL_S: Final = 0.1
-# Of a task that saves all the time, two a second are kept.
+# Of a task that saves all the time, two a second are kept, and of one whose checkpoints take long
+# fewer: copying and hashing them is work of the node, which no limit of the task's holds. After
+# each the pause is so many times as long, so that a task costs the node a tenth of a core.
 PAUSE_S: Final = 0.5
+PAUSE_TIMES: Final = 10
 _TAKEN: Final = ".taken"
 
 
@@ -85,17 +88,18 @@ class Saves:
 
     async def watch(self, folder: Path) -> None:
         """Until cancelled."""
-        taken = False
+        pause_s = POLL_S
         while True:
-            await trio.sleep(PAUSE_S if taken else POLL_S)
-            taken = await self.take(folder)
+            await trio.sleep(pause_s)
+            pause_s = await self.take(folder)
 
-    async def take(self, folder: Path, name: str = FILE) -> bool:
-        """Keep what lies there. Whether anything did."""
+    async def take(self, folder: Path, name: str = FILE) -> float:
+        """Keep what lies there, if anything does. After how many seconds to look again."""
         if self.blobs is None or not (folder / name).exists():
-            return False
+            return POLL_S
+        began_s = trio.current_time()
         await self._take(self.blobs, folder, name)
-        return True
+        return max(PAUSE_S, PAUSE_TIMES * (trio.current_time() - began_s))
 
     async def _take(self, blobs: BlobAccess, folder: Path, name: str) -> None:
         try:
