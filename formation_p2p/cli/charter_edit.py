@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self, TypeVar
 
-from formation_p2p.cli.flags import parse_duration_s
+from formation_p2p.cli.flags import parse_duration_s, quota_of
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id, public_key_of
 from formation_p2p.core.trust.charter import Charter, Member, Region, is_invitation
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet
-from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import parse_scope
 
 _T = TypeVar("_T")
@@ -136,11 +135,7 @@ class Edits:
         return _without("no-region", regions, self.no_regions)
 
     def _quotas(self, quotas: Quota) -> Quota:
-        given = {
-            "cpu_milli_hours": _hours("cpu-hours", self.cpu_hours),
-            "gpu_milli_hours": _hours("gpu-hours", self.gpu_hours),
-            "leases": self.concurrent,
-        }
+        given = asdict(quota_of(self.cpu_hours, self.gpu_hours, self.concurrent))
         return replace(quotas, **{name: x for name, x in given.items() if x is not None})
 
 
@@ -155,13 +150,6 @@ def _share(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise InvalidInput("member", f"{text!r} is no share; write a whole number, such as 2")
     return int(text)
-
-
-def _hours(field: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_milli(text)
-    except ValueError as error:
-        raise InvalidInput(field, str(error)) from None
 
 
 def _peer_or_none(text: str) -> PeerId | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from formation_p2p.core.trust.charter import Charter
     from formation_p2p.core.trust.grants import Right
     from formation_p2p.core.trust.network import Network
+    from formation_p2p.core.trust.quota import Quota
     from formation_p2p.core.workload.scope import Scope
     from formation_p2p.host.machine.home import Home
 
@@ -133,6 +134,18 @@ def parsed(field: str, text: str | None, parse: Callable[[str], int]) -> int | N
         return None if text is None else parse(text)
     except ValueError as problem:
         raise InvalidInput(field, str(problem)) from None
+
+
+def quota_of(cpu_hours: str | None, gpu_hours: str | None, concurrent: int | None) -> Quota:
+    """What a person limits use to. No hours of GPUs are good for work without one; none of the
+    others would be good for anything. Raises InvalidInput."""
+    from formation_p2p.core.trust.quota import Quota
+
+    cpu = parsed("cpu-hours", cpu_hours, parse_milli)
+    for field, limit in ("cpu-hours", cpu), ("concurrent", concurrent):
+        if limit == 0:
+            raise InvalidInput(field, "with 0 no task would ever run; write a higher number")
+    return Quota(cpu, parsed("gpu-hours", gpu_hours, parse_milli), concurrent)
 
 
 def limits_of(

@@ -22,7 +22,6 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.grants import MAX_PRIORITY, Right, Rights
 from formation_p2p.core.trust.hours import parse_hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
-from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.split_root import GrantRequest, is_request, parse_request
 from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place
@@ -122,11 +121,7 @@ def invite(
     the root is split it prints a request, which others sign: `formation network cosign`.
     """
     life = _life(expires, renew)
-    quota = Quota(
-        flags.parsed("cpu-hours", cpu_hours, parse_milli),
-        flags.parsed("gpu-hours", gpu_hours, parse_milli),
-        concurrent,
-    )
+    quota = flags.quota_of(cpu_hours, gpu_hours, concurrent)
     rights = Rights(
         min(int(time.time()) + life.life_s, MAX_EXPIRY_UNIX_S),
         frozenset(map(Right, may or Right)),

@@ -157,6 +157,17 @@ def test_a_version_that_changes_nothing_is_refused(
     assert charter_of(alone).version == 2
 
 
+@pytest.mark.parametrize("command", [("charter", "init"), ("network", "invite")])
+@pytest.mark.parametrize("limit", ["--concurrent", "--cpu-hours"])
+def test_a_limit_under_which_nothing_runs_is_refused(
+    alone: Home, command: tuple[str, ...], limit: str
+) -> None:
+    done = formation(alone.path, *command, limit, "0")
+    assert done.exit_code != 0
+    assert "with 0 no task would ever run; write a higher number" in done.stderr
+    assert formation(alone.path, *command, "--gpu-hours", "0").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

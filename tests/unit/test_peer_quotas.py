@@ -120,6 +120,14 @@ def test_who_has_as_many_tasks_as_he_may_waits_for_one_to_end() -> None:
     assert is_idle(alice)
 
 
+def test_who_may_have_no_task_at_all_is_told_so_and_does_not_wait() -> None:
+    world = village(5, quota=Quota(leases=0))
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(60)
+    assert why_unplaceable(world, bob).why == "Concurrent task limit reached: 0/0"
+
+
 def test_work_ends_with_the_hours_of_its_grant() -> None:
     world = village(3600, hours=parse_hours("wed 23:00-24:00, thu 00:00-00:01"))
     alice, bob = world.nodes["alice"], world.nodes["bob"]

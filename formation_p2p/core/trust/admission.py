@@ -278,7 +278,8 @@ class AdmissionController:
                 return Denied(_SUBMIT, why)
             full = quota.is_full(self._open[account.name]) if another else None
             if full is not None:
-                return Denied(_SUBMIT, full, self._parameters.room_ms)
+                # Of none at all none ends, so that no waiting helps.
+                return Denied(_SUBMIT, full, self._parameters.room_ms if quota.leases else None)
         return None
 
     def _tolerate(self, peer_id: PeerId, why: str, now: Moment) -> None:
