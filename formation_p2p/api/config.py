@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.resources.bounds import check_host_name
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.core.units import format_bytes
+from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.observe.tracing import Tracing
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 # Every interface, in both families, a port that is free. `()` is for a node that only asks others.
 LISTEN_ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
 DEFAULT_RETENTION: Final = Retention()
+# Data come in chunks of so much; less is a number without its unit.
+MIN_CACHE_BYTES: Final = CHUNK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class NodeBase:
         what `__main__` defines; or these files and folders exactly.
 
         `cache_bytes` bounds the data of others that the node keeps on its disk, by default a tenth
-        of what is free there and 10 GiB at most (docs/data.md).
+        of what is free there and 10 GiB at most (docs/data.md). It is 1 MiB at least.
 
         `name` is what people see this node as, beside its id: by default that of the home, which
         is the host's name unless `formation worker --name` has set another (docs/names.md).
@@ -115,12 +120,16 @@ class NodeBase:
         it listens, by multicast DNS (docs/reach.md). None is for True, unless the node listens on
         this machine alone; or listens nowhere, and all gates are on this machine.
 
-        Raises InvalidInput for a malformed invite or name; entering raises LocalError where the
-        node has no network, or the network does not come up, and StateError where the state cannot
-        be used.
+        Raises InvalidInput for a malformed invite or name, or too small a cache; entering raises
+        LocalError where the node has no network, or the network does not come up, and StateError
+        where the state cannot be used.
         """
         if name is not None:
             check_host_name("name", name)
+        if cache_bytes is not None and cache_bytes < MIN_CACHE_BYTES:
+            least = format_bytes(MIN_CACHE_BYTES)
+            problem = f"{cache_bytes} bytes are less than {least}, in which no data fits"
+            raise InvalidInput("cache", f"{problem}; write it with its unit, such as 10GiB")
         tracing = None if traces is False else Tracing(None if traces is True else traces)
         config = NodeConfig(
             Home(None if home is None else Path(home)),

@@ -366,6 +366,8 @@ async def test_a_cache_that_is_too_small_says_how_to_make_it_larger(tmp_path: Pa
         (result,) = await (await made.bob.submit(spec, needs=SMALL, attempts=1))
         assert "cache of 2MiB" in str(result.error())
         assert "formation worker --cache" in str(result.error())
+    with pytest.raises(InvalidInput, match=r"cache: 10 bytes are less than 1MiB.*such as 10GiB"):
+        Node.join(home=made.bob.config.home.path, cache_bytes=10)
     with pytest.raises(InvalidInput, match=r"cache: 8388608TiB, and the disk .* has"):
         async with Node.join(home=made.bob.config.home.path, cache_bytes=2**63):
             pass

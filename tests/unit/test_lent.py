@@ -10,6 +10,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.host.drivers.lent import MAX_LENT, Lent, labels_of, lent_folders
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.machine.home_path import home_near
 
 
 def test_a_folder_is_read_only_unless_it_is_said(tmp_path: Path) -> None:
@@ -34,6 +35,22 @@ def test_what_makes_no_label_and_what_is_there_twice_is_refused(tmp_path: Path) 
         lent_folders([str(odd)])
     with pytest.raises(InvalidInput, match="is there twice"):
         lent_folders(["/usr", "/usr:rw"])
+
+
+def test_no_folder_with_the_keys_of_a_node_is_lent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, data = tmp_path / "above" / "home", tmp_path / "data"
+    for folder in (home / "blobs", data):
+        folder.mkdir(parents=True)
+    (home / "identity.key").touch()
+    for near in (home.parent, home, home / "blobs"):
+        with pytest.raises(InvalidInput, match=f"the keys of a node.* in {home}; lend a folder"):
+            lent_folders([str(near)])
+    assert home_near(data) is None
+    assert home_near(tmp_path, most=0) is None
+    monkeypatch.setenv("FORMATION_HOME", str(home))
+    assert home_near(tmp_path, most=0) == home
 
 
 @pytest.mark.at_length

@@ -9,6 +9,7 @@ from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.bounds import LABEL, shown
+from formation_p2p.host.machine.home_path import home_near
 
 # Each is a label, of which a worker has eight.
 MAX_LENT: Final = 8
@@ -32,7 +33,8 @@ class Lent:
 
 def lent_folders(given: Iterable[str]) -> tuple[Lent, ...]:
     """As a person writes them: `/data`, or `/data:rw`. Raises InvalidInput for what is no folder,
-    the root folder, one that is there twice, and a path that makes no label."""
+    the root folder, one that is there twice, a path that makes no label, and what shows a node's
+    home."""
     found: dict[Path, Lent] = {}
     for text in given:
         path = Path(text.removesuffix(_WRITABLE))
@@ -43,6 +45,9 @@ def lent_folders(given: Iterable[str]) -> tuple[Lent, ...]:
         lent = Lent(path, text.endswith(_WRITABLE))
         if path in found:
             raise InvalidInput(_PREFIX, f"{path} is there twice; write it once")
+        if (home := home_near(path)) is not None:
+            problem = f"{path} would show tasks the keys of a node, which has its home in {home}"
+            raise InvalidInput(_PREFIX, f"{problem}; lend a folder apart from it")
         if LABEL.fullmatch(lent.label[0]) is None:
             wanted = "up to 58 letters, digits, dots, _ and -, with a letter or digit at the end"
             raise InvalidInput(_PREFIX, f"{path} makes no label; lend a folder with {wanted}")

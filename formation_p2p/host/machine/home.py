@@ -38,12 +38,12 @@ from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.split_root import GrantRequest, renewal_of, request_of, root_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.home_folder import HomeFolder, identity_in, key_line
+from formation_p2p.host.machine.home_path import IDENTITY
 from formation_p2p.host.machine.host_name import host_name
 
 # A peer id takes 53 bytes; so the file stays within the bound of all files here.
 MAX_WITHDRAWN: Final = 256
 
-_IDENTITY: Final = "identity.key"
 _NETWORK: Final = "network"
 _ROOT: Final = "root.key"
 _GRANT: Final = "grant"
@@ -321,7 +321,7 @@ class Home(HomeFolder):
         return root if root and root.public_key == network.root_public_key else None
 
     def _enter(self, network: Network) -> Network:
-        bound = network.bound_to(self._load_or_make(_IDENTITY).peer_id)
+        bound = network.bound_to(self._load_or_make(IDENTITY).peer_id)
         self._write(_NETWORK, network.invite())
         return bound
 
@@ -346,7 +346,7 @@ def joined_network(place: Home, index: int = 0) -> Network:
 
 
 def _identity_file(index: int) -> str:
-    return _IDENTITY if index == 0 else f"identity-{index}.key"
+    return IDENTITY if index == 0 else f"identity-{index}.key"
 
 
 def _root_file(number: int) -> str:
