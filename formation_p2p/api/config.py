@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from formation_p2p.api.code import CodeChoice, CodePaths, code_paths
 from formation_p2p.core.errors import InvalidInput
@@ -62,6 +62,12 @@ class NodeBase:
 
     def __init__(self, config: NodeConfig) -> None:
         raise NotImplementedError
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot travel to a worker: call with data, or with what its"
+            " put has returned; a function that needs the network joins it there, by Node.join"
+        )
 
     @classmethod
     def join(

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from formation_p2p.api.code import note_part, pickled
+from formation_p2p.api.node import Node
+from formation_p2p.api.sync import SyncNode
 from formation_p2p.core.errors import InvalidInput
 
 LOCK = threading.Lock()
@@ -39,6 +41,16 @@ def test_a_function_that_uses_it_through_others_names_it() -> None:
         f"'held', which {name}.<locals>.<lambda> uses, is a lock, which cannot be sent; "
         "make it where the call runs"
     ]
+
+
+@pytest.mark.parametrize("kind", [Node, SyncNode])
+def test_a_node_stays_where_it_is(kind: type[Node | SyncNode]) -> None:
+    node = kind.__new__(kind)
+    with pytest.raises(
+        TypeError, match=r"cannot travel to a worker: call with data.*Node\.join"
+    ) as it:
+        pickled(lambda number: node.peer_id if number else None)
+    assert it.value.__notes__[0].startswith("'node', which test_a_node_stays_where_it_is")
 
 
 def test_an_argument_is_named_by_its_place() -> None:
