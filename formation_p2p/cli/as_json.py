@@ -148,7 +148,8 @@ class EventLines:
                 document |= {"waited_for": self._labels.get(waited_for), **_process(result)}
             case TaskDisagreed(_, answers, reasons):
                 for given, answer in zip(document["answers"], answers, strict=True):
-                    given |= _process(answer.result)
+                    # What it printed is what most are compared by; its end is 64 KiB at most.
+                    given |= _process(answer.result) | {"stdout": _stdout(answer.result)}
                 document["refusals"] = [refusal(worker, why) for worker, why in reasons]
             case TaskUnplaceable(_, reasons):
                 document["refusals"] = [refusal(worker, why) for worker, why in reasons]
@@ -167,3 +168,10 @@ def _process(result: bytes) -> Json:
         "exit_code": process.exit_code,
         "files": {name: len(content) for name, content in process.files.items()},
     }
+
+
+def _stdout(result: bytes) -> str | None:
+    try:
+        return ProcessResult.decode(result).stdout_tail.decode(errors="replace")
+    except InvalidInput:
+        return None

@@ -43,6 +43,7 @@ from formation_p2p.cli.tables import offer_in_words, ranked, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.dispatch.job_events import (
+    Answer,
     Attempt,
     Awaited,
     CodeSent,
@@ -51,6 +52,7 @@ from formation_p2p.core.dispatch.job_events import (
     RetryReason,
     TaskBegan,
     TaskCancelled,
+    TaskDisagreed,
     TaskGaveUp,
     TaskPlaced,
     TaskPrinted,
@@ -602,3 +604,13 @@ def test_whatever_a_grant_allows_is_said_to_people_and_to_programs(other: Rights
 
 def test_who_signs_an_invite_reads_how_many_nodes_it_is_for() -> None:
     assert in_words(Rights(2_000_000_000, identities=1)).endswith("by an invite for at most 1 node")
+
+
+def test_programs_read_what_each_answer_of_a_quorum_says() -> None:
+    given = (ProcessResult(0, stdout_tail=b"4\n").encode(), b"no result of a process")
+    answers = tuple(Answer(f"a{n}", BOB, raw, 5) for n, raw in enumerate(given))
+    line = EventLines({"job/0": "sum"}).line(TaskDisagreed("job/0", answers))
+    assert [(each["exit_code"], each["stdout"]) for each in line["answers"]] == [
+        (0, "4\n"),
+        (None, None),
+    ]
