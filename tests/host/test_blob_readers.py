@@ -56,9 +56,9 @@ class Member(Holder):
         super().__init__(folder, membership=membership)
         self.exchange.grant = issue(ROOT, granted, self.peer_id)
         self.exchange.server.hold = self.exchange.held_for_others.hold
-        self.exchange.server.delegate = self._delegated
+        self.exchange.server.delegate = self.delegated
 
-    def _delegated(self, worker: PeerId) -> Delegation:
+    def delegated(self, worker: PeerId) -> Delegation:
         return Delegation.signed(self.identity, worker, ROOT.public_key, time.time())
 
     def works_for(self, *owners: Member) -> None:
@@ -130,7 +130,7 @@ def test_the_delegation_of_one_who_is_banned_counts_no_more(tmp_path: Path) -> N
     alice.store.is_now_for(blob.cid, erin.peer_id)
 
     def why(owner: Member) -> str | None:
-        delegation = owner._delegated(bob.peer_id)
+        delegation = owner.delegated(bob.peer_id)
         opening = Open(bob.exchange.grant, blob.cid, rule=blob.rule, delegation=delegation)
         return alice.exchange.readers.admit_to(bob.contact, opening)
 

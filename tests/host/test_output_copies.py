@@ -9,6 +9,7 @@ from pathlib import Path
 from formation_p2p.core.data.messages import Open
 from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
 from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.units import MIB
@@ -134,7 +135,8 @@ def test_who_holds_them_keeps_to_their_rule(tmp_path: Path) -> None:
 
 def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None:
     """Only to what has no rule of its owner's, which its task is to have."""
-    alice, bob = Holder(tmp_path / "alice"), Holder(tmp_path / "bob")
+    trust = Membership(ROOT.public_key)
+    alice, bob = Holder(tmp_path / "alice", membership=trust), Holder(tmp_path / "bob")
     alice.exchange.readers.leases_of = {bob.peer_id}.__contains__
     path = tmp_path / "data"
     path.write_bytes(content(1))
@@ -149,7 +151,6 @@ def test_a_lease_is_no_way_to_the_data_of_another_circle(tmp_path: Path) -> None
     of_job = alice.store.put(path, DataRule(Scope.LOCAL))
     assert refusal(of_job) is None
     # What has no rule is within the charter's scope, and a task is to have it wherever it runs.
-    trust = alice.exchange.readers._membership
     keys = KeySet(1, (ROOT.public_key,))
     now = moment()
     charter = Charter(
