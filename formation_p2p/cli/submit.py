@@ -17,7 +17,7 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.formfile import is_formfile, job_of_formfile
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED, read_job_file
-from formation_p2p.cli.task_flags import takes
+from formation_p2p.cli.task_flags import PolicyCommand, takes
 from formation_p2p.cli.task_line import JobFile, TaskLine
 from formation_p2p.cli.words import one_line, say
 from formation_p2p.core.errors import InvalidInput, TaskFailed, Unreachable
@@ -90,7 +90,10 @@ Examples:
 {IN_WORDS}"""
 
 
-@takes("max_price_micro", "learn", "env", "copies")
+SubmitCommand: Final = PolicyCommand
+
+
+@takes("max_price_micro", "learn", "env", "copies", "policy", "find")
 def submit(
     kwargs: TaskOptionKwargs,
     job_file: Path = argument("JOB.toml", "The job file, or a Formfile.", default=...),

@@ -151,6 +151,20 @@ def test_a_job_file_that_stays_at_home_is_told_that_nobody_works_there(tmp_path:
     assert "scope: local is this command itself, which runs no tasks" in err
 
 
+@pytest.mark.parametrize(("option", "wrong"), [("find", "nowhere"), ("policy", "nearset")])
+def test_how_workers_are_found_and_ranked_is_also_an_option_which_wins(
+    tmp_path: Path, option: str, wrong: str
+) -> None:
+    right = {"find": "announce", "policy": "scored"}[option]
+    (tmp_path / "job.toml").write_text(f'{option} = "{right}"\n[[task]]\nargv = ["true"]')
+    code, _, err = formation(tmp_path / "home", "submit", tmp_path / "job.toml")
+    assert "is in no network" in err
+    command = ("submit", tmp_path / "job.toml", f"--{option}", wrong)
+    code, _, err = formation(tmp_path / "home", *command)
+    assert code == 2
+    assert wrong in err
+
+
 def test_a_network_is_created_once_and_invites_name_its_gates(tmp_path: Path) -> None:
     home = tmp_path / "home"
     created = json.loads(formation(home, "network", "create", "--json")[1])
