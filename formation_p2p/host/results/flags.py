@@ -19,7 +19,7 @@ from formation_p2p.host.results.reading import Reading
 
 # What a class keeps, it keeps to the end of the program: 16 MiB at the most. No honest program has
 # all combinations of 14 flags.
-_MAX_VALUES: Final = 1 << 14
+MAX_VALUES: Final = 1 << 14
 _STANDARD: Final[Any] = enum.Flag.__dict__
 _MAKING: Final = ("_missing_", "_iter_member_by_value_", "_iter_member_by_def_")
 _ITERATING: Final = tuple(_STANDARD[name].__func__ for name in _MAKING[1:])
@@ -38,8 +38,8 @@ def flags(reading: Reading, name: ClassName, value: int) -> enum.Flag:
         bits = cls.__dict__.get("_singles_mask_", cls.__dict__["_flag_mask_"])
         if value < 0 or value & ~bits:
             raise refusal(cls, "which has no such flags here")
-        if len(known) >= _MAX_VALUES:
-            raise refusal(cls, f"which has {_MAX_VALUES} combinations of flags here already")
+        if len(known) >= MAX_VALUES:
+            raise refusal(cls, f"which has {MAX_VALUES} combinations of flags here already")
         reading.budget.spend(OBJECT_BYTES)
         _STANDARD["_missing_"].__func__(cls, value)
     return known[value]
