@@ -172,3 +172,28 @@ def test_a_node_with_tasks_has_all_descriptors_that_it_may(tmp_path: Path) -> No
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (had, hard))
+
+
+# -- storage --------------------------------------------------------------------------------
+
+
+def test_files_without_a_byte_count_as_storage(tmp_path: Path) -> None:
+    """A file system has a limited number of them."""
+    program = (
+        "import os, time\n"
+        "for number in range(10_000): os.close(os.open(str(number), os.O_CREAT))\n"
+        "time.sleep(60)"
+    )
+    outcome = run(tmp_path, *PYTHON, program, storage_bytes=16 * MIB)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.STORAGE
+
+
+def test_names_of_one_file_count_once_and_take_their_turn(tmp_path: Path) -> None:
+    """What is counted goes on from there the next time, also among those."""
+    (tmp_path / "0").write_bytes(bytes(MIB))
+    for number in range(1, 100):
+        (tmp_path / str(number)).hardlink_to(tmp_path / "0")
+    counted = list(supervisor.storage_below([str(tmp_path)]))
+    assert len(counted) == 100
+    assert len(set(counted)) == 1

@@ -10,8 +10,9 @@ without privileges, on any Linux:
 - Memory is sampled ten times a second over all that the task started, and going over ends it. Up
   to twice the limit and 512 MiB of memory of one process can come and go in between. Files in
   memory count that it holds open; what its sockets and pipes hold does not.
-- What it leaves in its folder is counted the same way, where its lease holds storage. A file that
-  it keeps open and has removed is not counted; no file is longer than the lease holds.
+- What it leaves in its folder is counted the same way, where its lease holds storage, and each
+  file as 4 KiB at least. A file that it keeps open and has removed is not counted; no file is
+  longer than the lease holds.
 - The task runs on as many cores as its share, rounded up, and behind the node (nice).
 
 With control groups (`groups.py`) the kernel holds memory and processor share exactly, and the

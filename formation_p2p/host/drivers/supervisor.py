@@ -80,6 +80,9 @@ SAMPLE_SHARE = 100
 # times a second, and on from there the next time: a twentieth of a core, however many files there
 # are. That is some 800 descriptors each time.
 WALK_S = 0.005
+# Every file counts as so much at least, as one with a byte takes on most disks: of files without
+# any a file system has a limited number too, ext4 one for each 16 KiB of its size.
+LEAST_FILE_BYTES = 4096
 # A folder whose path is too long to be read: more than any lease holds.
 UNCOUNTABLE = 1 << 59
 # Behind the node in every queue for a core: a late heartbeat costs the task its lease.
@@ -554,7 +557,8 @@ def shown_at(pid: int) -> tuple[str, int]:
 
 
 def storage_below(folders: list[str]) -> Iterator[int]:
-    """Bytes on the disk that all below the folders takes, as far as counted; after every entry."""
+    """Bytes on the disk that all below the folders takes, as far as counted; after every entry,
+    of which each counts as LEAST_FILE_BYTES at least."""
     used = 0
     linked: set[int] = set()
     waiting = list(folders)
@@ -567,10 +571,11 @@ def storage_below(folders: list[str]) -> Iterator[int]:
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(entry.path)
                     elif found.st_nlink > 1 and found.st_ino in linked:
+                        yield used
                         continue
                     elif found.st_nlink > 1:
                         linked.add(found.st_ino)
-                    used += found.st_blocks * 512
+                    used += max(found.st_blocks * 512, LEAST_FILE_BYTES)
                     yield used
         except FileNotFoundError:
             pass  # meanwhile; what else is there is counted the next time
