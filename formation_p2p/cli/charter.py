@@ -157,8 +157,8 @@ def propose(
         no_regions=tuple(no_regions or ()),
         no_signers=tuple(no_signers or ()),
         no_inviters=tuple(no_inviters or ()),
-        bans=place.meant(bans or ()),
-        no_bans=place.meant(no_bans or ()),
+        bans=place.meant(bans or (), "ban"),
+        no_bans=place.meant(no_bans or (), "no-ban"),
     )
     go_on(place, place.next_version(edits), as_json=as_json)
 
@@ -176,7 +176,7 @@ def ban(
     at their next renewal. As `propose --ban`.
     """
     place = Place(home)
-    edits = Edits(bans=place.meant((name,)), expires_unix_s=place.end_of_a_ban_unix_s())
+    edits = Edits(bans=place.meant((name,), "ban"), expires_unix_s=place.end_of_a_ban_unix_s())
     go_on(place, place.next_version(edits), as_json=as_json)
 
 

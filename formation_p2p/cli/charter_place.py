@@ -11,10 +11,11 @@ from typing import Final
 
 from formation_p2p.cli.charter_edit import SIGNING_S, Edits
 from formation_p2p.cli.flags import read_pasted
+from formation_p2p.cli.whom import whom
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter, is_invitation
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.charter_diff import changes
 from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
 from formation_p2p.core.trust.network import Network
@@ -28,9 +29,7 @@ from formation_p2p.core.trust.signed_charter import (
 )
 from formation_p2p.core.trust.split_root import root_of
 from formation_p2p.host.machine.home import Home, joined_network
-from formation_p2p.host.names import peer_meant
 from formation_p2p.host.storage.charter_file import CharterFile
-from formation_p2p.host.storage.member_file import learn_names
 
 # A proposal with all signatures takes 20 KiB as text.
 _MAX_CHARS: Final = 64 * 1024
@@ -66,17 +65,10 @@ class Place:
         """Those that are here."""
         return [self.home.identity(), *self.home.root_keys()]
 
-    def meant(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Peers by their ids, also those that were given by name."""
-        learn_names(self.home.path)
-        found = []
-        for name in names:
-            peer_id = None if is_invitation(name) else peer_meant(name, field="ban")
-            if peer_id is None and not is_invitation(name):
-                hint = "copy its id or its invitation from `formation members --json`"
-                raise InvalidInput("ban", f"no member known here is {name!r}; {hint}")
-            found.append(peer_id or name)
-        return tuple(found)
+    def meant(self, names: Iterable[str], field: str) -> tuple[str, ...]:
+        """Peers and invitations, which may be those that are banned already."""
+        banned = frozenset[str]() if self.charter is None else self.charter.banned_invitations
+        return tuple(whom(self.home, name, field, banned) for name in names)
 
     def end_of_a_ban_unix_s(self) -> int:
         """As of the charter that counts: a ban is no vote for a longer one. A day at least."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,6 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.command import CommandGroup
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.logs import logged
-from formation_p2p.cli.members import SHOWN_DIGITS, invitations
 from formation_p2p.cli.network_invite import (
     CELL,
     COSIGN_EPILOG,
@@ -25,19 +23,15 @@ from formation_p2p.cli.network_invite import (
 )
 from formation_p2p.cli.network_leave import LEAVE_EPILOG, leave
 from formation_p2p.cli.rights import in_json, in_words
+from formation_p2p.cli.whom import whom
 from formation_p2p.cli.words import Json, date, put, say
-from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.network import Network, parse_invite
-from formation_p2p.core.trust.quota import GRANT_DIGITS
 from formation_p2p.core.trust.split_root import root_of
 from formation_p2p.core.workload.scope import Place
 from formation_p2p.host.machine.home import Home, joined_network
-from formation_p2p.host.names import named, peer_meant
+from formation_p2p.host.names import named
 from formation_p2p.host.storage.member_file import learn_names
 
-_INVITATION: Final = re.compile(rf"[0-9a-f]{{{GRANT_DIGITS}}}")
-# As `formation members` shows one, or more of it.
-_BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
 # Of a peer on the same LAN.
 DIAL_S: Final = 2.0
 
@@ -199,7 +193,7 @@ def withdraw(
     invitation. Works where the network was created.
     """
     place = Home(home)
-    meant = _withdrawable(place, name)
+    meant = whom(place, name, "withdraw")
     place.withdraw(meant)
     if as_json:
         put({"withdrawn": meant})
@@ -231,25 +225,6 @@ def renew(
         put({"expires_unix_s": until_unix_s})
     else:
         print(f"the grant is renewed until {date(until_unix_s)}")
-
-
-def _withdrawable(home: Home, text: str) -> str:
-    """The peer, or the invitation, that a person means. Raises InvalidInput unless it is one."""
-    if _INVITATION.fullmatch(text):
-        return text
-    found = invitations(home, text) if _BEGIN.fullmatch(text) else []
-    learn_names(home.path)
-    if (peer_id := peer_meant(text, field="withdraw")) is not None:
-        found.append(peer_id)
-    if not found:
-        hint = "write a peer id, or an invitation's 32 hexadecimal digits"
-        problem = f"no member known here is {text!r}; {hint} (`formation members --json`)"
-        raise InvalidInput("withdraw", problem)
-    if len(found) > 1:
-        listed = ", ".join(found[:8]) + (" and more" if len(found) > 8 else "")
-        problem = f"{text!r} may be any of {len(found)}: {listed}; write the one that is meant"
-        raise InvalidInput("withdraw", problem)
-    return found[0]
 
 
 def _nearby(home: Home, network: Network) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from formation_p2p.core.trust.grants import Right, Rights, read_grant
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.storage.charter_file import CharterFile
+from formation_p2p.host.storage.member_file import FILE, Member, write_members
 from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
@@ -157,6 +158,23 @@ def test_a_version_that_changes_nothing_is_refused(
     assert charter_of(alone).version == 2
 
 
+def test_an_invitation_is_banned_by_the_digits_that_members_shows(alone: Home) -> None:
+    network = joined_network(alone)
+    formation(alone.path, "charter", "init")
+    invited = parse_invite(alone.invite(Rights(int(time.time()) + 3600)))
+    invitation = read_grant(invited.grant, network.root_public_key).invitation
+    rows = [Member(ANNA, "", invited.bound_to(ANNA).grant, 1)]
+    write_members(alone.path, network.network_id, rows)
+    formation(alone.path, "charter", "ban", invitation[:8])
+    assert charter_of(alone).banned_invitations == {invitation}
+    formation(alone.path, "charter", "propose", "--ban", "ab" * 16, "--ban", "ab" * 15 + "cd")
+    done = formation(alone.path, "charter", "propose", "--no-ban", "abababab")
+    assert f"may be any of 2: {'ab' * 16}, {'ab' * 15}cd; write the one" in done.stderr
+    (alone.path / FILE).unlink()
+    formation(alone.path, "charter", "propose", "--no-ban", invitation[:8])
+    assert invitation not in charter_of(alone).banned_invitations
+
+
 @pytest.mark.parametrize("command", [("charter", "init"), ("network", "invite")])
 @pytest.mark.parametrize("limit", ["--concurrent", "--cpu-hours"])
 def test_a_limit_under_which_nothing_runs_is_refused(
@@ -172,7 +190,7 @@ def test_a_limit_under_which_nothing_runs_is_refused(
     ("arguments", "says"),
     [
         (("show",), "no charter is known in this home: a node that runs from it learns of one"),
-        (("ban", "nobody"), "copy its id or its invitation from `formation members --json`"),
+        (("ban", "nobody"), "write a peer id, or an invitation's 32 hexadecimal digits"),
         (("propose", "--member", "a=x"), "make one: formation charter init"),
         (("init", "--member", "a=x"), "write a whole number"),
         (("init", "--threshold", "2"), "name them: --signer PEER, for each"),

@@ -1,0 +1,41 @@
+"""Whom a person means by what `formation members` shows: a peer, or an invitation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from formation_p2p.cli.members import SHOWN_DIGITS, invitations
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.charter import is_invitation
+from formation_p2p.core.trust.quota import GRANT_DIGITS
+from formation_p2p.host.machine.home import Home
+from formation_p2p.host.names import peer_meant
+from formation_p2p.host.storage.member_file import learn_names
+
+# As `formation members` shows an invitation, or more of it.
+_BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
+
+
+def whom(home: Home, text: str, field: str, others: Iterable[str] = ()) -> str:
+    """`others` may be meant as well as whom the nodes of this home have met. Raises InvalidInput
+    unless it is one."""
+    if is_invitation(text):
+        return text
+    found: list[str] = []
+    if _BEGIN.fullmatch(text):
+        begun = (each for each in others if each.startswith(text))
+        found = sorted({*invitations(home, text), *begun})
+    learn_names(home.path)
+    if (peer_id := peer_meant(text, field=field)) is not None:
+        found.append(peer_id)
+    if not found:
+        hint = "write a peer id, or an invitation's 32 hexadecimal digits"
+        problem = f"no member known here is {text!r}; {hint} (`formation members --json`)"
+        raise InvalidInput(field, problem)
+    if len(found) > 1:
+        listed = ", ".join(found[:8]) + (" and more" if len(found) > 8 else "")
+        problem = f"{text!r} may be any of {len(found)}: {listed}; write the one that is meant"
+        raise InvalidInput(field, problem)
+    return found[0]
