@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.environments.ship import wheels_for
+from formation_p2p.host.machine.pythons import own_name
 from tests.support.packages import wheel
 
 GREET = Environment(("greet",))
@@ -60,3 +63,37 @@ def test_a_platform_without_a_wheel_is_an_error_and_leaves_nothing(
 def test_an_unknown_platform_names_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="linux-aarch64-gnu"):
         wheels_for(GREET, "cpython-3.12", tmp_path / "kept", "../amiga")
+
+
+# A compiler that lacks a header.
+BACKEND = """
+import pathlib, sys
+
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    made = pathlib.Path(folder, "greet-1.0.dist-info")
+    made.mkdir()
+    (made / "METADATA").write_text("Metadata-Version: 2.1\\nName: greet\\nVersion: 1.0\\n")
+    (made / "WHEEL").write_text("Wheel-Version: 1.0\\n")
+    return made.name
+
+def build_wheel(folder, settings=None, metadata=None):
+    print("_greet.c:1:10: fatal error: greet.h: No such file or directory", file=sys.stderr)
+    sys.exit(1)
+"""
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+
+
+def test_a_package_that_cannot_be_built_is_named_with_the_cause(
+    offered: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(offered / "greet-1.0.tar.gz", "w:gz") as packed:
+        for name, text in (("backend.py", BACKEND), ("pyproject.toml", PROJECT), ("PKG-INFO", "")):
+            member = tarfile.TarInfo(f"greet-1.0/{name}")
+            member.size = len(text.encode())
+            packed.addfile(member, io.BytesIO(text.encode()))
+    with pytest.raises(LocalError) as failure:
+        wheels_for(GREET, own_name(), tmp_path / "kept")
+    problem = str(failure.value)
+    assert problem.startswith("env: the wheel of greet cannot be built on this machine; install")
+    assert "fatal error: greet.h: No such file or directory" in problem
+    assert "an index" not in problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,9 @@ _DOWNLOAD_S: Final = 1800.0
 # Folders of wheels that are kept for workers to fetch, the latest used.
 _MAX_FOLDERS: Final = 32
 _MADE: Final = "requirements.txt"
+# pip says what a build ends with, and then which it was: a compiler's last errors are among these.
+_LAST_LINES: Final = 16
+_NOT_BUILT: Final = re.compile(r"Failed (?:building wheel|to build installable wheels) for (\S+)")
 # By the names that workers announce. Of glibc and macOS what almost all machines have by now; where
 # one is older, uv refuses the wheel there.
 _GNU: Final = tuple(f"manylinux_2_{minor}" for minor in range(28, 4, -1))
@@ -84,17 +88,24 @@ def _download(environment: Environment, python: str, folder: Path, tags: tuple[s
             command = ("download", *options, *platforms)
         indexes = (word for url in environment.indexes for word in ("--extra-index-url", url))
         try:
-            printed_by(
-                (*pip, *command, *indexes, "--requirement", str(listed)), _DOWNLOAD_S, os.environ
-            )
+            argv = (*pip, *command, *indexes, "--requirement", str(listed))
+            printed_by(argv, _DOWNLOAD_S, os.environ, last_lines=_LAST_LINES)
         except LocalError as problem:
-            hint = "see that this Python has pip, and that pip has an index"
-            raise LocalError(f"env: pip cannot get the wheels ({problem}); {hint}") from problem
+            raise LocalError(f"env: {_why_none(str(problem))}") from problem
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+
+
+def _why_none(said: str) -> str:
+    """Of what pip said last."""
+    if (failed := _NOT_BUILT.search(said)) is not None:
+        hint = "install what it lacks here, or take a version that has a wheel"
+        return f"the wheel of {failed[1]} cannot be built on this machine; {hint}:\n{said}"
+    last = said.rpartition("\n")[2]
+    return f"pip cannot get the wheels ({last}); see that this Python has pip, and pip an index"
 
 
 def _requirement(wheel: Path) -> str:

@@ -9,7 +9,11 @@ from formation_p2p.core.errors import LocalError
 
 
 def printed_by(
-    argv: tuple[str, ...], timeout_s: float, environment: Mapping[str, str] | None = None
+    argv: tuple[str, ...],
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    *,
+    last_lines: int = 1,
 ) -> str:
     """What a command printed. Raises LocalError, with its last words, where it failed."""
     try:
@@ -27,5 +31,6 @@ def printed_by(
         raise LocalError(str(problem)) from problem
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise LocalError(said[-1] if said else f"it ended with {done.returncode}")
+        words = "\n".join(said[-last_lines:])
+        raise LocalError(words or f"it ended with {done.returncode}")
     return done.stdout.decode(errors="replace")
