@@ -35,6 +35,7 @@ from formation_p2p.host.environments.build import BuiltEnvironment, environment_
 from formation_p2p.host.environments.cache import MAX_BUILDS, EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import EnvironmentFailed
+from formation_p2p.host.machine.folders import folder_bytes
 from tests.support.drivers_world import within
 from tests.support.packages import Index, an_index, holds, source, wheel
 from tests.support.sandboxes import needs_sandbox
@@ -311,7 +312,7 @@ def test_the_least_lately_used_make_room_but_not_those_in_use(
     found: Machine, index: Index, tmp_path: Path
 ) -> None:
     for name in ("one", "two", "three"):
-        index.add(wheel(name, "1.0", {f"{name}.bin": name * 2 * MIB}))
+        index.add(wheel(name, "1.0", {f"{name}.bin": f"{name:6}" * MIB}))
     build = builder(
         found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
     )
@@ -333,6 +334,52 @@ def test_the_least_lately_used_make_room_but_not_those_in_use(
     assert names["one"] in kept
     assert names["two"] not in kept
     assert len(kept) <= MAX_WARM
+
+
+def test_environments_in_use_leave_the_rest_to_others_and_take_no_more(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three", "four"):
+        index.add(wheel(name, "1.0", {f"{name}.bin": f"{name:7}" * MIB}))
+    build = builder(
+        found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
+    )
+    root = build.cache.root
+
+    async def story() -> None:
+        async def beside_one(built: BuiltEnvironment) -> str:
+            return await build.use("two", then=beside_both)
+
+        async def beside_both(built: BuiltEnvironment) -> str:
+            async with trio.open_nursery() as nursery:
+                for name in ("three", "four"):
+                    nursery.start_soon(refused, name)
+            return ""
+
+        async def refused(name: str) -> None:
+            why = await build.refused(name, owner=PeerId(name))
+            assert "those in use leave " in why
+            assert "--env-disk" in why
+
+        await build.use("one", then=beside_one)
+        assert folder_bytes(root) <= 16 * MIB
+        assert len(build.cache.warm()) == 2
+        await build.use("greet")
+        assert folder_bytes(root) <= 16 * MIB
+
+    within(60, story)
+
+
+def test_what_a_build_that_fails_has_downloaded_makes_room(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    half = "half" * 3 * MIB
+    index.add(wheel("large", "1.0", {"one.bin": half, "other.bin": half}))
+    build = builder(
+        found, tmp_path / "home", EnvironmentSettings((index.url,), disk_bytes=16 * MIB)
+    )
+    assert "--env-disk" in trio.run(build.refused, "large")
+    assert folder_bytes(build.cache.root) <= 16 * MIB
 
 
 SNOOPS = """

@@ -24,7 +24,7 @@ import trio
 from formation_p2p.core.errors import FormationError, LocalError, Unreachable
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.units import GIB, KIB, format_bytes
+from formation_p2p.core.units import GIB, KIB, MIB, format_bytes
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
@@ -43,6 +43,8 @@ from formation_p2p.host.machine.pythons import Interpreter
 # compiler of C++ up to 1 GiB on each core; uv itself keeps all that a package's code prints.
 _CPU_MILLI: Final = 2000
 _MEMORY_BYTES: Final = 2 * GIB
+# One small package, in whole blocks of a disk.
+_LEAST_BYTES: Final = MIB
 # What uv and build backends print: hundreds of lines of a compiler.
 _MAX_LOG_BYTES: Final = 256 * KIB
 # Of the end of it, in the message of a failure, where uv says what went wrong.
@@ -109,7 +111,7 @@ async def environment_for(
         raise EnvironmentFailed("this machine has no place for environments; choose another")
     interpreter = machine.interpreter(python)
     key = key_of(environment, python, interpreter)
-    with cache.in_use(key):
+    async with cache.in_use(key):
         if not cache.find(key) and cache.failure(key) is None and blobs is not None:
             # Before its turn, and of no other's: who asks for it names who has them.
             await _fetch_wheels(environment, blobs, owner, cache.settings.build_s)
@@ -170,36 +172,45 @@ class _Build:
     blobs: BlobAccess | None
     log: Log
     owner: PeerId
+    downloads: Path = field(init=False)
+    most_bytes: int = field(init=False)
+    """On the disk, while it is built."""
 
     async def run(self) -> None:
         """Raises EnvironmentFailed; nothing is left then, nor where it is cancelled."""
         uv = uv_program()
         folder = self.cache.folder(self.key)
-        try:
-            made = await self._build(uv, folder)
-            size_bytes = await trio.to_thread.run_sync(folder_bytes, folder)
-            download_bytes = await trio.to_thread.run_sync(folder_bytes, self.cache.downloads)
-            gone = self.cache.add(self.key, size_bytes, download_bytes, made)
-        except BaseException as error:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(remove_folder_now, folder)
-            if not isinstance(error, OSError | FormationError):
-                raise
-            why = str(error)
-            if not isinstance(error, EnvironmentFailed):
-                why = f"the environment could not be made here: {error}"
-            self.cache.failed(self.key, why)
-            raise EnvironmentFailed(why) from error
-        finally:
-            with trio.CancelScope(shield=True):
-                for path in self.cache.leftovers():
-                    await trio.to_thread.run_sync(remove_folder_now, path)
-        for path in gone:
-            await trio.to_thread.run_sync(remove_folder_now, path)
+        await self.cache.make_room()
+        self.downloads = self.cache.downloads
+        # What is downloaded is there a second time once it is installed.
+        self.most_bytes = self.cache.download_bytes + 2 * self.cache.left_bytes
+        async with self.cache.in_use(self.downloads.name):
+            try:
+                made = await self._build(uv, folder)
+                size_bytes = await trio.to_thread.run_sync(folder_bytes, folder)
+                self.cache.add(self.key, size_bytes, made)
+            except BaseException as error:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(remove_folder_now, folder)
+                if not isinstance(error, OSError | FormationError):
+                    raise
+                why = str(error)
+                if not isinstance(error, EnvironmentFailed):
+                    why = f"the environment could not be made here: {error}"
+                self.cache.failed(self.key, why)
+                raise EnvironmentFailed(why) from error
+            finally:
+                with trio.CancelScope(shield=True):
+                    for path in self.cache.leftovers():
+                        await trio.to_thread.run_sync(remove_folder_now, path)
+                    await trio.to_thread.run_sync(self.cache.measure)
 
     async def _build(self, uv: str, folder: Path) -> Place:
         """Returns which folder it was built in. All that ran for it is dead then."""
         settings = self.cache.settings
+        shipped_bytes = sum(blob.size_bytes for _, blob in self.environment.wheels)
+        if self.cache.left_bytes < max(_LEAST_BYTES, shipped_bytes):
+            raise EnvironmentFailed(f"the environment has no room here: {self.cache.room}")
         self._note(f"building environment {self.key.partition('-')[0]}\n")
         await trio.to_thread.run_sync(remove_folder_now, folder)
         work = folder / "build"
@@ -230,7 +241,7 @@ class _Build:
                 why += "; it was stopped while: " + "\n".join(last)
             raise EnvironmentFailed(why)
         if ending.how != "exit" or ending.number:
-            why = _why(ending, output, settings)
+            why = self._why(ending, output)
             if self.environment.wheels:
                 mine = self.interpreter.python
                 why = f"with the wheels that came along, for {mine.name} on {mine.platform}: {why}"
@@ -274,7 +285,8 @@ class _Build:
     def _launch(self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool) -> Launch:
         work, venv = folder / "build", folder / VENV
         # Build backends are foreign code: what they leave in a cache is for this environment alone.
-        downloads = work / "cache" if sources else self.cache.downloads
+        downloads = work / "cache" if sources else self.downloads
+        writable = (venv,) if sources else (venv, downloads)
         script = (
             "/bin/sh",
             "-c",
@@ -307,13 +319,24 @@ class _Build:
                 "NO_COLOR": "1",
             },
             folder=work,
-            limits=TaskLimits(
-                _CPU_MILLI, _MEMORY_BYTES, self.cache.settings.disk_bytes, network=True
-            ),
+            limits=TaskLimits(_CPU_MILLI, _MEMORY_BYTES, self.most_bytes, network=True),
             shown=(Path(uv).resolve().parent, Path(compile_all.__file__).parent),
-            writable=(venv,) if sources else (venv, downloads),
-            counted=(venv,),
+            writable=writable,
+            counted=writable,
         )
+
+    def _why(self, ending: Ending, output: Output) -> str:
+        words = _words(output)
+        # At a single file of more than that the kernel stops uv, of which the shell tells so.
+        too_large = ending.number == 128 + signal.SIGXFSZ
+        match "storage" if too_large else ending.how:
+            case "storage":
+                most = format_bytes(self.most_bytes)
+                return f"uv was stopped at {most} with its downloads: {self.cache.room}"
+            case "memory":
+                return f"uv was stopped at {format_bytes(_MEMORY_BYTES)} of memory"
+            case _:
+                return f"uv could not make the environment: {words or ending.problem or ending.how}"
 
     def _readable(self, stream: Stream, data: bytes) -> None:
         if readable := _without_debug(data):
@@ -328,20 +351,6 @@ def _new_folder(path: Path) -> Place:
     remove_folder_now(path)
     path.mkdir(mode=0o700)
     return place_of(path)
-
-
-def _why(ending: Ending, output: Output, settings: EnvironmentSettings) -> str:
-    words = _words(output)
-    # At a single file of more than that the kernel stops uv, of which the shell tells so.
-    too_large = ending.number == 128 + signal.SIGXFSZ
-    match "storage" if too_large else ending.how:
-        case "storage":
-            most = format_bytes(settings.disk_bytes)
-            return f"uv was stopped at {most}, which this machine gives to environments"
-        case "memory":
-            return f"uv was stopped at {format_bytes(_MEMORY_BYTES)} of memory"
-        case _:
-            return f"uv could not make the environment: {words or ending.problem or ending.how}"
 
 
 def _words(output: Output) -> str:

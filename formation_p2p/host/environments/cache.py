@@ -7,7 +7,7 @@ make room.
 | `NAME-KEY/venv/` | what tasks see of it, to be read only; its build writes to it |
 | `NAME-KEY/build/` | what only its build sees; gone once it is whole |
 | `NAME-KEY/ready` | its size: it is whole since this was written. Touched when it is used |
-| `downloads/` | what uv has downloaded |
+| `downloads*/` | what uv has downloaded: of one, for builds that begin now |
 | `python-KEY/` | an interpreter by its usual names, for processes; made anew by each node |
 | `gone-N/` | what is being removed |
 
@@ -27,8 +27,8 @@ import stat
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -88,6 +88,9 @@ class EnvironmentCache:
     `builds` at most, and others find the rest."""
     turns: KeyedLocks[str] = field(default_factory=KeyedLocks)
     """Of all that want one environment at once."""
+    download_bytes: int = 0
+    """What the downloads took when they were last measured."""
+    _downloads: str = _DOWNLOADS
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _in_use: Counter[str] = field(default_factory=Counter)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -117,7 +120,9 @@ class EnvironmentCache:
         self.root.mkdir(mode=0o700, exist_ok=True)
         for folder in self.root.iterdir():
             try:
-                if folder.name != _DOWNLOADS:
+                if folder.name.startswith(_DOWNLOADS):
+                    self._downloads = folder.name
+                else:
                     size_bytes, used_s = _recorded(folder / _READY)
                     place = place_of(folder / VENV)
                     self._kept[folder.name] = _Kept(size_bytes, used_s, place)
@@ -125,23 +130,44 @@ class EnvironmentCache:
                 remove_folder_now(folder)
         for path in self.leftovers():
             remove_folder_now(path)
-        for folder in self._make_room(folder_bytes(self.downloads)):
+        self.measure()
+        for folder in self._make_room():
             remove_folder_now(folder)
 
     @property
     def downloads(self) -> Path:
         """Of uv's downloads. Only what runs no foreign code may write to it."""
-        folder = self.root / _DOWNLOADS
+        folder = self.root / self._downloads
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
+
+    def measure(self) -> None:
+        """The downloads, in a thread."""
+        with suppress(OSError):  # of a disk that fails, as what is built on it tells
+            self.download_bytes = folder_bytes(self.downloads)
 
     def leftovers(self) -> tuple[Path, ...]:
         """What builds that failed or were stopped have left among the downloads, to be removed. As
         uv names all in the same way, what is there while another build runs may be that one's."""
-        if self.builds.value < MAX_BUILDS - 1:
+        if self._in_use[self._downloads] > 1:
             return ()
-        downloads = self.root / _DOWNLOADS
+        downloads = self.root / self._downloads
         return (*downloads.glob(".tmp*"), *downloads.glob("*/.tmp*"))
+
+    @property
+    def left_bytes(self) -> int:
+        """What environments in use leave to others."""
+        in_use = (kept.size_bytes for key, kept in self._kept.items() if key in self._in_use)
+        return max(0, self.settings.disk_bytes - sum(in_use))
+
+    @property
+    def room(self) -> str:
+        """How much that is, and what to do about it."""
+        left, most = format_bytes(self.left_bytes), format_bytes(self.settings.disk_bytes)
+        if left == most:
+            return f"environments have {most} here; give them more (--env-disk)"
+        problem = f"those in use leave {left} of {most} for all environments"
+        return f"{problem}; ask again later, or give them more (--env-disk)"
 
     def warm(self) -> tuple[str, ...]:
         """The names of those that are here, the latest used first."""
@@ -166,8 +192,9 @@ class EnvironmentCache:
             return False
         try:
             if place_of(self.root / key / VENV) != kept.place:
-                return False
+                raise OSError(errno.ESTALE, "another folder is in its place")
         except OSError:
+            del self._kept[key]
             return False
         kept.used_s = time.time()
         with suppress(OSError):
@@ -189,35 +216,31 @@ class EnvironmentCache:
             made.rename(folder)
         return folder
 
-    @contextmanager
-    def in_use(self, key: str) -> Iterator[None]:
-        """It is not removed meanwhile."""
-        self._in_use[key] += 1
+    @asynccontextmanager
+    async def in_use(self, name: str) -> AsyncIterator[None]:
+        """An environment, or a folder of downloads: it is not removed meanwhile."""
+        self._in_use[name] += 1
         try:
             yield
         finally:
-            self._in_use[key] -= 1
-            if not self._in_use[key]:
-                del self._in_use[key]
+            self._in_use[name] -= 1
+            if not self._in_use[name]:
+                del self._in_use[name]
+            await self.make_room()
 
-    def add(self, key: str, size_bytes: int, download_bytes: int, made: Place) -> tuple[Path, ...]:
-        """One that is whole, in the folder that was `made`; nothing of its build runs any more.
-        Returns which folders to remove, to make room. Raises OSError where it does not fit, or is
-        another folder."""
+    def add(self, key: str, size_bytes: int, made: Place) -> None:
+        """One that is whole and in use, in the folder that was `made`; nothing of its build runs
+        any more. Raises OSError where it does not fit, or is another folder."""
         if place_of(self.root / key / VENV) != made:
             raise OSError(errno.ESTALE, "its build has put another folder in its place")
-        if size_bytes > (most := self.settings.disk_bytes):
-            problem = f"it takes {format_bytes(size_bytes)} of {format_bytes(most)} for all"
-            raise OSError(f"{problem}; give environments more (--env-disk)")
+        if size_bytes > self.left_bytes:
+            raise OSError(f"it takes {format_bytes(size_bytes)}, and {self.room}")
         # Made anew: through a link that lies there, another file would be written.
         with (self.root / key / _READY).open("x") as record:
             record.write(str(size_bytes))
         self._kept[key] = _Kept(size_bytes, time.time(), made)
         self._failed.pop(key, None)
-        with self.in_use(key):
-            gone = self._make_room(download_bytes)
         self._changed(self.warm())
-        return gone
 
     def failed(self, key: str, why: str) -> None:
         if len(self._failed) >= MAX_FAILED:
@@ -229,16 +252,29 @@ class EnvironmentCache:
         until_s, why = self._failed.get(key, (0.0, ""))
         return why if time.monotonic() < until_s else None
 
-    def _make_room(self, download_bytes: int) -> tuple[Path, ...]:
-        """Take away the least lately used, and what uv can download again."""
+    async def make_room(self) -> None:
+        """Remove the least lately used, and what uv can download again. Also when cancelled."""
+        warm = self.warm()
+        gone = self._make_room()
+        if self.warm() != warm:
+            self._changed(self.warm())
+        with trio.CancelScope(shield=True):
+            for path in gone:
+                await trio.to_thread.run_sync(remove_folder_now, path)
+
+    def _make_room(self) -> tuple[Path, ...]:
+        """Returns what to remove."""
         gone: list[Path] = []
-        limit_bytes = self.settings.disk_bytes
-        if download_bytes > limit_bytes // 2 and self.builds.value >= MAX_BUILDS - 1:
-            gone += self._taken_away(_DOWNLOADS)
-            download_bytes = 0
-        used_bytes = download_bytes + sum(kept.size_bytes for kept in self._kept.values())
+        if self.download_bytes > self.left_bytes // 2:
+            # Builds that run have theirs to their end.
+            self._downloads = f"{_DOWNLOADS}-{time.time_ns()}"
+            self.download_bytes = 0
+        for path in self.root.glob(f"{_DOWNLOADS}*"):
+            if path.name != self._downloads and path.name not in self._in_use:
+                gone += self._taken_away(path.name)
+        used_bytes = self.download_bytes + sum(kept.size_bytes for kept in self._kept.values())
         for key, kept in sorted(self._kept.items(), key=lambda each: each[1].used_s):
-            if used_bytes <= limit_bytes and len(self._kept) <= MAX_ENVIRONMENTS:
+            if used_bytes <= self.settings.disk_bytes and len(self._kept) <= MAX_ENVIRONMENTS:
                 break
             if key not in self._in_use:
                 del self._kept[key]
