@@ -325,7 +325,7 @@ def test_calls_are_bounded() -> None:
     assert lessee.called(numbers[0], at(0)) is None
     assert lessee.called(numbers[1], at(0)) is not None
     assert lessee.called(numbers[1], at(60)) is None
-    lessee.leave("leave")
+    lessee.leave("leave", at(0))
     assert lessee.called(numbers[1], at(0)) is None
 
 

@@ -20,6 +20,7 @@ from formation_p2p.core.negotiation.messages import (
     Renewed,
     RequestRefused,
     WorkMessage,
+    waiting_id,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.waiting import Wait, Waiting
@@ -140,6 +141,44 @@ def test_a_lease_stays_where_the_other_gives_up() -> None:
     assert yields(alice.renews(71.5)) is None
 
 
+def test_a_lease_stays_at_once_where_the_other_says_that_it_waits_no_more() -> None:
+    alice = Busy()
+    alice.upto(60)
+    alice.asks(61)
+    assert [wait.owner for wait in alice.lessor.waits(at(61))] == [DAVE.peer_id]
+    withdrawn = Release(waiting_id(1))
+    assert alice.lessor.released(CAROL, withdrawn, at(61.5)) == []
+    assert alice.lessor.released(DAVE, Release(waiting_id(2)), at(61.5)) == []
+    told = sent(alice.lessor.released(DAVE, withdrawn, at(62)))
+    assert told == [(BOB.peer_id, Renewed(alice.leases[0], 0, 512, None))]
+    assert alice.lessor.waits(at(62)) == []
+    assert yields(alice.renews(62)) is None
+    assert alice.lessor.released(DAVE, withdrawn, at(62)) == []
+    alice.asks(63)
+    assert [wait.since_s for wait in alice.lessor.waits(at(63))] == [63], "it waits anew"
+
+
+def test_a_lease_goes_on_giving_way_where_another_waits_as_well() -> None:
+    alice = Busy()
+    alice.upto(60)
+    alice.asks(61)
+    alice.asks(61, CAROL)
+    assert alice.lessor.released(DAVE, Release(waiting_id(1)), at(62)) == []
+    assert yields(alice.renews(62)) == 29_000
+
+
+def test_nothing_gives_way_to_an_owner_whose_connection_has_ended() -> None:
+    alice = Busy()
+    alice.upto(60)
+    alice.asks(61)
+    assert len(sent(alice.lessor.disconnected(DAVE.peer_id, at(62)))) == 1
+    assert alice.lessor.disconnected(CAROL.peer_id, at(62)) == []
+    assert alice.lessor.waits(at(62)) == []
+    assert yields(alice.renews(62)) is None
+    alice.asks(64)
+    assert [wait.since_s for wait in alice.lessor.waits(at(64))] == [61], "it is here again"
+
+
 def test_of_two_leases_one_gives_way_for_one_core_and_room_is_kept_for_that() -> None:
     alice = Busy(NEEDS)
     alice.upto(60)
@@ -220,7 +259,7 @@ def test_a_turn_that_is_not_kept_in_mind_has_no_lease_give_way() -> None:
 def refuse(waiting: Waiting, who: Contact, priority: int, now_s: float) -> None:
     since_s = waiting.since_s(who.peer_id, NEEDS, priority, at(now_s))
     answer = Infeasible("cpu", 1, 0)
-    wait = Wait(who.peer_id, "", NEEDS, priority, priority, since_s, answer)
+    wait = Wait(who.peer_id, "", NEEDS, priority, priority, since_s, answer, "")
     waiting.refused(wait, at(now_s))
 
 

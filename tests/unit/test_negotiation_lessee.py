@@ -33,14 +33,26 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
     WorkMessage,
     pack,
+    waiting_id,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.negotiation.releases import MAX_RELEASES, REPEATS, Releases
 from formation_p2p.core.negotiation.round import RoundId
 from formation_p2p.core.negotiation.session import Undelivered
+from formation_p2p.core.negotiation.unserved import MAX_UNANSWERED, Unserved
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.codec import MAX_INT
-from formation_p2p.core.refusals import Busy, Denied, Gone, Infeasible, Leaving, Silent, TooDear
+from formation_p2p.core.refusals import (
+    Busy,
+    Denied,
+    GivingWay,
+    Gone,
+    Infeasible,
+    Leaving,
+    PeerRefusal,
+    Silent,
+    TooDear,
+)
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import GIB
 from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
@@ -708,7 +720,7 @@ def test_who_leaves_gives_everything_back(bob: Bob) -> None:
     bob.ask(MALLORY, DAVE, BOB)
     bob.offered(DAVE, "d1")
     bob.offered(BOB, "b1", holds=replace(HELD, cpu_milli=1))
-    bob.lessee.leave("leave")
+    bob.lessee.leave("leave", at(0))
     assert bob.hears() == (
         [
             (ALICE.peer_id, Release(leased.lease_id)),
@@ -721,6 +733,88 @@ def test_who_leaves_gives_everything_back(bob: Bob) -> None:
     bob.offered(MALLORY, "m1")  # too late
     assert bob.hears() == ([(MALLORY.peer_id, Release("m1"))], [])
     assert bob.lessee.next_timeout() == float("inf")
+
+
+# -- what was refused ------------------------------------------------------------------------
+
+KEY = SchedulingKey(NEEDS, 3)
+NO_ROOM = Infeasible("cpu", 1, 0)
+
+
+def refuse(bob: Bob, by: Contact, now_s: float = 0, why: PeerRefusal = NO_ROOM) -> None:
+    bob.lessee.received(by, RequestRefused(bob.request_ids[by.peer_id], why), at(now_s))
+
+
+def withdrawal(bob: Bob, of: Contact) -> tuple[PeerId, WorkMessage]:
+    return of.peer_id, Release(waiting_id(bob.request_ids[of.peer_id]))
+
+
+def test_workers_without_room_are_told_once_that_nothing_waits(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL, DAVE, MALLORY)
+    refuse(bob, ALICE)
+    refuse(bob, CAROL, why=GivingWay("cpu", 1000))
+    refuse(bob, DAVE, why=BUSY)
+    bob.offered(MALLORY, "m1")
+    bob.lessee.take()
+    bob.lessee.withdraw(SchedulingKey(NEEDS, 2), at(1), "")
+    assert bob.sends() == []
+    bob.lessee.withdraw(KEY, at(1), "")
+    assert bob.sends() == [withdrawal(bob, ALICE), withdrawal(bob, CAROL)]
+    bob.lessee.withdraw(KEY, at(1), "")
+    assert bob.sends() == []
+
+
+def test_who_gave_a_lease_later_or_refused_long_ago_is_not_told(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL)
+    refuse(bob, ALICE)
+    refuse(bob, CAROL)
+    bob.lessee.take()
+    bob.leased(ALICE, LEASE_DEFAULTS.waits_s)
+    bob.lessee.withdraw(KEY, at(LEASE_DEFAULTS.waits_s + 0.1), "")
+    assert bob.sends() == []
+
+
+def test_a_refusal_that_comes_too_late_is_answered(bob: Bob) -> None:
+    bob.ask(ALICE, CAROL)
+    bob.offered(ALICE, "a1")  # the best: the round is over
+    bob.lessee.take()
+    bob.lessee.withdraw(KEY, at(1), "")
+    assert bob.sends() == []
+    refuse(bob, CAROL, 2)
+    assert bob.sends() == [withdrawal(bob, CAROL)]
+    refuse(bob, CAROL, 2)
+    assert bob.sends() == []
+
+
+def test_who_leaves_withdraws_all_requests(bob: Bob) -> None:
+    bob.ask(ALICE)
+    refuse(bob, ALICE)
+    bob.lessee.take()
+    bob.ask(CAROL, needs=replace(NEEDS, cpu_milli=1))
+    bob.lessee.leave("leave", at(1))
+    assert bob.sends() == [withdrawal(bob, ALICE)]
+    refuse(bob, CAROL, 2)
+    assert bob.sends() == [withdrawal(bob, CAROL)]
+
+
+def test_the_requests_of_a_gang_are_not_withdrawn(bob: Bob) -> None:
+    bob.lessee.ask([ALICE], KEY, wanted=1, now=at(0), cause="", collects=True)
+    ((_, request),) = bob.sends()
+    assert isinstance(request, PlacementRequest)
+    bob.lessee.received(ALICE, RequestRefused(request.request_id, NO_ROOM), at(0))
+    bob.lessee.take()
+    bob.lessee.leave("leave", at(1))
+    assert bob.sends() == []
+
+
+def test_requests_without_an_answer_are_bounded() -> None:
+    unserved = Unserved(LEASE_DEFAULTS)
+    for request_id in range(MAX_UNANSWERED + 9):
+        unserved.asked(request_id, KEY)
+    assert len(unserved) == MAX_UNANSWERED
+    assert not unserved.answered(ALICE, RequestRefused(0, NO_ROOM), at(0))
+    assert not unserved.answered(ALICE, RequestRefused(MAX_UNANSWERED, NO_ROOM), at(0))
+    assert unserved.withdraw(KEY, at(0)) == [(ALICE, MAX_UNANSWERED)]
 
 
 @pytest.mark.parametrize("state", [HeldState.COMMITTED, HeldState.RECOMMITTED])

@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.messages import (
     Renew,
     Renewed,
     RequestRefused,
+    waiting_id,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Fence, Send
@@ -567,6 +568,27 @@ def test_who_stops_asking_is_forgotten(alice: Alice) -> None:
     alice.lessor.fenced(lease_id)
     assert alice.refusal(ALL, now_s=WANT_S - 0.1, to=BOB) == Infeasible("priority", 5, 0)
     alice.offer(now_s=WANT_S, to=BOB, needs=ALL)
+
+
+def test_nobody_gives_way_to_one_who_was_served_elsewhere(alice: Alice) -> None:
+    kept = [alice.lease(), alice.lease()]
+    assert isinstance(alice.refusal(priority=3, now_s=1, to=CAROL), GivingWay)
+    alice.lessor.released(CAROL, Release(waiting_id(1)), at(1.1))
+    for each in kept:
+        renew = Renew(each, alice.fence(each))
+        ((_, answer),) = sent(alice.lessor.renewed(BOB, renew, at(6)))
+        assert isinstance(answer, Renewed)
+
+
+def test_what_was_kept_for_one_who_gives_up_counts_as_an_offer_that_lapsed(alice: Alice) -> None:
+    """Else one could have others give way again and again, for nothing."""
+    for _ in range(2):
+        alice.lease()
+    for second in range(1, 5):
+        assert not alice.lessor.standing.is_doubtful(CAROL.peer_id, "a grant", at(second))
+        alice.refusal(priority=3, now_s=second, to=CAROL, needs=ALL)
+        alice.lessor.released(CAROL, Release(waiting_id(1)), at(second + 0.4))
+    assert alice.lessor.standing.is_doubtful(CAROL.peer_id, "a grant", at(4.4))
 
 
 def test_who_has_got_its_lease_wants_no_more(alice: Alice) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TypeVar
 
 from formation_p2p.core.dispatch.parameters import DispatchParameters
@@ -29,6 +30,7 @@ from formation_p2p.core.refusals import (
     Unwanted,
 )
 from formation_p2p.core.resources.environment import packages_of
+from formation_p2p.core.resources.fits import lacks_room
 from formation_p2p.core.workload.hints import NO_HINTS
 
 _T = TypeVar("_T")
@@ -194,6 +196,25 @@ class Candidates:
             asked = [each.profile for each in ranked]
         asked.sort(key=lambda p: self.back_off.fault(p.peer_id) in LAST_ASKED)
         return [Contact(p.peer_id, p.addresses) for p in asked]
+
+    def first_asked(self, order: list[Contact], wanted: int, most: int) -> list[Contact]:
+        """Those to be asked at once, in their order. One without room, as far as is known, has work
+        of others give way: it is asked where those with room are fewer than `wanted`. Where the
+        data is, and where a copy was drawn, counts more."""
+        if self._key.hints.near or self._key.quorum is not None:
+            return order[:most]
+        roomy = list(islice(filter(self._has_room, order), most))
+        if len(roomy) >= wanted:
+            return roomy
+        others = (each for each in order if each not in roomy)
+        chosen = {*roomy, *islice(others, most - len(roomy))}
+        return [each for each in order if each in chosen]
+
+    def _has_room(self, worker: Contact) -> bool:
+        """As it has announced, and where it did not fail or fall silent since."""
+        profile = self.pool[worker.peer_id]
+        lacking = lacks_room(self._key.needs, profile.capability, profile.capacity)
+        return lacking is None and self.back_off.fault(worker.peer_id) not in LAST_ASKED
 
     def is_askable(self, worker: PeerId, now: Moment) -> bool:
         return self.back_off.until_s(worker) <= now.mono_s

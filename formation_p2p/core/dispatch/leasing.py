@@ -95,7 +95,8 @@ class Leasing:
             near = group.key.hints.near
             least = parameters.max_ask_at_once if near else parameters.ask_at_once
             waiting = group.queues.waiting
-            order = order[: max(least, min(waiting, parameters.max_ask_at_once))]
+            most = max(least, min(waiting, parameters.max_ask_at_once))
+            order = group.candidates.first_asked(order, waiting, most)
             asked = self._lessee.ask(order, group.key, wanted=waiting, now=now, cause=cause)
             acquisition.round_began(asked)
             workers = tuple(contact.peer_id for contact in order)
@@ -106,6 +107,12 @@ class Leasing:
         # Those that may be asked already are not wanted now.
         group.wake_by(group.candidates.next_askable_s(now.mono_s))
         return 0
+
+    def withdraw(self, group: TaskGroup, now: Moment, cause: str) -> None:
+        """No task waits: nothing is to give way to them at workers that had no room."""
+        if group.acquisition.asks and not group.acquisition.has_round:
+            group.acquisition.withdrew()
+            self._lessee.withdraw(group.key, now, cause)
 
     def look_around(self, group: TaskGroup, run: TaskRun, now: Moment, cause: str) -> None:
         """Look for more workers than its tasks wait for."""

@@ -54,6 +54,7 @@ class Pump:
         if not group.queues.waiting:
             kept = self._attempts.rebalance(group, now, cause)
             self._leasing.linger(group, kept, now, cause)
+            self._leasing.withdraw(group, now, cause)
             self._groups.forget_idle(group)
 
     def attempts_ended(self, group: TaskGroup, now: Moment, cause: str) -> None:

@@ -38,7 +38,8 @@ class Acquisition:
     to be asked at once; `fruitless` searches in a row began with no worker in sight.
     `was_answered`: whether any peer answered the last. `call_round` is open for workers that were
     not asked; `spread_s` is when a want was spread last, `in_vain` how many were since the last
-    offer, and `left_s` when one was left, by holder; `holders` are those of the last search."""
+    offer, and `left_s` when one was left, by holder; `holders` are those of the last search.
+    `asks`: workers were asked, and not told since that nothing waits."""
 
     def __init__(self) -> None:
         self.find: FindId | None = None
@@ -49,6 +50,7 @@ class Acquisition:
         self.left_s: dict[PeerId, float] = {}
         self.holders: tuple[Contact, ...] = ()
         self.committing: set[PeerId] = set()
+        self.asks = False
         self.searched_s = float("-inf")
         self.fruitless = 0
         self.was_answered = True
@@ -95,7 +97,11 @@ class Acquisition:
         self.searched_s, self.fruitless = float("-inf"), 0
 
     def round_began(self, asked: RoundId) -> None:
-        self.round = asked
+        self.round, self.asks = asked, True
+
+    def withdrew(self) -> None:
+        """Workers were told that nothing waits."""
+        self.asks = False
 
     def call_began(self, expected: RoundId) -> None:
         self.call_round = expected

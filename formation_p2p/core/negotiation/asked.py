@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.messages import PlacementRequest
+from formation_p2p.core.negotiation.messages import PlacementRequest, waiting_id
 from formation_p2p.core.negotiation.waiting import Wait, Waiting
 from formation_p2p.core.refusals import PeerRefusal
 from formation_p2p.core.resources.requirements import Requirements
@@ -19,7 +19,7 @@ from formation_p2p.core.workload.work import MIN_MEMORY_BYTES
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Work of an owner, who is called by `name`: since when it waits, and what its `priority` has
-    `aged` to."""
+    `aged` to. `request` is the request's `waiting_id`."""
 
     owner: PeerId
     name: str
@@ -29,11 +29,12 @@ class Asked:
     priority: int
     aged: int
     since_s: float
+    request: str
 
     def waits(self, answer: PeerRefusal) -> Wait:
         """With the answer that it got."""
         terms = self.needs, self.priority, self.aged, self.since_s
-        return Wait(self.owner, self.name, *terms, answer)
+        return Wait(self.owner, self.name, *terms, answer, self.request)
 
     @property
     def kind(self) -> tuple[PeerId, Requirements, int]:
@@ -58,4 +59,5 @@ def asked_for(
     aged = waiting.aged(since_s, priority, admission.ceiling(grant, priority), now)
     invitation = admission.invitation(grant)
     account = account_of(admission.place(grant), invitation, owner)
-    return Asked(owner, request.name, invitation, account, needs, priority, aged, since_s)
+    terms = needs, priority, aged, since_s
+    return Asked(owner, request.name, invitation, account, *terms, waiting_id(request.request_id))

@@ -23,6 +23,7 @@ from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParam
 from formation_p2p.core.negotiation.releases import Releases
 from formation_p2p.core.negotiation.round import Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
+from formation_p2p.core.negotiation.unserved import Unserved
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Gone, Refusal, Silent
 
@@ -118,6 +119,7 @@ class Lessee:
         self.calls: dict[int, Call] = {}  # the oldest first
         self.offers: dict[LeaseKey, CollectedOffer] = {}
         self._releases = Releases()
+        self._unserved = Unserved(parameters)
         self._round_count = 0
         # Random, so that answers to an earlier incarnation of this node match nothing.
         self._request_count = rng.getrandbits(48)
@@ -158,6 +160,8 @@ class Lessee:
         for contact in asked.order:
             self._request_count += 1
             asked.requests[self._request_count] = contact.peer_id
+            if not collects:  # a gang seeks on for as long as it lacks a member
+                self._unserved.asked(self._request_count, key)
             request = work.PlacementRequest(
                 *(self._request_count, key.needs, self.grant, key.priority, near, self._name),
                 others,
@@ -165,6 +169,15 @@ class Lessee:
             )
             self._send(contact, request, cause)
         return number
+
+    def withdraw(self, key: SchedulingKey, now: Moment, cause: str) -> None:
+        """Nothing waits for leases of this key any more: workers that refused are told, and have
+        nothing give way to it."""
+        self._withdraw(self._unserved.withdraw(key, now), cause)
+
+    def _withdraw(self, requests: Iterable[tuple[Contact, int]], cause: str) -> None:
+        for to, request_id in requests:
+            self._send(to, work.Release(work.waiting_id(request_id)), cause)
 
     def call(self, key: SchedulingKey, wanted: int, enough: int, until_s: float) -> int:
         """Take offers by the number that is returned, of workers that are not asked, if they are
@@ -223,6 +236,7 @@ class Lessee:
             return
         match message:
             case work.Leased():
+                self._unserved.granted(lease.scheduling_key, sender.peer_id)
                 if lease.move("leased"):
                     lease.granted(message, self._parameters)
                     self._events.append(LeaseHeld(lease))
@@ -245,6 +259,8 @@ class Lessee:
         self, sender: Contact, message: work.Offer | work.RequestRefused, now: Moment
     ) -> None:
         peer_id, request_id = sender.peer_id, message.request_id
+        if self._unserved.answered(sender, message, now):
+            self._withdraw([(sender, request_id)], "it came too late to be waited for")
         waiting = (x for x in self.rounds.values() if x.waits_for(peer_id, request_id))
         asked = next(waiting, None)
         if asked is None:
@@ -299,7 +315,7 @@ class Lessee:
             if (denied := refuses(lease)) is not None:
                 self._lose(lease, "refused" if lease.is_committing else "ended", denied)
 
-    def leave(self, cause: str) -> None:
+    def leave(self, cause: str, now: Moment) -> None:
         """Give everything back, offers too. An answer still to come is given back as it comes."""
         for lease in list(self.held.values()):
             self.release(lease, cause)
@@ -309,6 +325,7 @@ class Lessee:
         self.rounds.clear()
         self.calls.clear()
         self.turn_down(list(self.offers.values()), cause)
+        self._withdraw(self._unserved.withdraw_all(now), cause)
 
     def undelivered(self, event: Undelivered, now: Moment) -> None:
         """The stream to a worker broke. What its leases wait for is asked again, then once more

@@ -31,6 +31,7 @@ from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.notice import Notices
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.precedence import Precedence
+from formation_p2p.core.negotiation.preemption import Want
 from formation_p2p.core.negotiation.seniority import Seniority
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.standing import Standing
@@ -189,10 +190,29 @@ class Lessor:
         return Send(lease.owner, renewed, cause=cause)
 
     def released(self, sender: Contact, message: work.Release, now: Moment) -> list[LessorEffect]:
-        lease = self._owned(sender, message.lease_id)
+        lease, cause = self._owned(sender, message.lease_id), f"{sender.peer_id} releases"
         if isinstance(lease, refusals.Gone):
-            return []  # it has ended already, which is what the owner wants
-        return self._end(lease, "release", f"{sender.peer_id} releases {lease.lease_id}", now)
+            # A request, or a lease that has ended already, which is what the owner wants.
+            wants = self._precedence.forgone(sender.peer_id, message.lease_id)
+            return self._forgone(wants, f"{cause} a request", now)
+        return self._end(lease, "release", f"{cause} {lease.lease_id}", now)
+
+    def disconnected(self, owner: PeerId, now: Moment) -> list[LessorEffect]:
+        """Nothing gives way to one that has gone."""
+        return self._forgone(self._precedence.forgone(owner), f"{owner} has gone", now)
+
+    def _forgone(self, wants: Collection[Want], cause: str, now: Moment) -> list[LessorEffect]:
+        """Nothing gives way to these any more: owners that were told otherwise are told so. What
+        was kept for them counts as an offer that lapsed."""
+        for want in wants:
+            asked, since_s = want.asked, want.until_s - self._parameters.want_s
+            idle_s = min(now.mono_s - since_s, self._parameters.hold_s)
+            self.standing.idled(asked.owner, asked.invitation, asked.needs, idle_s, now)
+        ids = dict.fromkeys(each for want in wants for each in want.yielding)
+        leases = (self._leases[each] for each in ids if each in self._leases)
+        leased = [each for each in leases if each.state is LeaseState.LEASED]
+        stay = [each for each in leased if self._precedence.yields_in_s(each, now) is None]
+        return [self._renewed(each, 0.0, cause, now) for each in stay]
 
     def fenced(self, lease_id: str) -> None:
         """The shell says that nothing runs under the lease: its capacity is free again."""

@@ -255,9 +255,15 @@ class LeaseEnded:
 @_WORK.message(10, urgent=True)
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The owner needs the lease (or the offer) no longer."""
+    """The owner needs the lease (or the offer) no longer; or it waits no more for what it was
+    refused, by its `waiting_id`. An older node, which has no such lease, takes no notice."""
 
     lease_id: Id
+
+
+def waiting_id(request_id: int) -> str:
+    """The name of a request that was refused: that of no lease, whose name has no space."""
+    return f"request {request_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import reduce
 
 from formation_p2p.core import refusals
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.identity import short_id
+from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.negotiation.asked import Asked
 from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
@@ -65,6 +65,15 @@ class Precedence:
         later = self._later(asked, lacking, now)
         self.waiting.refused(asked.waits(later.answer), now)
         return later
+
+    def forgone(self, owner: PeerId, request: str | None = None) -> list[Want]:
+        """An owner waits no more for what it asked for by this request; without one, it has gone.
+        These were to get what others hold."""
+        if request is None:
+            self.waiting.left(owner)
+        else:
+            self.waiting.withdrawn(owner, request)
+        return self.wants.forgone(owner, request)
 
     def _later(self, asked: Asked, lacking: refusals.Infeasible, now: Moment) -> Later:
         if self._standing.is_doubtful(asked.owner, asked.invitation, now):

@@ -2,7 +2,7 @@
 
 A lease of lower priority is never ended in between: it gives way where its owner would commit or
 renew it. One of an equal takes nothing new, and ends after what runs under it. A want is kept for
-as long as the scheduler keeps asking.
+as long as the scheduler keeps asking, and has nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ class Wants:
 
     def forget(self, asked: Asked) -> None:
         self._wants.pop(asked.kind, None)
+
+    def forgone(self, owner: PeerId, request: str | None) -> list[Want]:
+        """Forget what an owner waits for no more: what it asked for by this request, or all."""
+        wants = (want for want in self._wants.values() if want.asked.owner == owner)
+        gone = [want for want in wants if request in (None, want.asked.request)]
+        for want in gone:
+            self.forget(want.asked)
+        return gone
 
     def displacing(self, lease_id: str, now: Moment) -> int | None:
         """The priority of what the lease is to give way to, if there is such."""

@@ -1,7 +1,8 @@
 """Since when each kind of an owner's work has waited at a worker, as the worker itself has seen.
 
 What waits is asked for again and again. It has waited since it was first refused for want of room;
-where nothing was asked for a while, or a lease was granted, the next request begins anew.
+where nothing was asked for a while, a lease was granted, or the owner said that it waits no more,
+the next request begins anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Kind = tuple[Requirements, int]
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Work that waits here: whose, since when, and the answer that it got last. Its priority has
-    risen from that in its request to `aged`."""
+    risen from that in its request to `aged`. `request` is the `waiting_id` of its last."""
 
     owner: PeerId
     name: str
@@ -29,6 +30,7 @@ class Wait:
     aged: int
     since_s: float
     answer: PeerRefusal
+    request: str
 
 
 class Waiting:
@@ -39,6 +41,7 @@ class Waiting:
         # By owner: since when each kind has waited, and when it was last refused; the latest at
         # the end.
         self._owners: dict[PeerId, dict[_Kind, tuple[Wait, float]]] = {}
+        self._left: set[PeerId] = set()  # those of them that are not connected
 
     def __len__(self) -> int:
         """How many owners it remembers."""
@@ -58,6 +61,7 @@ class Waiting:
     def refused(self, wait: Wait, now: Moment) -> None:
         """There was no room for it now."""
         owner, kind = wait.owner, (wait.needs, wait.priority)
+        self._left.discard(owner)
         kinds = self._owners.pop(owner, {})
         kinds.pop(kind, None)
         kinds[kind] = wait, now.mono_s
@@ -68,10 +72,21 @@ class Waiting:
             del self._owners[next(iter(self._owners))]
 
     def live(self, now: Moment) -> list[Wait]:
-        """Those that were asked for lately."""
+        """Those that were asked for lately, by owners that are connected."""
         recent_s = now.mono_s - self._parameters.waits_s
-        waits = (each for kinds in self._owners.values() for each in kinds.values())
+        here = (kinds for owner, kinds in self._owners.items() if owner not in self._left)
+        waits = (each for kinds in here for each in kinds.values())
         return [wait for wait, last_s in waits if last_s >= recent_s]
+
+    def left(self, owner: PeerId) -> None:
+        """Its connection ended. Where it soon asks again, it has waited all the time."""
+        self._left = {each for each in (*self._left, owner) if each in self._owners}
+
+    def withdrawn(self, owner: PeerId, request: str) -> None:
+        """It waits no more for what it asked for last by this request."""
+        kinds = self._owners.get(owner, {})
+        for needs, priority in [k for k, (wait, _) in kinds.items() if wait.request == request]:
+            self.served(owner, needs, priority)
 
     def served(self, owner: PeerId, needs: Requirements, priority: int) -> None:
         """It has a lease."""

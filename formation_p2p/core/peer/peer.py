@@ -322,7 +322,7 @@ class Peer:
                 self.dht.disconnected(sender, now)
                 self.lessee.disconnected(sender, now)
                 if self.worker is not None:
-                    self.worker.disconnected(sender, now)
+                    return self.worker.disconnected(sender, now)
             case CheckpointKept() | CheckpointSpread():
                 return self.scheduler.checkpoint_told(event, now)
             case OutputsCopied():
@@ -484,7 +484,7 @@ class Peer:
         self.gangs.leave()
         self.services.stop(now)
         effects: list[PeerEffect] = [*self.scheduler.leave()]
-        self.lessee.leave("leave")
+        self.lessee.leave("leave", now)
         return [*effects, *self._lifecycle.leave(now)]
 
     def _loop_back(self, effects: list[PeerEffect], now: Moment) -> list[PeerEffect]:

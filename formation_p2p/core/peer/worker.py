@@ -262,9 +262,10 @@ class Worker:
             for owner, each in found.values()
         ]
 
-    def disconnected(self, peer_id: PeerId, now: Moment) -> None:
+    def disconnected(self, peer_id: PeerId, now: Moment) -> list[WorkerEffect]:
         self.executions.interrupted(peer_id)
         self.announcer.disconnected(peer_id, now)
+        return self._after(self.lessor.disconnected(peer_id, now), now)
 
     def vacate(self, grace_s: float, now: Moment) -> list[WorkerEffect]:
         """Take no more work, and have what runs for others go on elsewhere."""
