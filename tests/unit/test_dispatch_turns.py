@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import TaskRecalled, TaskRetried, TaskSucceeded
 from formation_p2p.core.negotiation.lessee import LeaseYields
 from formation_p2p.core.negotiation.messages import Cancel, LeaseEnded, Release, Renewed
 from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.peer.events import Explain
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
+from formation_p2p.core.placement.task_options import SchedulingKey
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.shares import ShareStatus
 from formation_p2p.core.workload.outcome import Succeeded
@@ -115,6 +120,30 @@ def test_explain_says_after_whose_slice() -> None:
     world.elapse(1)
     (ranked,) = dave.explained[-1].decision.ranked
     assert "'s slice, in " in str(ranked.lacking)
+
+
+@pytest.mark.parametrize(
+    ("needs", "priority", "is_told"),
+    [
+        (replace(NEEDS, driver=""), 0, True),
+        (replace(NEEDS, memory_bytes=NEEDS.memory_bytes + 1, driver=""), 0, True),
+        (replace(NEEDS, memory_bytes=1), 0, False),
+        (replace(NEEDS, driver=""), 1, False),
+    ],
+)
+def test_explain_says_so_too_where_other_tasks_that_need_no_more_wait(
+    needs: Requirements, priority: int, is_told: bool
+) -> None:
+    world, _, dave = town(20.0)
+    dave.submit(job(job_id="dave's"))
+    world.elapse(2)
+    world.deliver(dave, Explain(0, SchedulingKey(needs, priority), "a task"))
+    world.elapse(1)
+    (ranked,) = dave.explained[-1].decision.ranked
+    assert ("'s slice, in " in str(ranked.lacking)) == is_told
+    dave.explain(None)
+    world.elapse(1)
+    assert dave.explained[-1].decision.ranked[0].profile == ranked.profile
 
 
 def test_of_a_lease_that_has_ended_it_means_nothing() -> None:

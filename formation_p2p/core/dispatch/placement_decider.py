@@ -18,7 +18,8 @@ from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import refusal_of
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
-from formation_p2p.core.refusals import Denied, GivingWay
+from formation_p2p.core.refusals import Denied, GivingWay, Infeasible, Refusal
+from formation_p2p.core.resources.capability import amounts
 from formation_p2p.core.resources.requirements import Requirements
 
 # What a query without a filter is decided with: the least that a task can need.
@@ -65,15 +66,23 @@ class PlacementDecider:
         profiles: Iterable[Profile],
         group: TaskGroup | None,
         now: Moment,
+        others: Iterable[TaskGroup] = (),
     ) -> Decision:
-        """As `decide`, for a task of this name; with what workers have answered to its group."""
+        """As `decide`, for a task of this name; with what workers have answered to its group, and
+        whose turn is first at those without room, as they answered to `others` that need less."""
         decision = self.decide(scheduling_key, name, key_of(name.encode()), profiles, now)
         known = {each.profile.peer_id for each in decision.ranked}
         rejected, reasons = (
             dict(decision.rejected),
             () if group is None else group.candidates.reasons(),
         )
-        turns = {w: x for w, x in reasons if isinstance(x, GivingWay) and x.turn is not None}
+        turns = _turns(reasons)
+        full = {x.profile.peer_id for x in decision.ranked if isinstance(x.lacking, Infeasible)}
+        for other in others:
+            if scheduling_key is None or not _waits_no_less(scheduling_key, other.key):
+                continue
+            said = _turns(other.candidates.reasons())
+            turns = {w: x for w, x in said.items() if w in full} | turns
         ranked = tuple(
             replace(x, lacking=turns[x.profile.peer_id]) if x.profile.peer_id in turns else x
             for x in decision.ranked
@@ -115,3 +124,17 @@ class PlacementDecider:
             )
             for profile in profiles
         ]
+
+
+def _turns(reasons: Iterable[tuple[PeerId, Refusal]]) -> dict[PeerId, GivingWay]:
+    """The workers where others have their turn before."""
+    return {w: x for w, x in reasons if isinstance(x, GivingWay) and x.turn is not None}
+
+
+def _waits_no_less(key: SchedulingKey, other: SchedulingKey) -> bool:
+    """Whether tasks of a key wait wherever those of another do, of any driver: they need as much at
+    least, and are no more urgent."""
+    needs, less = key.needs, other.needs
+    alike = replace(less, driver=needs.driver) == needs
+    amounts_are_less = all(x <= y for x, y in zip(amounts(less), amounts(needs), strict=True))
+    return key.priority <= other.priority and (alike or (amounts_are_less and not less.gpu_count))

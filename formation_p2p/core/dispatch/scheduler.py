@@ -205,11 +205,12 @@ class Scheduler:
         self, key: SchedulingKey | None, name: str, profiles: Iterable[Profile], now: Moment
     ) -> Decision:
         """As it would decide now for a task of this name; with what workers have answered, where
-        tasks of the same key are in flight. Without a key, who may work at all."""
+        tasks of the same key are in flight, and whose turn it is, where such wait that need no
+        more and are as urgent. Without a key, who may work at all."""
         if key is not None and isinstance(key.policy, Learnt):
             key = key._replace(policy=self._jobs.learner.explained())
         group = None if key is None else self.groups.get(key)
-        return self._decider.explain(key, name, profiles, group, now)
+        return self._decider.explain(key, name, profiles, group, now, self._groups)
 
     def found(self, found: Found, now: Moment) -> list[SchedulerEffect]:
         group = next((g for g in self.groups.values() if g.acquisition.find == found.find), None)
