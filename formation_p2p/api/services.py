@@ -217,6 +217,8 @@ class NodeServices:
         parties of its jobs."""
         runtime, claim = self.entered()
         place, charter = claim.network.rights.place, runtime.charter
+        if region and charter is not None:
+            charter.check_region(region)
         if scope is None:
             scope = Scope.COMMONS if charter is None else charter.scope
             if scope == Scope.COMMONS and not region:

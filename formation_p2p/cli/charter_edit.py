@@ -22,6 +22,8 @@ LIFE: Final = "365d"
 # So long its signers have for the next version: one that has less left when it is made gets a new
 # life, as most would have signed it too late.
 SIGNING_S: Final = 86_400
+# The ids of all nodes begin so: an Ed25519 key, in base58.
+_PEER_BEGINS: Final = "12D3KooW"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,10 @@ class Edits:
             if not holders:
                 problem = f"{each!r} says not who is in it; write it like eu=acme,beta"
                 raise InvalidInput("region", problem)
-            regions[name] = Region(name, frozenset(holders.split(",")))
+            for holder in (found := frozenset(holders.split(","))):
+                if holder.startswith(_PEER_BEGINS):
+                    _peer(holder)  # raises, where a digit is missing: it would be an organisation
+            regions[name] = Region(name, found)
         return _without("no-region", regions, self.no_regions)
 
     def _quotas(self, quotas: Quota) -> Quota:
@@ -147,8 +152,8 @@ def _without(field: str, known: Mapping[str, _T], names: Iterable[str]) -> tuple
 
 
 def _share(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise InvalidInput("member", f"{text!r} is no share; write a whole number, such as 2")
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) == 0:
+        raise InvalidInput("member", f"{text!r} is no share; write a whole number, from 1 on")
     return int(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,10 @@ from formation_p2p.cli.whom import whom
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.charter import Charter, is_invitation, is_peer
 from formation_p2p.core.trust.charter_diff import changes
 from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
+from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import (
@@ -96,6 +97,20 @@ class Place:
             raise InvalidInput("charter", f"{problem}; propose it again")
         return proposal
 
+    def doubts(self, new: Charter) -> Iterator[str]:
+        """What is new in it, and may not be meant: for those who sign it."""
+        terms = read_grant(self.network.grant, self.network.root_public_key)
+        me = self.home.identity().peer_id, terms.invitation
+        if new.bans(*me) and (self.charter is None or not self.charter.bans(*me)):
+            yield "this bans the node of this home: all others refuse it once it counts"
+        before = () if self.charter is None else self.charter.regions
+        known = {holder for region in before for holder in region.holders}
+        known |= {member.org for member in new.members}
+        for region in new.regions if new.members else ():
+            for each in sorted(region.holders - known):
+                if not is_invitation(each) and not is_peer(each):
+                    yield f"{each}, in the region {region.name}, is an organisation without a share"
+
     def missing(self, proposal: SignedCharter) -> dict[str, int]:
         return missing(proposal, self.trusted)
 
@@ -115,6 +130,8 @@ def go_on(place: Place, proposal: SignedCharter, *, as_json: bool) -> None:
     if not as_json:
         for line in changes(place.charter, proposal.charter):
             say(printable(line))
+    for doubt in place.doubts(proposal.charter):
+        say(f"mind that {printable(doubt)}")
     text = charter_text(signed)
     if lacking:
         if as_json:

@@ -14,6 +14,7 @@ from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records import codec
+from formation_p2p.core.trust.charter import Region
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import OPEN, DataRule
@@ -22,7 +23,9 @@ from formation_p2p.host.blobs.asking import is_held
 from formation_p2p.host.blobs.rules import MAX_PARTIES, MAX_RULES
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.home import Home
+from formation_p2p.host.storage.charter_file import CharterFile
 from tests.host.test_places import SOON_S, Silent
+from tests.support.charters import charter_at
 from tests.support.data_world import ROOT, Holder, from_
 from tests.support.loopback import LISTEN
 from tests.support.stacks import run, running
@@ -131,6 +134,19 @@ async def test_a_node_serves_data_to_those_inside_alone(tmp_path: Path) -> None:
             assert to.read_bytes() == b"secret"
             with pytest.raises(InvalidInput, match="only files have one"):
                 await alice.put((1, 2), region="eu")  # type: ignore[call-overload]
+
+
+async def test_data_has_a_region_of_those_that_the_charter_has(tmp_path: Path) -> None:
+    home = Home(tmp_path / "alice")
+    network = home.create_network()
+    regions = (Region("eu", frozenset({"acme"})), Region("us", frozenset({"beta"})))
+    CharterFile(home.path, network).write(charter_at(home, network, regions=regions))
+    path = tmp_path / "data"
+    path.write_bytes(b"secret")
+    async with Node.join(home=home.path, listen=LISTEN) as alice:
+        with pytest.raises(InvalidInput, match="has no 'mars'; its regions are eu, us"):
+            await alice.put(path, region="mars")
+        assert (await alice.put(path, region="us")).rule == DataRule(region="us")
 
 
 def rights() -> Rights:

@@ -175,6 +175,17 @@ def test_an_invitation_is_banned_by_the_digits_that_members_shows(alone: Home) -
     assert invitation not in charter_of(alone).banned_invitations
 
 
+def test_what_may_not_be_meant_is_said_to_who_signs_it(alone: Home) -> None:
+    own = alone.identity().peer_id
+    done = formation(alone.path, "charter", "init", "--member", "acme", "--region", "eu=acme,nosuch")
+    assert "mind that nosuch, in the region eu, is an organisation without a share" in done.stderr
+    assert "mind that acme" not in done.stderr
+    done = formation(alone.path, "charter", "ban", own)
+    assert "mind that this bans the node of this home" in done.stderr
+    done = formation(alone.path, "charter", "propose", "--member", "beta")
+    assert "mind that" not in done.stderr
+
+
 @pytest.mark.parametrize("command", [("charter", "init"), ("network", "invite")])
 @pytest.mark.parametrize("limit", ["--concurrent", "--cpu-hours"])
 def test_a_limit_under_which_nothing_runs_is_refused(
@@ -194,7 +205,9 @@ def test_a_limit_under_which_nothing_runs_is_refused(
         (("propose", "--member", "a=x"), "make one: formation charter init"),
         (("init", "--member", "a=x"), "write a whole number"),
         (("init", "--threshold", "2"), "name them: --signer PEER, for each"),
+        (("init", "--member", "a=0"), "write a whole number, from 1 on"),
         (("init", "--region", "eu"), "write it like eu=acme,beta"),
+        (("init", "--region", "eu=12D3KooWbad"), "'12D3KooWbad' is no peer id"),
         (("init", "--signer", "x"), "prints the id of a node"),
         (("sign", "nowhere.txt"), "name a file with it, or - for stdin"),
         (("sign", "-"), "it does not begin with formation-charter1:; paste all of it"),

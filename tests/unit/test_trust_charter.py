@@ -239,6 +239,13 @@ FULL = rules(
 )
 
 
+def test_a_charter_with_regions_has_no_others() -> None:
+    FULL.check_region("us")
+    rules().check_region("mars")
+    with pytest.raises(InvalidInput, match="has no 'mars'; its regions are "):
+        FULL.check_region("mars")
+
+
 def test_all_of_it_travels() -> None:
     made = signed(FULL, ROOT, ANNA, BEN)
     assert read_charter(made.raw).charter == FULL

@@ -64,7 +64,7 @@ class Region:
         _check_label("region", self.name)
         check_amount("region", len(self.holders), 1, MAX_IN_REGION)
         for each in self.holders:
-            if not is_invitation(each) and not _is_peer(each):
+            if not is_invitation(each) and not is_peer(each):
                 _check_label("region", each)
 
 
@@ -106,7 +106,7 @@ class Charter:
         if self.identities is not None:
             check_amount("identities", self.identities, 1, MAX_IDENTITIES)
         for peer_id in (*self.banned_keys, *self.inviters):
-            if not _is_peer(peer_id):
+            if not is_peer(peer_id):
                 raise InvalidInput("peer", f"{shown(peer_id)} is no peer id")
         for name in self.banned_invitations:
             if not is_invitation(name):
@@ -154,13 +154,21 @@ class Charter:
                     return region.name
         return ""
 
+    def check_region(self, name: str) -> None:
+        """Raises InvalidInput for one that it does not have, where it has any."""
+        names = [each.name for each in self.regions]
+        if names and name not in names:
+            problem = f"the charter has no {shown(name)}; its regions are {', '.join(names)}"
+            raise InvalidInput("region", problem)
+
 
 def is_invitation(text: object) -> bool:
     """Whether it is written as the id of an invitation is."""
     return isinstance(text, str) and _INVITATION.fullmatch(text) is not None
 
 
-def _is_peer(text: object) -> bool:
+def is_peer(text: object) -> bool:
+    """Whether it is written as the id of a peer is."""
     try:
         return isinstance(text, str) and parse_peer_id(text) == text
     except ValueError:
