@@ -459,9 +459,9 @@ class Unnamed:
         self._found = 0
         self._round: Iterator[int] = iter(())
 
-    def look(self) -> None:
+    def look(self, for_s: float = WALK_S) -> None:
         """For so long. What was found in the round before counts until there is more."""
-        until = time.monotonic() + WALK_S
+        until = time.monotonic() + for_s
         for found in self._round:
             self._found = found
             self.bytes = max(self.bytes, found)
