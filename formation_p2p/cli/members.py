@@ -38,14 +38,15 @@ SHOWN_DIGITS: Final = 8
 
 
 class _Seen(NamedTuple):
-    """A member, what its grant says, how many others have the same name, and whether its grant is
-    not renewed any more, as far as that is decided here."""
+    """A member, what its grant says, how many others have the same name, whether its grant is not
+    renewed any more, as far as that is decided here, and whether the charter bans it."""
 
     member: Member
     terms: GrantTerms
     namesakes: int
     is_own: bool
     is_withdrawn: bool
+    is_banned: bool
 
     @property
     def has_expired(self) -> bool:
@@ -61,8 +62,9 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     """
     place = Home(home)
     network = joined_network(place)
-    found = _seen(place, network)
-    banned = _banned(flags.kept_charter(place, network))
+    charter = flags.kept_charter(place, network)
+    found = _seen(place, network, charter)
+    banned = _banned(charter)
     if as_json:
         gates = [asdict(gate) for gate in network.contacts()]
         document = {"network_id": network.network_id.hex(), "members": [*map(_document, found)]}
@@ -98,7 +100,7 @@ def invitations(home: Home, begin: str) -> list[str]:
     return sorted(each for each in known if each.startswith(begin))
 
 
-def _seen(home: Home, network: Network) -> list[_Seen]:
+def _seen(home: Home, network: Network, charter: Charter | None = None) -> list[_Seen]:
     """Those with a grant of the network that names its holder; the one seen last comes first."""
     read: list[tuple[Member, GrantTerms]] = []
     for member in read_members(home.path, network.network_id):
@@ -121,6 +123,7 @@ def _seen(home: Home, network: Network) -> list[_Seen]:
             max(names[member.name] - 1, 0),
             member.peer_id in own,
             not withdrawn.isdisjoint((member.peer_id, terms.invitation)),
+            charter is not None and charter.bans(member.peer_id, terms.invitation) is not None,
         )
         for member, terms in reversed(read)
     ]
@@ -148,6 +151,7 @@ def _note(each: _Seen) -> str:
     others = "1 other has" if each.namesakes == 1 else f"{each.namesakes} others have"
     notes = (
         "this machine" if each.is_own else "",
+        "banned" if each.is_banned else "",
         "its grant has ended" if each.has_expired else "",
         "not renewed" if each.is_withdrawn else "",
         f"{others} the same name" if each.namesakes else "",
@@ -169,6 +173,7 @@ def _document(each: _Seen) -> Json:
         "expires_unix_s": rights.expires_unix_s,
         "expired": each.has_expired,
         "withdrawn": each.is_withdrawn,
+        "banned": each.is_banned,
         "seen_unix_s": each.member.seen_unix_s,
         "invitation": each.terms.invitation,
     }

@@ -16,7 +16,7 @@ _NEXT: Final = (
 
 _LIFT: Final = (
     "To be let in again, ask those who sign the charter for a version without the ban "
-    "(`formation charter propose --no-ban PEER`)"
+    "(`formation charter propose --no-ban PEER|INVITATION`)"
 )
 
 

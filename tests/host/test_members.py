@@ -14,7 +14,7 @@ from formation_p2p.cli.members import members
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.peer.effects import MemberMet
-from formation_p2p.core.trust.grants import Right, Rights, issue
+from formation_p2p.core.trust.grants import Right, Rights, issue, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import name_of
@@ -30,7 +30,8 @@ from formation_p2p.host.storage.members import SeenMembers
 from tests.support.charters import charter_at
 
 ROOT, ALICE, CAROL, DAVE = (Identity.from_seed(bytes([150 + n]) * 32) for n in range(4))
-GRANT = issue(ROOT, Rights(int(time.time()) + 3600))
+RIGHTS = Rights(int(time.time()) + 3600)
+GRANT = issue(ROOT, RIGHTS)
 NETWORK = Network(ROOT.public_key, (), GRANT)
 
 
@@ -210,6 +211,34 @@ def test_who_is_banned_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["banned"] == [
         {"kind": "peer", "id": CAROL.peer_id, "version": 1},
         {"kind": "invitation", "id": "ab" * 16, "version": 1},
+    ]
+
+
+@pytest.mark.parametrize("by", ["banned_keys", "banned_invitations"])
+def test_a_member_that_is_banned_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    home, network = a_home(tmp_path)
+    invite = parse_invite(home.invite(Rights(int(time.time()) + 3600)))
+    invitation = read_grant(invite.grant, network.root_public_key).invitation
+    rows = [
+        Member(CAROL.peer_id, "", invite.bound_to(CAROL.peer_id).grant, 1),
+        Member(DAVE.peer_id, "", issue(home.root_keys()[0], RIGHTS, DAVE.peer_id), 1),
+    ]
+    write_members(home.path, network.network_id, rows)
+    banned = {"banned_keys": CAROL.peer_id, "banned_invitations": invitation}[by]
+    charter = charter_at(home, network, **{by: frozenset({banned})})
+    CharterFile(home.path, network).write(charter)
+    members(home.path, True)
+    found = json.loads(capsys.readouterr().out)["members"]
+    assert {each["peer_id"]: each["banned"] for each in found} == {
+        CAROL.peer_id: True,
+        DAVE.peer_id: False,
+    }
+    members(home.path, False)
+    assert [line.split()[-1] == "banned" for line in capsys.readouterr().out.splitlines()[1:3]] == [
+        False,
+        True,
     ]
 
 

@@ -176,8 +176,8 @@ def test_an_invitation_is_banned_by_the_digits_that_members_shows(alone: Home) -
 
 
 def test_what_may_not_be_meant_is_said_to_who_signs_it(alone: Home) -> None:
-    own = alone.identity().peer_id
-    done = formation(alone.path, "charter", "init", "--member", "acme", "--region", "eu=acme,nosuch")
+    own, rules = alone.identity().peer_id, ("--member", "acme", "--region", "eu=acme,nosuch")
+    done = formation(alone.path, "charter", "init", *rules)
     assert "mind that nosuch, in the region eu, is an organisation without a share" in done.stderr
     assert "mind that acme" not in done.stderr
     done = formation(alone.path, "charter", "ban", own)
