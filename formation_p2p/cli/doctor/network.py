@@ -25,7 +25,9 @@ SLOW_S: Final = 1.0
 # Those ways of a node that say nothing of how others come to this machine.
 _UNKNOWN: Final = (Way.UNKNOWN.value, Way.SILENT.value)
 _NEW_INVITE: Final = "ask for an invite, and run `formation network join -`"
-_LIFT: Final = "ask those who sign the charter to run `formation charter propose --no-ban PEER|INVITATION`"
+_LIFT: Final = (
+    "ask those who sign the charter to run `formation charter propose --no-ban PEER|INVITATION`"
+)
 
 
 def check_grant(
