@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -674,6 +675,42 @@ def test_wheels_that_take_too_long_are_not_handed_over(found: Machine, tmp_path:
                 pass
 
     within(HANGS_S, story)
+
+
+def test_wheels_that_came_along_are_refused_where_they_are_not_what_was_asked_for(
+    found: Machine, tmp_path: Path
+) -> None:
+    """By the hash of a lock, or by the name that they bear."""
+    build = builder(found, tmp_path / "home", EnvironmentSettings(()))
+    other = wheel("other", "2.0", {"other.py": "HELLO = 'boo'\n"})[1]
+    changed = wheel("greet", "1.0", {"greet.py": "HELLO = 'boo'\n"})[1]
+    locked = f"greet==1.0 --hash=sha256:{hashlib.sha256(GREET[1]).hexdigest()}"
+
+    async def refused(line: str, content: bytes) -> str:
+        wheels = ((GREET[0], Manifest.of(content).blob),)
+        blobs = cast("BlobAccess", Wheels(content))
+        with pytest.raises(EnvironmentFailed) as caught:
+            async with environment_for(
+                build.machine, Environment((line,), wheels=wheels), "", blobs, silent
+            ):
+                pass
+        return str(caught.value)
+
+    async def story() -> None:
+        assert "Hash mismatch" in await refused(locked, changed)
+        why = await refused("greet==1.0", other)
+        assert "`other-2.0` does not start with the normalized package name: greet" in why
+
+    within(60, story)
+    assert build.left == set()
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_of_this_environment(
+    build: Builder, tmp_path: Path
+) -> None:
+    build.cache.root.rename(tmp_path / "away")
+    build.cache.root.touch()
+    assert "could not be made here" in trio.run(build.refused, "greet")
 
 
 def test_a_machine_without_uv_says_how_to_install_it(

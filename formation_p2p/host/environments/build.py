@@ -213,6 +213,7 @@ class _Build:
             raise EnvironmentFailed(f"the environment has no room here: {self.cache.room}")
         self._note(f"building environment {self.key.partition('-')[0]}\n")
         await trio.to_thread.run_sync(remove_folder_now, folder)
+        self.downloads.mkdir(mode=0o700, exist_ok=True)
         work = folder / "build"
         work.mkdir(mode=0o700, parents=True)
         lines = "".join(f"{line}\n" for line in self.environment.requirements)

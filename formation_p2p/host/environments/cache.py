@@ -136,10 +136,8 @@ class EnvironmentCache:
 
     @property
     def downloads(self) -> Path:
-        """Of uv's downloads. Only what runs no foreign code may write to it."""
-        folder = self.root / self._downloads
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder
+        """Of uv's downloads, once there are any. Only what runs no foreign code may write to it."""
+        return self.root / self._downloads
 
     def measure(self) -> None:
         """The downloads, in a thread."""
@@ -151,8 +149,7 @@ class EnvironmentCache:
         uv names all in the same way, what is there while another build runs may be that one's."""
         if self._in_use[self._downloads] > 1:
             return ()
-        downloads = self.root / self._downloads
-        return (*downloads.glob(".tmp*"), *downloads.glob("*/.tmp*"))
+        return (*self.downloads.glob(".tmp*"), *self.downloads.glob("*/.tmp*"))
 
     @property
     def left_bytes(self) -> int:
