@@ -4,7 +4,8 @@
         squares = await node.map(square, range(100), needs="cpu=1,memory=1GiB")
 
 public.py lists all that is public; everything else may change in any release. It is imported when
-one of its names is first asked for: a command that talks to a running node needs none of them.
+one of its names is first asked for: a command that talks to a running node needs none of them. Nor
+do the names that modules of tasks import on a worker, which are found without it.
 """
 
 import importlib
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_OF_TASKS = ("checkpoint", "leaving", "restored")
+
 
 def __getattr__(name: str) -> object:
+    if name in _OF_TASKS:
+        module = importlib.import_module("formation_p2p.host.drivers.python_checkpoint")
+        return globals().setdefault(name, getattr(module, name))
     if name == "__all__":
         return [*_listed(), "__version__"]
     if name[0] != "_" and name in (listed := _listed()):

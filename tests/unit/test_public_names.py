@@ -48,3 +48,16 @@ def test_importing_the_package_does_not_import_the_network_stack() -> None:
     """It takes half a second; only a node that joins pays for it."""
     program = "import formation_p2p, sys; formation_p2p.Node; sys.exit('noise' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+def test_what_a_task_saves_with_is_imported_without_the_rest() -> None:
+    """That would take a second of each interpreter in which a module of the user's imports it."""
+    program = (
+        "import sys; from formation_p2p import checkpoint, leaving, restored\n"
+        "loaded = {name for name in sys.modules if name.startswith('formation_p2p.')}\n"
+        "rooms = {'formation_p2p.host', 'formation_p2p.host.drivers'}\n"
+        "assert loaded == rooms | {'formation_p2p.host.drivers.python_checkpoint'}, loaded\n"
+        "import formation_p2p.public\n"
+        "assert checkpoint is formation_p2p.public.checkpoint"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
