@@ -183,7 +183,7 @@ class EnvironmentCache:
     def find(self, key: str) -> bool:
         """Whether an environment is here, and is the folder that was made. It counts as used now.
 
-        Where there is no sandbox a task may have exchanged it."""
+        Without a sandbox a task may have exchanged it."""
         kept = self._kept.get(key)
         if kept is None:
             return False
