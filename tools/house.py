@@ -153,8 +153,8 @@ def figures() -> list[Figure]:
         # The reorganisation ended at 38,810, held to 39,000. The rest is for what was added since:
         # versions of Python, code and packages that travel, data of any size, results of science,
         # circuits, hole punching and multicast DNS; gangs, builds and clusters; services, their
-        # gateway and its page.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 113_600),
+        # gateway and its page; what members may read through the workers of others.
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 115_000),
         Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 114_000),
         Figure("files over 400 lines, unexplained", len(long), 12, 0, long),
         Figure("patched constants", len(constants), 102, 10, constants),
