@@ -25,14 +25,14 @@ NODE = """
 import sys, time
 from pathlib import Path
 import trio
-import formation_p2p.host.drivers.supervised as supervised
+import formation_p2p.host.drivers.launch as launch
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.core.workload.process import ProcessSpec
 from tests.support.drivers_world import Recorder, an_execution, bare_machine
 
-supervised.SILENCE_S = 1.0 + 1.0
+launch.SILENCE_S = 1.0 + 1.0
 beats = sys.argv[2] == "beats"
 machine = Machine.found(Path(sys.argv[1]), "required") if sys.argv[3] == "bwrap" else bare_machine()
 show = lambda data: print(data.decode(), end="", flush=True)
