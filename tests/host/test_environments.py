@@ -281,6 +281,7 @@ def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_r
     async def story() -> None:
         async with trio.open_nursery() as others:
             others.start_soon(partial(build.use, "other", owner=PeerId("another")))
+            await until(lambda: "other" in index.asked)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(build.use, "half")
                 await until(left)
