@@ -243,19 +243,26 @@ class Exchange:
 
     async def _fetch_nearby(self, blob: Blob) -> bool:
         """Whether a node of this machine had it. Raises LocalError."""
-        if self.nearby is None or self._store.rules(blob.cid):
-            return False
         store = partial(self._store.add_copy, blob)
-        return await self.nearby.fetch(blob, self.grant, store, self._stack.announced)
+        return await self._handed_over(blob, store, self._stack.announced)
 
     async def _copied_nearby(self, blob: Blob, path: Path) -> bool:
         """Whether a node of this machine had a small one: it is not kept here too, since that has
         it for the next that needs it. Raises LocalError."""
-        if self.nearby is None or blob.size_bytes > MAX_NOT_KEPT_BYTES:
+        if blob.size_bytes > MAX_NOT_KEPT_BYTES or self._store.holds(blob.cid):
             return False
-        if self._store.holds(blob.cid) or self._store.rules(blob.cid):
+        return await self._handed_over(blob, partial(copied_whole, blob, path))
+
+    async def _handed_over(
+        self,
+        blob: Blob,
+        store: Callable[[int], bool],
+        addresses: tuple[str, ...] | None = None,
+    ) -> bool:
+        """See `NearbyReader.fetch`. Content with rules comes over the network alone."""
+        if self.nearby is None or self._store.rules(blob.cid):
             return False
-        return await self.nearby.fetch(blob, self.grant, partial(copied_whole, blob, path))
+        return await self.nearby.fetch(blob, self.grant, store, addresses)
 
     async def download(self, blob: Blob, path: Path, progress: Progress | None = None) -> None:
         """Have a blob as the file at `path`, which is written over once all of it is there. What

@@ -208,24 +208,25 @@ def read_through(file: int, path: Path) -> tuple[Manifest, os.stat_result]:
     return Manifest(before.st_size, bytes(digests)), after
 
 
-def read_whole(file: int, size: int) -> bytes | None:
-    """The content of a plain file of this size; None for anything else. Raises OSError."""
+def read_whole(file: int, blob: Blob) -> tuple[Manifest, bytes] | None:
+    """The content of a plain file that has what `blob` names; None for anything else. Raises
+    OSError."""
     status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+    if not stat.S_ISREG(status.st_mode) or status.st_size != blob.size_bytes:
         return None
-    content = os.pread(file, size, 0)
-    return content if len(content) == size else None
+    content = os.pread(file, blob.size_bytes, 0)
+    manifest = Manifest.of(content)
+    return (manifest, content) if manifest.blob.cid == blob.cid else None
 
 
 def copied_whole(blob: Blob, path: Path, file: int) -> bool:
     """Whether a file has the content of `blob`, which is small, and the new file at `path` now has
     it too. Raises LocalError."""
     with local_errors(path):
-        content = read_whole(file, blob.size_bytes)
-        if content is None or Manifest.of(content).blob.cid != blob.cid:
+        if (read := read_whole(file, blob)) is None:
             return False
         with os.fdopen(new_input(path), "wb") as into:
-            into.write(content)
+            into.write(read[1])
     return True
 
 

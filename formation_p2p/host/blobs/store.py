@@ -312,10 +312,9 @@ class BlobStore:
         if blob.size_bytes > files.READ_BYTES:
             return self._copy(blob, file)
         with local_errors(self._root):
-            content = files.read_whole(file, blob.size_bytes)
-            if content is None or (manifest := Manifest.of(content)).blob.cid != blob.cid:
+            if (read := files.read_whole(file, blob)) is None:
                 return False
-            self._add(manifest, content, durable=False)
+            self._add(*read, durable=False)
         return True
 
     def _copy(self, blob: Blob, file: int) -> bool:
