@@ -198,7 +198,8 @@ class TaskEnds:
     def result(self, task_id: str, label: str, labels: Mapping[str, str]) -> TaskResult:
         """Of a task that has ended. `labels` are those of all tasks, by their ids."""
         result = result_of(self._ends[task_id], label, self._placed.get(task_id, ()))
-        result = replace(result, left_out=self._left_out)
+        if self._left_out:
+            result = replace(result, left_out=self._left_out)
         if result.waited_for:
             result = replace(result, waited_for=labels[result.waited_for] or result.waited_for)
         return result

@@ -149,7 +149,7 @@ class EventLines:
             case TaskDisagreed(_, answers, reasons):
                 for given, answer in zip(document["answers"], answers, strict=True):
                     # What it printed is what most are compared by; its end is 64 KiB at most.
-                    given |= _process(answer.result) | {"stdout": _stdout(answer.result)}
+                    given |= _process(answer.result, with_stdout=True)
                 document["refusals"] = [refusal(worker, why) for worker, why in reasons]
             case TaskUnplaceable(_, reasons):
                 document["refusals"] = [refusal(worker, why) for worker, why in reasons]
@@ -158,20 +158,17 @@ class EventLines:
         return {**task, **document}
 
 
-def _process(result: bytes) -> Json:
+def _process(result: bytes, *, with_stdout: bool = False) -> Json:
+    document: Json = {"exit_code": None, "files": {}}
+    if with_stdout:
+        document["stdout"] = None
     try:
         process = ProcessResult.decode(result)
     except InvalidInput:
         # A failure need not come with a result, and a worker may send nonsense: see outcomes.py.
-        return {"exit_code": None, "files": {}}
-    return {
-        "exit_code": process.exit_code,
-        "files": {name: len(content) for name, content in process.files.items()},
-    }
-
-
-def _stdout(result: bytes) -> str | None:
-    try:
-        return ProcessResult.decode(result).stdout_tail.decode(errors="replace")
-    except InvalidInput:
-        return None
+        return document
+    document["exit_code"] = process.exit_code
+    document["files"] = {name: len(content) for name, content in process.files.items()}
+    if with_stdout:
+        document["stdout"] = process.stdout_tail.decode(errors="replace")
+    return document
