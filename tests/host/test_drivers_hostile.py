@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
-from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
+from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers import supervisor
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.process import ProcessDriver
-from tests.support.drivers_world import Recorder, an_execution, within
+from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
-from tests.support.waiting import HANGS_S
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -28,25 +25,11 @@ pytestmark = needs_sandbox
 
 
 def run(root: Path, *argv: str, bwrap: str = "", **held: Any) -> Outcome:
-    outcomes: list[Outcome] = []
-
-    async def story() -> None:
-        async with an_execution(root, ProcessSpec(argv).encode(), **held) as execution:
-            # The same wherever this runs: where the kernel counts, it counts all of this.
-            machine = replace(Machine.found(root / "home", "required"), groups=None)
-            if bwrap and machine.sandbox is not None:
-                machine = replace(machine, sandbox=replace(machine.sandbox, program=bwrap))
-            driver = ProcessDriver(machine)
-            outcomes.append(await driver.run(execution, Recorder()))
-            await driver.end_lease("lease")
-
-    within(HANGS_S, story)
-    return outcomes[0]
-
-
-def printed(outcome: Outcome) -> str:
-    assert isinstance(outcome, Succeeded), outcome
-    return ProcessResult.decode(outcome.result).stdout_tail.decode()
+    # The same wherever this runs: where the kernel counts, it counts all of this.
+    machine = replace(Machine.found(root / "home", "required"), groups=None)
+    if bwrap and machine.sandbox is not None:
+        machine = replace(machine, sandbox=replace(machine.sandbox, program=bwrap))
+    return outcome_of_process(machine, root, *argv, **held)
 
 
 # -- signals --------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ from tests.support.drivers_world import (
     bare_machine,
     holds_nothing,
     open_descriptors,
+    outcome_of_process,
+    printed,
     within,
 )
 from tests.support.sandboxes import needs_sandbox
@@ -57,21 +59,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, *argv: str, machine: Machine | None = None, **held: Any) -> Outcome:
-    outcomes: list[Outcome] = []
-
-    async def story() -> None:
-        async with an_execution(home / "scratch", ProcessSpec(argv).encode(), **held) as execution:
-            driver = ProcessDriver(machine or Machine.found(home, "required"))
-            outcomes.append(await driver.run(execution, Recorder()))
-            await driver.end_lease("lease")
-
-    within(HANGS_S, story)
-    return outcomes[0]
-
-
-def printed(outcome: Outcome) -> str:
-    assert isinstance(outcome, Succeeded), outcome
-    return ProcessResult.decode(outcome.result).stdout_tail.decode()
+    found = machine or Machine.found(home, "required")
+    return outcome_of_process(found, home / "scratch", *argv, **held)
 
 
 def sleeping(mark: str) -> bool:

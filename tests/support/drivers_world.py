@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import trio
 
@@ -17,15 +17,18 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Usage
+from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Succeeded, Usage
+from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
+from tests.support.waiting import HANGS_S
 
 # Of leases.
 OWNER = PeerId("owner")
@@ -101,6 +104,25 @@ async def an_execution(
             network,
             gang=gang,
         )
+
+
+def outcome_of_process(machine: Machine, root: Path, *argv: str, **held: Any) -> Outcome:
+    """Of one process, below a folder that is there."""
+    outcomes: list[Outcome] = []
+
+    async def story() -> None:
+        async with an_execution(root, ProcessSpec(argv).encode(), **held) as execution:
+            driver = ProcessDriver(machine)
+            outcomes.append(await driver.run(execution, Recorder()))
+            await driver.end_lease("lease")
+
+    within(HANGS_S, story)
+    return outcomes[0]
+
+
+def printed(outcome: Outcome) -> str:
+    assert isinstance(outcome, Succeeded), outcome
+    return ProcessResult.decode(outcome.result).stdout_tail.decode()
 
 
 class ALease:
