@@ -14,7 +14,7 @@ from formation_p2p.core.errors import InvalidInput
 R = TypeVar("R")
 
 _ENDLESS: Final = (
-    "they have no end, so that there is no list of their results; take one after the other: "
+    "the items have no end, so there is no list of their results; take the results one by one: "
     "`async for result in node.map(…)`, or of a SyncNode "
     "`for result in node.executor(…).map(function, items, buffersize=64)`"
 )

@@ -11,7 +11,7 @@ from typing import Final
 
 from formation_p2p.cli.charter_edit import SIGNING_S, Edits
 from formation_p2p.cli.flags import read_pasted
-from formation_p2p.cli.whom import whom
+from formation_p2p.cli.peer_or_invitation import peer_or_invitation
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
@@ -69,7 +69,7 @@ class Place:
     def meant(self, names: Iterable[str], field: str) -> tuple[str, ...]:
         """Peers and invitations, which may be those that are banned already."""
         banned = frozenset[str]() if self.charter is None else self.charter.banned_invitations
-        return tuple(whom(self.home, name, field, banned) for name in names)
+        return tuple(peer_or_invitation(self.home, name, field, banned) for name in names)
 
     def end_of_a_ban_unix_s(self) -> int:
         """As of the charter that counts: a ban is no vote for a longer one. A day at least."""

@@ -22,8 +22,8 @@ from formation_p2p.cli.network_invite import (
     reissue,
 )
 from formation_p2p.cli.network_leave import LEAVE_EPILOG, leave
+from formation_p2p.cli.peer_or_invitation import peer_or_invitation
 from formation_p2p.cli.rights import in_json, in_words
-from formation_p2p.cli.whom import whom
 from formation_p2p.cli.words import Json, date, put, say
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.split_root import root_of
@@ -193,7 +193,7 @@ def withdraw(
     invitation. Works where the network was created.
     """
     place = Home(home)
-    meant = whom(place, name, "withdraw")
+    meant = peer_or_invitation(place, name, "withdraw")
     place.withdraw(meant)
     if as_json:
         put({"withdrawn": meant})

@@ -1,4 +1,4 @@
-"""Whom a person means by what `formation members` shows: a peer, or an invitation."""
+"""The peer or the invitation that a person means by what `formation members` shows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from formation_p2p.host.storage.member_file import learn_names
 _BEGIN: Final = re.compile(rf"[0-9a-f]{{{SHOWN_DIGITS},{GRANT_DIGITS - 1}}}")
 
 
-def whom(home: Home, text: str, field: str, others: Iterable[str] = ()) -> str:
-    """`others` may be meant as well as whom the nodes of this home have met. Raises InvalidInput
-    unless it is one."""
+def peer_or_invitation(home: Home, text: str, field: str, others: Iterable[str] = ()) -> str:
+    """One that the nodes of this home have met, or one of the invitations `others`. Raises
+    InvalidInput unless exactly one is meant."""
     if is_invitation(text):
         return text
     found: list[str] = []
