@@ -113,13 +113,14 @@ def retried_in_words(retried: TaskRetried) -> str:
     return f"{how} on {named(attempt.worker)}: {attempt.why}; {_AGAIN[retried.reason]}"
 
 
-def error_of(result: TaskResult, what: str) -> FormationError | None:
-    """What a person is told of a task; None where it succeeded. `what` is it that was to run."""
+def error_of(result: TaskResult, what: str, *, printed: bool = True) -> FormationError | None:
+    """What a person is told of a task; None where it succeeded. `what` is it that was to run;
+    `printed` is as for why_failed."""
     match result.status:
         case "succeeded":
             return None
         case "failed":
-            why = why_failed(result, printed=True)
+            why = why_failed(result, printed=printed)
             where = f" on {named(result.reasons[-1].worker)}" if result.reasons else ""
             return TaskFailed(f"{what} failed{where}: {why}")
         case "disagreed":

@@ -150,7 +150,8 @@ def run(
             else:
                 interrupt.leaves(state)
             show = _lines(job) if as_json else _pass_on(spec.argv[0])
-            shown = passed_on(None if as_json else kwargs.get("quorum"))
+            quorum = None if as_json else kwargs.get("quorum")
+            shown = passed_on(quorum)
             async for event in job.events():
                 for each in shown(event):
                     await show(each)
@@ -159,7 +160,7 @@ def run(
                 return interrupt.exit_code
             if result.status == "unplaceable" and not result.refusals:
                 raise Unplaceable(f"no worker runs {spec.argv[0]}: {await why_empty(node, place)}")
-            error = error_of(result, spec.argv[0])
+            error = error_of(result, spec.argv[0], printed=quorum is None)
             if error is not None:
                 raise error
             await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)

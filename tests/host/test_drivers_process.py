@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
@@ -222,7 +223,16 @@ def test_a_flood_of_output_is_cut_at_its_bound_and_says_so_once(tmp_path: Path) 
     assert sum(map(len, pieces)) == MAX_OUTPUT_BYTES + len(notices[0])
     assert len(result.stdout_tail) == MAX_TAIL_BYTES
     assert result.stdout_tail.endswith(b"xthe end")
+    assert result.stdout_sha256 == hashlib.sha256(b"x" * size + b"the end").digest()
     assert result.stderr_tail == b"last"
+
+
+@pytest.mark.parametrize("size", [MAX_TAIL_BYTES, MAX_TAIL_BYTES + 1])
+def test_output_that_is_longer_than_its_tail_has_a_digest(tmp_path: Path, size: int) -> None:
+    program = f"import sys; sys.stdout.write('x' * {size}); sys.stderr.write('y' * {2 * size})"
+    result = succeeded(run(tmp_path, *PYTHON, program))
+    is_longer = size > MAX_TAIL_BYTES
+    assert result.stdout_sha256 == (hashlib.sha256(b"x" * size).digest() if is_longer else b"")
 
 
 def test_the_end_of_a_life_long_output_is_kept_without_keeping_the_rest(tmp_path: Path) -> None:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import pytest
+
 from formation_p2p.cli.copies import EVENT_BYTES, MAX_HELD_BYTES, passed_on
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,
     TaskDisagreed,
+    TaskGaveUp,
     TaskPrinted,
     TaskRetried,
     TaskSucceeded,
 )
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult
 
 ALICE, CAROL = PeerId("alice"), PeerId("carol")
+LONG = bytes(range(256)) * 512  # 128 KiB
 
 
-def printed(worker: PeerId, data: bytes = b"x", task: str = "a") -> TaskPrinted:
-    return TaskPrinted(task, False, data, worker)
+def printed(worker: PeerId, data: bytes = b"x", *, is_stderr: bool = False) -> TaskPrinted:
+    return TaskPrinted("a", is_stderr, data, worker)
+
+
+def ended(stdout: bytes = b"", worker: PeerId = CAROL) -> TaskSucceeded:
+    """With the result of an honest worker."""
+    digest = hashlib.sha256(stdout).digest() if len(stdout) > MAX_TAIL_BYTES else b""
+    result = ProcessResult(0, {}, stdout[-MAX_TAIL_BYTES:], stdout_sha256=digest)
+    return TaskSucceeded("a", worker, result.encode(), 1)
 
 
 def shown(*events: JobEvent) -> list[JobEvent]:
@@ -26,26 +40,57 @@ def shown(*events: JobEvent) -> list[JobEvent]:
 
 
 def test_of_copies_that_agree_one_is_shown() -> None:
-    ended = TaskSucceeded("a", CAROL, b"", 1)
-    other = TaskSucceeded("b", ALICE, b"", 1)
-    mine, late = printed(CAROL), printed(CAROL, b"y")
-    assert shown(printed(ALICE), mine, late, other, ended) == [other, mine, late, ended]
+    other = TaskSucceeded("b", ALICE, ProcessResult(0).encode(), 1)
+    lines = printed(CAROL, b"x\n"), printed(ALICE, b"x\ny\n"), printed(CAROL, b"y\n")
+    end = ended(b"x\ny\n")
+    assert shown(*lines, other, end) == [other, printed(CAROL, b"x\ny\n"), end]
+
+
+def test_of_long_output_the_stream_is_shown_where_it_is_what_was_agreed_on() -> None:
+    first, second, end = printed(CAROL, LONG[:70_000]), printed(CAROL, LONG[70_000:]), ended(LONG)
+    assert shown(first, printed(ALICE, LONG), second, end) == [first, second, end]
+
+
+@pytest.mark.parametrize(
+    ("stdout", "streamed"),
+    [
+        (b"right\n", b"wrong\n"),
+        (b"", b"wrong\n"),
+        (b"right\n", b""),
+        (LONG, b"wrong" + LONG[5:]),
+        (LONG, LONG + b"wrong"),
+        (LONG, LONG[:-5]),
+    ],
+)
+def test_a_worker_that_streams_something_else_is_not_heard(stdout: bytes, streamed: bytes) -> None:
+    lie = printed(CAROL, streamed)
+    end = ended(stdout)
+    agreed = [printed(CAROL, stdout[-MAX_TAIL_BYTES:])] if stdout else []
+    assert shown(lie, printed(CAROL, b"wrong", is_stderr=True), end) == [*agreed, end]
+
+
+def test_what_is_no_result_shows_nothing() -> None:
+    end = TaskSucceeded("a", CAROL, b"nonsense", 1)
+    assert shown(printed(CAROL), end) == [end]
 
 
 def test_what_failed_or_was_not_agreed_on_is_not_shown() -> None:
     failed = TaskRetried("a", Attempt("a#1", CAROL, "exit", lost=False))
-    again, ended = printed(CAROL, b"again"), TaskSucceeded("a", CAROL, b"", 1)
-    assert shown(printed(CAROL), failed, again, ended) == [failed, again, ended]
-    torn = TaskDisagreed("a", ())
-    assert shown(printed(CAROL), torn, ended) == [torn, ended]
+    again, end = printed(CAROL, LONG), ended(LONG)
+    assert shown(printed(CAROL), failed, again, end) == [failed, again, end]
+    for torn in (TaskDisagreed("a", ()), TaskGaveUp("a", (), None, b"")):
+        assert shown(printed(CAROL, LONG), torn, ended()) == [torn, ended()]
 
 
-def test_no_more_is_held_than_may_be() -> None:
-    large, ended = (
-        printed(ALICE, bytes(MAX_HELD_BYTES - EVENT_BYTES)),
-        TaskSucceeded("a", ALICE, b"", 1),
-    )
-    assert shown(large, printed(ALICE), ended) == [large, ended]
+def test_no_more_is_held_than_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    large = printed(CAROL, bytes(MAX_HELD_BYTES - EVENT_BYTES))
+    end = ended(large.data + b"x")
+    assert shown(large, printed(CAROL), end) == [printed(CAROL, end_of(end)), end]
+    assert "the last 64KiB" in capsys.readouterr().err
+
+
+def end_of(event: TaskSucceeded) -> bytes:
+    return ProcessResult.decode(event.result).stdout_tail
 
 
 def test_without_a_quorum_all_is_shown_at_once() -> None:

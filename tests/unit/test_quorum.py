@@ -194,6 +194,9 @@ def test_of_a_process_its_result_counts_and_not_what_it_complains_of() -> None:
     assert bytes_of("process", one, None) == bytes_of("process", other, None)
     assert bytes_of("process", one, None) != bytes_of("process", third, None)
     assert CBOR.same(read_plain("process", one, None), read_plain("process", other, None))
+    begins = [ProcessResult(0, {}, b"end", stdout_sha256=bytes([x]) * 32).encode() for x in (1, 2)]
+    assert not CBOR.same(*(read_plain("process", each, None) for each in begins))
+    assert bytes_of("process", begins[0], None) != bytes_of("process", begins[1], None)
     assert bytes_of("process", b"nonsense", None) == b"nonsense"
     assert bytes_of("python", b"pickle", None) == b"pickle"
     assert read_plain("custom", cbor2.dumps([1, 2]), None) == [1, 2]

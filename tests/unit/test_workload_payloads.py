@@ -158,6 +158,8 @@ def test_a_spec_that_no_machine_should_run_is_refused_by_its_field(field: str, v
         ("files", {"..": b""}),
         ("stdout_tail", "text"),
         ("stderr_tail", b"x" * (MAX_TAIL_BYTES + 1)),
+        ("stdout_sha256", "text"),
+        ("stdout_sha256", b"short"),
     ],
 )
 def test_a_result_that_no_driver_gives_is_refused_by_its_field(field: str, value: Any) -> None:

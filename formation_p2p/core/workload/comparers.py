@@ -175,7 +175,8 @@ def _of_process(result: bytes) -> list[object]:
     """A worker may add addresses to what it keeps: the contents count."""
     read = ProcessResult.decode(result)
     outputs = {name: str(blob.cid) for name, blob in sorted(read.outputs.items())}
-    return [read.exit_code, dict(sorted(read.files.items())), read.stdout_tail, outputs]
+    stdout = [read.stdout_tail, read.stdout_sha256]
+    return [read.exit_code, dict(sorted(read.files.items())), stdout, outputs]
 
 
 def _plain(value: object) -> object:

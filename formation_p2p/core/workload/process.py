@@ -147,13 +147,16 @@ class ProcessSpec:
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
     """How a process ended. `exit_code` is minus the signal's number where a signal ended it.
-    `outputs` are to be fetched from the worker, which keeps them for an hour at least."""
+    `outputs` are to be fetched from the worker, which keeps them for an hour at least.
+    `stdout_sha256` is the digest of all of stdout where stdout is longer than its tail, else empty:
+    a quorum compares all that the copies print."""
 
     exit_code: int
     files: Mapping[str, bytes] = field(default_factory=dict)
     stdout_tail: bytes = b""
     stderr_tail: bytes = b""
     outputs: Mapping[str, Blob] = field(default_factory=dict)
+    stdout_sha256: bytes = b""
 
     def __post_init__(self) -> None:
         if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
@@ -166,6 +169,9 @@ class ProcessResult:
             _check_type(name, tail, bytes)
             if len(tail) > MAX_TAIL_BYTES:
                 raise InvalidInput(name, f"has {len(tail)} bytes, of at most {MAX_TAIL_BYTES}")
+        _check_type("stdout_sha256", self.stdout_sha256, bytes)
+        if len(self.stdout_sha256) not in (0, 32):
+            raise InvalidInput("stdout_sha256", "is no digest of 32 bytes")
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
@@ -183,15 +189,19 @@ _KINDS: Final[dict[type, dict[str, str]]] = {
 }
 
 
-# Written where there are any of the first.
-_OPTIONAL: Final = ("checkpoint_files", "checkpoint_exit")
+# Each is written only where the field that it names has a value.
+_OPTIONAL: Final = {
+    "checkpoint_files": "checkpoint_files",
+    "checkpoint_exit": "checkpoint_files",
+    "stdout_sha256": "stdout_sha256",
+}
 
 
 def _packed(noun: ProcessSpec | ProcessResult) -> dict[str, object]:
     packed: dict[str, object] = {}
     for name, kind in _KINDS[type(noun)].items():
         value = getattr(noun, name)
-        if name in _OPTIONAL and not getattr(noun, _OPTIONAL[0]):
+        if name in _OPTIONAL and not getattr(noun, _OPTIONAL[name]):
             continue
         packed[name] = value
         if kind.startswith("Mapping"):

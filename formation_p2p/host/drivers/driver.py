@@ -18,6 +18,7 @@ A driver of one's own is a class with a name and two methods:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,12 +131,17 @@ class Output:
         self._report = report
         self._max_bytes = self._left_bytes = _UNBOUNDED if max_bytes is None else max_bytes
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._stdout = hashlib.sha256()
+        self._is_hashed = False  # once stdout is longer than its tail
         self.full = False
 
     def take(self, stream: Stream, data: bytes) -> None:
         """`data` of at most CHUNK_BYTES."""
         tail = self._tails[stream]
         tail += data
+        if stream == "stdout" and (self._is_hashed or len(tail) > MAX_TAIL_BYTES):
+            self._stdout.update(data if self._is_hashed else tail)
+            self._is_hashed = True
         # Cut at twice the bound, so that each byte is moved once at most.
         if len(tail) > 2 * MAX_TAIL_BYTES:
             del tail[:-MAX_TAIL_BYTES]
@@ -153,6 +159,11 @@ class Output:
     def tail(self, stream: Stream) -> bytes:
         """The last MAX_TAIL_BYTES at most, whether passed on or not."""
         return bytes(self._tails[stream][-MAX_TAIL_BYTES:])
+
+    @property
+    def stdout_sha256(self) -> bytes:
+        """See ProcessResult."""
+        return self._stdout.digest() if self._is_hashed else b""
 
 
 class Turns(Protocol):

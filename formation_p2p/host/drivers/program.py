@@ -109,7 +109,8 @@ class Program:
     ) -> bytes:
         """Raises InvalidInput where the files are too large."""
         tails = (self.output.tail("stdout"), self.output.tail("stderr"))
-        return ProcessResult(code, files or {}, *tails, outputs or {}).encode()
+        digest = self.output.stdout_sha256
+        return ProcessResult(code, files or {}, *tails, outputs or {}, digest).encode()
 
     async def _keep_outputs(self) -> dict[str, Blob]:
         """Keep files of the folder, in which nothing runs any more, for others to fetch. Raises
