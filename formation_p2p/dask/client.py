@@ -6,9 +6,27 @@ import asyncio
 from time import time
 from typing import Any, Final
 
-from distributed import Client
+from dask.widgets import get_environment
+from distributed import Client, objects
+from jinja2 import Environment, Template
 
 _AGAIN_S: Final = 0.2
+
+
+def _escaping() -> Environment:
+    environment: Environment = get_environment()
+    environment.autoescape = True
+    return environment
+
+
+def _escaping_template(name: str) -> Template:
+    return _escaping().get_template(name)
+
+
+# Notebooks show as HTML what members say of themselves and of their keys, such as the name of a
+# worker, and Dask's templates for it escape nothing.
+objects.get_environment = _escaping
+objects.get_template = _escaping_template
 
 
 class FormationClient(Client):  # type: ignore[misc]

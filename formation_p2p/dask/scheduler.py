@@ -10,7 +10,10 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed import Scheduler
+from distributed.comm.addressing import get_address_host
 from distributed.core import Status
+
+from formation_p2p.dask.place import rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,6 +51,16 @@ class FormationScheduler(Scheduler):  # type: ignore[misc]
         self._resumed = asyncio.Event()
         # By graph, the keys that a client has asked for and not released.
         self._graphs: dict[str, set[Any]] = {}
+
+    async def add_worker(self, comm: Any, *, address: str, name: Any, **options: Any) -> None:
+        """Workers are named by their ranks: others would be told to leave in their place, and a
+        name is shown to people."""
+        rank = rank_of(get_address_host(address))
+        if name != rank:
+            message = f"the worker of member {rank} has to be named {rank}"
+            await comm.write({"status": "error", "message": message, "time": time()})
+            return
+        await super().add_worker(comm, address=address, name=name, **options)
 
     # A worker leaves.
 

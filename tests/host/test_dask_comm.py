@@ -17,6 +17,7 @@ from distributed.protocol import to_serialize
 from formation_p2p.dask.comm import PREFIX, FormationBackend
 from formation_p2p.dask.door import Door, Pair
 from formation_p2p.dask.place import GANG, GANG_ID, RANK, Place, own_place, owned, place_for
+from formation_p2p.dask.scheduler import FormationScheduler
 
 GANG_NAME = "0" * 32
 
@@ -133,3 +134,16 @@ async def test_a_scheduler_and_a_worker_work_over_it(member: Place) -> None:
     ):
         assert worker.address.startswith(f"formation://m1.{GANG_NAME}:")
         assert await client.submit(sum, [1, 2, 3]) == 6
+
+
+@pytest.mark.parametrize("name", ["<img src=x onerror=alert(1)>", "1", 2])
+async def test_a_worker_has_no_other_name_than_its_rank(member: Place, name: object) -> None:
+    local = "127.0.0.1:0"
+    async with FormationScheduler(
+        protocol="formation", port=0, dashboard_address=local
+    ) as scheduler:
+        with pytest.raises(RuntimeError, match="failed to start"):
+            await Worker(scheduler.address, name=name, dashboard_address=local)
+        assert not scheduler.workers
+        async with Worker(scheduler.address, name=1, dashboard_address=local):
+            assert [each.name for each in scheduler.workers.values()] == [1]

@@ -15,6 +15,7 @@ import pytest
 from distributed.client import _handle_warn
 from distributed.comm.core import connect
 from distributed.core import clean_exception, error_message
+from distributed.objects import HasWhat, SchedulerInfo, WhoHas
 from distributed.protocol import Serialized, dumps, to_serialize
 from distributed.protocol import loads as dask_loads
 from distributed.protocol import pickle as dask_pickle
@@ -319,3 +320,30 @@ def test_a_cluster_has_at_least_one_worker() -> None:
         ClusterSpec(0, 2, Requirements())
     with pytest.raises(InvalidInput, match="threads"):
         ClusterSpec(1, 2, Requirements(), threads=0)
+
+
+IMG = "<img src=x onerror=alert(1)>"
+
+
+def test_a_notebook_shows_the_text_of_members_as_text() -> None:
+    """A hostile scheduler says anything of itself, of workers and of keys."""
+    worker = {
+        "type": IMG,
+        "name": IMG,
+        "nthreads": IMG,
+        "host": f'"{IMG}',
+        "services": {"dashboard": IMG},
+        "memory_limit": 1,
+        "nanny": IMG,
+        "local_directory": IMG,
+    }
+    scheduler = {"type": IMG, "id": IMG, "address": IMG, "workers": {IMG: worker}}
+    counts = {"started": 0, "n_workers": 1, "total_threads": IMG, "total_memory": 1}
+    for shown in (
+        SchedulerInfo({**scheduler, "services": {}, **counts}),
+        HasWhat({IMG: [IMG]}),
+        WhoHas({IMG: [IMG]}),
+    ):
+        html = shown._repr_html_()
+        assert "<img" not in html
+        assert "&lt;img" in html
