@@ -40,6 +40,7 @@ from formation_p2p import (
     JobHandle,
     Node,
     TaskPlaced,
+    TaskRecalled,
     TaskRetried,
     TaskSucceeded,
     WorkerLost,
@@ -50,8 +51,9 @@ from formation_p2p import (
 WORKERS: Final = 3
 SHOWN: Final = 20
 NEEDS: Final = "cpu=1,memory=256MiB"
-# Thirty seconds is usual on two cores; past this something hangs.
-DEADLINE_S: Final = 180.0
+# Thirty seconds is usual on two cores, and minutes where others keep them busy; past this something
+# hangs.
+DEADLINE_S: Final = 600.0
 # Where output goes to no terminal, a line for each tenth that is done.
 PLAIN_LINES: Final = 10
 # Tests, some of them no valid Python on purpose, and what is not the library's own.
@@ -78,7 +80,8 @@ class Account:
     """What happened, counted event by event."""
 
     attempts: int = 0
-    lost_attempts: int = 0
+    lost: int = 0
+    recalled: int = 0
     successes: Counter[str] = field(default_factory=Counter)
     in_flight: dict[str, TaskPlaced] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
@@ -88,8 +91,11 @@ class Account:
             case TaskPlaced(task_id):
                 self.attempts += 1
                 self.in_flight[task_id] = event
-            case TaskRetried(task_id, attempt):
-                self.lost_attempts += attempt.lost
+            case TaskRetried(task_id):
+                self.lost += 1
+                del self.in_flight[task_id]
+            case TaskRecalled(task_id):
+                self.recalled += 1
                 del self.in_flight[task_id]
             case TaskSucceeded(task_id, worker, _, ran_ms):
                 self.successes[task_id] += 1
@@ -156,9 +162,11 @@ async def demo(console: Console) -> dict[str, bool | int | float]:
     lost = len(modules) - len(account.successes)
     duplicated = sum(count > 1 for count in account.successes.values())
     return {
-        "ok": equal and not lost and not duplicated and account.attempts > len(modules),
+        "ok": equal and not lost and not duplicated and bool(killed),
         "tasks": len(modules),
         "attempts": account.attempts,
+        "lost_attempts": account.lost,
+        "recalled": account.recalled,
         "workers": len(network.workers),
         "killed": len(killed),
         "lost": lost,
@@ -179,7 +187,8 @@ async def watch(
             update(account.successes.total())
             if isinstance(event, WorkerLost):
                 console.print(f"lost      {event.worker}: {event.why}")
-            if not killed and account.successes.total() >= len(job.tasks) // 2:
+            half_done = account.successes.total() >= len(job.tasks) // 2
+            if half_done and account.in_flight and not killed:
                 victim, in_flight = account.busiest()
                 next(worker for worker in workers if worker.peer_id == victim).kill()
                 killed.add(victim)
@@ -244,7 +253,7 @@ def show_workers(
     console.print(table)
     console.print(
         f"{account.attempts} attempts at {len(account.successes)} tasks; "
-        f"{account.lost_attempts} went with the worker that was killed"
+        f"{account.lost} were lost, {account.recalled} recalled for a worker that was free sooner"
     )
 
 

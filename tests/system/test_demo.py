@@ -10,16 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.demo import DEADLINE_S
 from tests.support.programs import running
+from tests.support.waiting import HANGS_S
 
 DEMO = (sys.executable, "-m", "examples.demo")
-# Under a minute on two cores, which the other tests may keep busy as well.
-DEMO_S = 300.0
+# What it takes at the most by itself, and its start and end.
+DEMO_S = DEADLINE_S + 120.0
 
 
 def assert_nothing_is_left(folder: Path, children: list[psutil.Process]) -> None:
     assert list(folder.iterdir()) == []
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=HANGS_S)
     assert alive == []
 
 
@@ -29,11 +31,14 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
         children = psutil.Process(demo.process.pid).children(recursive=True)
         assert demo.ended(DEMO_S) == 0, demo.output
     reported = json.loads(demo.lines[-1])
-    tasks, attempts = reported["tasks"], reported["attempts"]
+    tasks, again = reported["tasks"], (reported["lost_attempts"], reported["recalled"])
     assert reported == {
         "ok": True,
         "tasks": tasks,
-        "attempts": attempts,
+        # Each attempt brings the result that counts, is lost, or is recalled before it begins.
+        "attempts": tasks + sum(again),
+        "lost_attempts": again[0],
+        "recalled": again[1],
         "workers": 3,
         "killed": 1,
         "lost": 0,
@@ -42,8 +47,6 @@ def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
         "wall_s": reported["wall_s"],
     }
     assert tasks > 300
-    # What was in flight when the worker was killed: a tenth of a second of work.
-    assert tasks < attempts <= tasks + 100
     assert len(children) >= 4  # the gate and the workers
     assert_nothing_is_left(tmp_path, children)
 
@@ -69,5 +72,5 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.kill()
         # They leave in good order, which takes a worker two seconds at most.
-        _, alive = psutil.wait_procs(children, timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=HANGS_S)
         assert alive == []
