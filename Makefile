@@ -125,7 +125,7 @@ nat: $(INSTALLED_DEV)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .interop build dist *.egg-info .coverage .hypothesis
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
