@@ -4,6 +4,7 @@ token; and no page of another site in either case."""
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ HEADER: Final = b"formation-token"
 HEALTH: Final = "/health"
 # Verified tokens, by their text: a signature takes 0.2 ms.
 MAX_KNOWN: Final = 256
+_BEARER: Final = re.compile("bearer", re.IGNORECASE)
+_WORD: Final = re.compile(r"[\w-]+=*", re.ASCII)
 _READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -111,12 +114,19 @@ class Access:
 
 def shown_token(head: Head) -> tuple[str, bool]:
     """The token of a request, and whether it is in a header of its own, not in a cookie."""
-    scheme, _, value = head.header(b"authorization").partition(" ")
-    if scheme.lower() == "bearer" and looks_like_token(value.strip()):
-        return value.strip(), True
+    for name, value in head.headers:
+        if name == b"authorization" and (token := bearer_token(value)):
+            return token, True
     if own := head.header(HEADER):
         return own.strip(), True
     return head.cookie(COOKIE), False
+
+
+def bearer_token(authorization: bytes) -> str:
+    """The token in a value of Authorization; nothing where that is for a service. What this finds
+    counts here, and goes no further."""
+    _, *after = _BEARER.split(authorization.decode("latin-1"))
+    return next(filter(looks_like_token, _WORD.findall(" ".join(after))), "")
 
 
 def looks_like_token(text: str) -> bool:

@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from formation_p2p.core.trust.network import MAX_GATES
-from formation_p2p.gateway.access import COOKIE, looks_like_token
+from formation_p2p.gateway.access import COOKIE, bearer_token
 from formation_p2p.gateway.api_services import gap_in_json, summary_of
 from formation_p2p.gateway.asgi import HOLDER
 from formation_p2p.gateway.coverage import by_service
@@ -141,8 +141,7 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
     async def session(request: Request, response: Response) -> dict[str, str]:
         """Keep the token of the header Authorization in a cookie, since EventSource can send no
         header."""
-        value = request.headers.get("authorization", "").partition(" ")[2].strip()
-        if looks_like_token(value):
+        if value := bearer_token(request.headers.get("authorization", "").encode("latin-1")):
             response.set_cookie(
                 COOKIE, value, max_age=SESSION_S, httponly=True, samesite="strict", path="/"
             )

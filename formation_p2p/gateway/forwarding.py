@@ -1,10 +1,11 @@
 """Which headers pass between a client and a replica, and what a gateway says with them.
 
 A replica runs a program of somebody else, and what it answers below `/service/` has the origin of
-the gateway's own page. So a browser is told to treat it as of an origin of its own, from which the
-interface is not to be used (`sandbox` of Content-Security-Policy), and its cookies stay with it. A
-service whose page needs an origin is at `http://NAME.localhost:PORT/` instead, where there is
-nothing else.
+the gateway's own page. So one list names all that any answer of it may say, and a browser is told
+to treat it as of an origin of its own, from which the interface is not to be used (`sandbox` of
+Content-Security-Policy). Its cookies have its name there: it gets those back, and no others of the
+host. A service whose page needs an origin is at `http://NAME.localhost:PORT/` instead, where there
+is nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
 
-from formation_p2p.gateway.access import COOKIE, HEADER, shown_token
+from formation_p2p.gateway.access import COOKIE, HEADER, bearer_token, shown_token
 from formation_p2p.gateway.client import Head, Headers
 from formation_p2p.gateway.sticky import COOKIE as STICKY
 
@@ -25,15 +27,29 @@ _OWN_HOST: Final = re.compile(rf"({_NAME})\.localhost(:\d{{1,5}})?")
 # What is for one hop alone (RFC 9110, section 7.6.1), or is written anew.
 _HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade expect x-forwarded-for x-forwarded-proto x-forwarded-host "
-    b"x-forwarded-prefix".split()
+    b"transfer-encoding upgrade expect forwarded x-real-ip x-forwarded-for x-forwarded-proto "
+    b"x-forwarded-host x-forwarded-prefix".split()
 ) | {HEADER}
-# What a service may not say for the whole origin.
-_NOT_ITS_OWN: Final = frozenset(
-    b"clear-site-data service-worker-allowed strict-transport-security x-content-type-options "
-    b"access-control-allow-credentials".split()
+# What a service may say: of one answer alone. Of a header that is not here it is not known that it
+# has no effect on the rest of the origin, nor on a proxy in front.
+_ALLOWED: Final = frozenset(
+    b"accept-patch accept-post accept-ranges access-control-allow-headers "
+    b"access-control-allow-methods access-control-allow-origin access-control-expose-headers "
+    b"access-control-max-age age allow cache-control content-disposition content-encoding "
+    b"content-language content-length content-location content-range content-security-policy "
+    b"content-type cross-origin-embedder-policy cross-origin-opener-policy "
+    b"cross-origin-resource-policy date deprecation digest etag expires last-modified link "
+    b"location mcp-protocol-version mcp-session-id permissions-policy pragma preference-applied "
+    b"referrer-policy retry-after sec-websocket-accept sec-websocket-extensions "
+    b"sec-websocket-protocol server server-timing set-cookie sunset timing-allow-origin "
+    b"traceparent tracestate vary warning x-frame-options x-powered-by x-process-time "
+    b"x-request-id x-response-time x-robots-tag x-runtime x-total-count".split()
 )
-_OWN_COOKIES: Final = (COOKIE, STICKY)
+_ALLOWED_PREFIXES: Final = (b"openai-", b"ratelimit", b"x-amz-", b"x-ratelimit-", b"x-service-")
+# What relative redirects are read from.
+_HERE: Final = "here.invalid"
+_PORT: Final = re.compile(r":(80|443)?$")
+_OWN_COOKIES: Final = (COOKIE.encode(), STICKY.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,6 @@ def destination_of(head: Head, *, is_local: bool) -> Destination | None:
 def request_headers(head: Head, to: Destination, address: str, authority: str) -> Headers:
     """`address` is the client's; `authority` that of a replica behind a tunnel of its own."""
     dropped = _listed(head.header(b"connection"))
-    own = f"Bearer {shown_token(head)[0]}".encode("latin-1")
     host = (authority or head.header(b"host") or to.service).encode("latin-1")
     headers: Headers = [(b"host", host)]
     is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
@@ -68,11 +83,11 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
         is_told = to.is_relayed and name.startswith(b"x-forwarded-")
         if (name in _HOP and not is_told) or name in dropped or name == b"host":
             continue
-        if name == b"authorization" and value == own:
+        if name == b"authorization" and bearer_token(value):
             continue  # the service is not to have it
         if name == b"content-length" and is_chunked:
             continue
-        if name == b"cookie" and not (value := _other_cookies(value)):
+        if name == b"cookie" and not (value := _its_cookies(value, to)):
             continue
         headers.append((name, value))
     if is_chunked:
@@ -91,18 +106,22 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
     return headers
 
 
-def response_headers(response: Any, head: Head, to: Destination, sticky: str) -> Headers:
-    """`sticky` is what brings the client back to this replica, nothing where it has that."""
+def response_headers(response: Any, head: Head, to: Destination, sticky: str = "") -> Headers:
+    """Of every answer, a switch of protocols too. `sticky` is what brings the client back to this
+    replica, nothing where it has that."""
     dropped = _listed(dict(response.headers).get(b"connection", b"").decode("latin-1"))
     is_chunked = False
     headers: Headers = []
     for name, value in response.headers:
         is_chunked |= name == b"transfer-encoding"
-        if name in _HOP or name in dropped or name in _NOT_ITS_OWN:
+        is_allowed = name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)
+        # A browser gives a password to all of an origin that ask for it alike.
+        is_allowed |= name == b"www-authenticate" and not to.prefix
+        if not is_allowed or name in dropped:
             continue
-        if name == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
-            value = to.prefix.encode() + value
-        if name == b"set-cookie" and not (value := _confined(value, to.prefix)):
+        if name == b"location" and not (value := _led(value, head, to)):
+            continue
+        if name == b"set-cookie" and not (value := _confined(value, to)):
             continue
         headers.append((name, value))
     if is_chunked and head.http_version != b"1.0":
@@ -117,27 +136,53 @@ def response_headers(response: Any, head: Head, to: Destination, sticky: str) ->
     return headers
 
 
-def _confined(cookie: bytes, prefix: str) -> bytes:
-    """A cookie of a service, for its own paths alone; nothing for one that is named as ours, or has
-    no name: browsers send the value of that alone, which may be `formation_token=...`."""
+def _led(location: bytes, head: Head, to: Destination) -> bytes:
+    """Where a redirect leads: on the gateway's host to paths of the service alone, as browsers read
+    them. To another host none leads who shows a token in a header, which may go along."""
+    written = re.sub("%2e", ".", location.decode("latin-1"), flags=re.IGNORECASE)
+    try:
+        there = urlsplit(urljoin(f"http://{_HERE}{to.path}", written.replace("\\", "/")))
+    except ValueError:
+        return b""
+    hosts = ("", _HERE, _PORT.sub("", head.header(b"host").lower()))
+    if _PORT.sub("", there.netloc.lower()) not in hosts:
+        return b"" if shown_token(head)[1] else location
+    # A whole URL has its .. still.
+    path = urlsplit(urljoin(f"http://{_HERE}/", "/" + there.path.lstrip("/"))).path
+    if not f"{path}/".startswith(f"{to.prefix}/"):
+        path = to.prefix + path
+    return there._replace(scheme="", netloc="", path=path).geturl().encode("latin-1")
+
+
+def _confined(cookie: bytes, to: Destination) -> bytes:
+    """A cookie of a service, for its own paths alone, and with its name before the cookie's where
+    the host is the gateway's; nothing for one that is named as ours, or has no name: browsers send
+    the value of that alone, which may be `formation_token=...`."""
     first, *attributes = (each.strip() for each in cookie.split(b";"))
-    name = first.partition(b"=")[0].strip().lower()
-    if not name or name in {each.encode() for each in _OWN_COOKIES}:
+    name, _, value = first.partition(b"=")
+    if not name.strip() or name.strip().lower() in _OWN_COOKIES:
         return b""
     kept = [
         each
         for each in attributes
         if each.partition(b"=")[0].strip().lower() not in (b"path", b"domain")
     ]
-    return b"; ".join((first, *kept, f"Path={prefix}/".encode()))
+    named = _mark(to) + name.strip() + b"=" + value.strip()
+    return b"; ".join((named, *kept, f"Path={to.prefix}/".encode()))
+
+
+def _mark(to: Destination) -> bytes:
+    """What the names of a service's cookies begin with; no name of a service has a dot."""
+    return f"svc.{to.service}.".encode() if to.prefix else b""
 
 
 def _listed(connection: str) -> frozenset[bytes]:
     return frozenset(each.strip().lower().encode("latin-1") for each in connection.split(","))
 
 
-def _other_cookies(value: bytes) -> bytes:
-    """Without those of the gateway itself."""
-    own = {each.encode() for each in _OWN_COOKIES}
-    kept = [each.strip() for each in value.split(b";")]
-    return b"; ".join(each for each in kept if each.partition(b"=")[0].strip() not in own)
+def _its_cookies(value: bytes, to: Destination) -> bytes:
+    """Those that the service has set. At an origin of its own, all but the gateway's."""
+    mark = _mark(to)
+    cookies = (each.strip() for each in value.split(b";"))
+    its = (each.removeprefix(mark) for each in cookies if each.startswith(mark))
+    return b"; ".join(each for each in its if each.partition(b"=")[0].strip() not in _OWN_COOKIES)

@@ -203,7 +203,8 @@ class _Exchange:
     async def _switch(self, stream: Stream, response: Any) -> None:
         """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
         ends."""
-        headers = [(k, v) for k, v in response.headers if k != b"connection"]
+        headers = response_headers(response, self._head, self._to)
+        headers += [(k, v) for k, v in response.headers if k == b"upgrade"]
         headers.append((b"connection", b"upgrade"))
         await self._client.begin(101, headers, bytes(response.reason))
         reader, writer, ahead = self._client.raw()

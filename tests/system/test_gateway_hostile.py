@@ -393,3 +393,71 @@ async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: Memo
         assert refused >= 2
         upstream.writer.close()
         assert upstream.authority == f"127.0.0.1:{good}"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Bearer {}",
+        "bearer {}",
+        "BEARER {}",
+        "Bearer  {}",
+        "Bearer\t{}",
+        "Bearer {}  ",
+        'Bearer "{}"',
+        "Bearer sk-1, Bearer {}",
+        "Bearer: {}",
+        "Bearer token={}",
+    ],
+)
+@pytest.mark.parametrize("upgrades", [False, True])
+async def test_a_token_goes_to_no_service_however_it_is_written(
+    tmp_path: Path, source: MemorySource, written: str, upgrades: bool
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    made = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
+    bearer = token_of(parse_invite(home.invite(Rights(soon))).grant)
+    async with (
+        asyncio.timeout(60),
+        program(echo) as port,
+        GatewayServer(source, own, "0.0.0.0:0") as server,
+    ):
+        source.ports["vision-ocr"] = {"a": port}
+        for token in (made, bearer):
+            async with caller(("127.0.0.1", server.address[1])) as calling:
+                lines = [
+                    "GET /service/vision-ocr/ HTTP/1.1",
+                    "Host: edge.example.org",
+                    "Authorization: Basic for-the-service",
+                    "Authorization: " + written.format(token),
+                    "Proxy-Authorization: " + written.format(token),
+                    f"Formation-Token: {token}",
+                    f"Cookie: svc.vision-ocr.a=1; formation_token={token}",
+                    f"Cookie: formation_token={token}",
+                    *(["Connection: upgrade", "Upgrade: websocket"] if upgrades else []),
+                ]
+                calling.writer.write("\r\n".join([*lines, "", ""]).encode())
+                head = await calling.reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 ")
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0])
+                told = json.loads(await calling.reader.readexactly(length))
+                assert token not in str(told)
+                assert ["authorization", "Basic for-the-service"] in told["headers"]
+                assert ["cookie", "a=1"] in told["headers"]
+                assert (["upgrade", "websocket"] in told["headers"]) is upgrades
+
+
+async def test_a_token_counts_however_bearer_is_written(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    token = make_token(home.identity(), own, frozenset({Right.SUBMIT}), soon)
+    async with GatewayServer(source, own, "0.0.0.0:0") as server:
+        address = ("127.0.0.1", server.address[1])
+        for written in ("Bearer {}", "bEARER {}", "Bearer   {}"):
+            shown = {"authorization": written.format(token)}
+            assert (await fetch(address, "GET", "/api/overview", None, shown)).status == 200
+            session = await fetch(address, "POST", "/api/session", None, shown)
+            assert token in session.headers["set-cookie"]

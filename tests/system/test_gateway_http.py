@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ async def test_a_request_goes_to_a_replica_and_keeps_to_it(
         sticky = f"formation_replica={gateway.sticky.cookie('llm-inference', 'B', time.time())}"
         headers = {
             "authorization": "Bearer sk-for-the-service",
-            "cookie": f"a=1; formation_token=secret; {sticky}; b=2",
+            "cookie": f"svc.llm-inference.a=1; formation_token=secret; {sticky}; c=of-another",
             "x-forwarded-for": "1.2.3.4",
         }
         path = "/service/llm-inference/v1/chat?x=1"
@@ -169,7 +169,7 @@ async def test_a_request_goes_to_a_replica_and_keeps_to_it(
         assert (first.json["method"], first.json["target"]) == ("POST", "/v1/chat?x=1")
         assert first.json["body"] == "hello"
         assert told["authorization"] == "Bearer sk-for-the-service"
-        assert told["cookie"] == "a=1; b=2"
+        assert told["cookie"] == "a=1"
         assert told["x-forwarded-for"] == "127.0.0.1"
         assert told["x-forwarded-prefix"] == "/service/llm-inference"
         assert "set-cookie" not in first.headers  # it came to B, as it asked
@@ -306,39 +306,135 @@ async def test_a_response_that_is_cut_is_not_taken_for_whole(
             await calling.reply()
 
 
+NOT_ITS_OWN = (
+    b'Accept-CH: dpr\r\nActivate-Storage-Access: load\r\nAlt-Svc: h2="evil:443"\r\n'
+    b"Attribution-Reporting-Register-Source: {}\r\nClear-Site-Data: *\r\nCritical-CH: dpr\r\n"
+    b"Content-Security-Policy-Report-Only: default-src *\r\nExpect-CT: enforce\r\n"
+    b"NEL: {}\r\nOrigin-Agent-Cluster: ?1\r\nPublic-Key-Pins: x\r\nRefresh: 0; url=/\r\n"
+    b"Report-To: {}\r\nReporting-Endpoints: a=b\r\nService-Worker-Allowed: /\r\n"
+    b"Set-Login: logged-in\r\nSpeculation-Rules: x\r\nStrict-Transport-Security: max-age=9\r\n"
+    b"Use-As-Dictionary: match=/*\r\nWWW-Authenticate: Basic realm=x\r\n"
+    b"X-Accel-Redirect: /etc/shadow\r\nX-Sendfile: /etc/shadow\r\nX-Not-Known-Yet: 1\r\n"
+)
+SAYS = (
+    b"Content-Security-Policy: default-src *\r\nX-Request-Id: 7\r\nX-Service-Load: 1\r\n"
+    b"Set-Cookie: formation_token=mine; Path=/\r\n"
+    b"Set-Cookie: =formation_token=mine; Path=/\r\n"
+    b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        b"200 OK\r\nContent-Length: 0\r\n",
+        b"200 OK\r\nTransfer-Encoding: chunked\r\n",
+        b"103 Early Hints\r\nNEL: {}\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n",
+        b"302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n",
+        b"401 Unauthorized\r\nContent-Length: 0\r\n",
+        b"500 No\r\nContent-Length: 0\r\n",
+        b"101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n",
+    ],
+    ids=["whole", "streamed", "hints", "redirect", "challenge", "error", "switch"],
+)
 async def test_a_service_cannot_speak_for_the_gateway(
-    gateway: GatewayServer, source: MemorySource
+    gateway: GatewayServer, source: MemorySource, begins: bytes
 ) -> None:
     async def grabs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nClear-Site-Data: *\r\n"
-            b"Content-Security-Policy: default-src *\r\n"
-            b"Set-Cookie: formation_token=mine; Path=/\r\n"
-            b"Set-Cookie: =formation_token=mine; Path=/\r\n"
-            b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 " + begins + NOT_ITS_OWN + SAYS + b"\r\n0\r\n\r\n")
 
+    upgrade = {"connection": "upgrade", "upgrade": "websocket"} if b"101 " in begins else {}
     async with asyncio.timeout(HANGS_S), program(grabs) as port:
         source.ports["llm-inference"] = {"A": port}
-        raw = await said_by(gateway, "/service/llm-inference/", "localhost")
+        raw = await said_by(gateway, "/service/llm-inference/", "localhost", upgrade)
+        assert raw.startswith(b"HTTP/1.1 " + begins.rpartition(b"HTTP/1.1 ")[2][:4])
         assert b"formation_token" not in raw
-        assert b"a=1; HttpOnly; Path=/service/llm-inference/" in raw
-        assert b"clear-site-data" not in raw.lower()
-        assert raw.count(b"ontent-security-policy:") + raw.count(b"ontent-Security-Policy:") == 2
+        assert b"svc.llm-inference.a=1; HttpOnly; Path=/service/llm-inference/\r" in raw
+        said = {line.partition(b":")[0].lower() for line in raw.split(b"\r\n")}
+        assert not said & {line.partition(b":")[0].lower() for line in NOT_ITS_OWN.splitlines()}
+        assert said >= {b"x-request-id", b"x-service-load"}
+        assert raw.lower().count(b"content-security-policy:") == 2
         assert b"sandbox allow-scripts allow-forms" in raw
         assert b"nosniff" in raw
         # With an origin of its own, where there is nothing of the gateway's.
-        own = await said_by(gateway, "/", "llm-inference.localhost:8080")
+        own = await said_by(gateway, "/", "llm-inference.localhost:8080", upgrade)
         assert b"sandbox" not in own
-        assert b"a=1; HttpOnly; Path=/\r" in own
-        api = await said_by(gateway, "/api/jobs", "llm-inference.localhost:8080")
+        assert b" a=1; HttpOnly; Path=/\r" in own
+        assert b"nel:" not in own.lower()
+        assert b"www-authenticate" in own.lower()
+        api = await said_by(gateway, "/api/jobs", "llm-inference.localhost:8080", upgrade)
         assert b"a=1" in api, "the service's"
 
 
-async def said_by(gateway: GatewayServer, path: str, host: str) -> bytes:
+async def test_a_service_gets_the_cookies_that_it_has_set_and_no_others(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    cookies = "a=1; svc.vision-ocr.a=2; svc.llm-inference.a=3; xsvc.llm-inference.b=4; SID=5"
+    async with program(echo) as port:
+        source.ports["llm-inference"] = {"A": port}
+
+        async def told(path: str, host: str, cookie: str) -> str | None:
+            reply = await fetch(gateway.address, "GET", path, None, {"cookie": cookie}, host)
+            return dict(reply.json["headers"]).get("cookie")
+
+        path = "/service/llm-inference/"
+        assert await told(path, "localhost", cookies) == "a=3"
+        assert await told(path, "localhost", "a=1; svc.llm-inference.formation_token=x") is None
+        own = await told("/", "llm-inference.localhost", "a=1; formation_replica=x")
+        assert own == "a=1", "the host is the service's"
+
+
+@pytest.mark.parametrize(
+    ("said", "leads"),
+    [
+        ("/x?y#z", "/service/llm-inference/x?y#z"),
+        ("x", "/service/llm-inference/a/x"),
+        ("/service/llm-inference/x", "/service/llm-inference/x"),
+        ("http://localhost/service/llm-inference/x", "/service/llm-inference/x"),
+        ("https://LOCALHOST:443/api/jobs", "/service/llm-inference/api/jobs"),
+        ("http://localhost:/api/jobs", "/service/llm-inference/api/jobs"),
+        ("../../../../api/jobs", "/service/llm-inference/api/jobs"),
+        ("/service/llm-inference/../../api/jobs", "/service/llm-inference/api/jobs"),
+        ("/service/llm-inference/%2e%2E/.%2e/api/jobs", "/service/llm-inference/api/jobs"),
+        ("..\\..\\..\\api", "/service/llm-inference/api"),
+        ("http:/api", "/service/llm-inference/api"),
+        ("///a/../../../api", "/service/llm-inference/api"),
+        ("http://localhost//a/../../../api", "/service/llm-inference/api"),
+        ("javascript:x", "/service/llm-inference/x"),
+        ("https://login.example.org/?back", "https://login.example.org/?back"),
+        ("http://[", None),
+    ],
+)
+async def test_a_redirect_leads_to_the_service_or_away_from_the_gateway(
+    gateway: GatewayServer, source: MemorySource, said: str, leads: str | None
+) -> None:
+    async def sends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 307 There\r\nLocation: {said}\r\nContent-Length: 0\r\n\r\n"
+        writer.write(head.encode())
+
+    async with program(sends) as port:
+        source.ports["llm-inference"] = {"A": port}
+
+        async def location(path: str, headers: dict[str, str]) -> str | None:
+            reply = await fetch(gateway.address, "GET", path, None, headers, "localhost")
+            return reply.headers.get("location")
+
+        assert await location("/service/llm-inference/a/b", {}) == leads
+        with_slashes = await location("/service/llm-inference//evil.example/b", {})
+        assert (with_slashes or "/service/llm-inference/").startswith(
+            ("/service/llm-inference/", "https://login.")
+        )
+        shown = await location("/service/llm-inference/a/b", {"formation-token": "x"})
+        assert shown == (None if leads and leads.startswith("https:") else leads)
+
+
+async def said_by(
+    gateway: GatewayServer, path: str, host: str, headers: Mapping[str, str]
+) -> bytes:
     async with caller(gateway.address, host) as calling:
-        await calling.begin("GET", path)
+        await calling.begin("GET", path, None, headers)
         return await calling.reader.readuntil(b"\r\n\r\n")
 
 
