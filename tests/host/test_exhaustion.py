@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
@@ -20,33 +22,38 @@ from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES
 from tests.host import mallory
-from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.stacks import Answer, Node, run, running
+from tests.support.waiting import HANGS_S, IDLE_S, until
 
 
 def test_a_window_full_of_tiny_frames_stops_nobody() -> None:
     async def story() -> None:
         victim = Node()
         async with running(victim):
-            late = [0.0]
+            turns = [0]
+            answered_in: Counter[int] = Counter()
 
-            async def watch() -> None:
+            def respond(frame: bytes, answer: Answer) -> None:
+                answered_in[turns[0]] += 1
+                answer(frame)
+
+            victim.respond = respond
+
+            async def take_turns() -> None:
                 while True:
-                    began = trio.current_time()
-                    await trio.sleep(0.01)
-                    late[0] = max(late[0], trio.current_time() - began)
+                    await trio.lowlevel.checkpoint()
+                    turns[0] += 1
 
             hand = await mallory.muxed(victim)
             async with trio.open_nursery() as nursery:
                 await hand.open(1, KAD_PROTOCOL)
                 await until(lambda: hand_is_heard(victim))
-                nursery.start_soon(watch)
+                nursery.start_soon(take_turns)
                 size = WINDOW_BYTES - 4 * 1024  # the negotiation took of the window
                 await hand.data(1, bytes(size))
-                await until(lambda: len(victim.requests) > 10)
-                await trio.sleep(0.5)
+                await until(lambda: len(victim.requests) > 500)
                 nursery.cancel_scope.cancel()
-            assert late[0] < 0.2
+            assert max(answered_in.values()) < 10
 
     def hand_is_heard(victim: Node) -> bool:
         connections = list(victim.stack.swarm.all())
@@ -72,10 +79,10 @@ def test_little_is_kept_unread_of_strangers_and_more_of_who_shares_a_lease() -> 
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(push)
-                await trio.sleep(1)
                 [connection] = victim.stack.swarm.all()
-                kept = connection.muxer.unread_bytes
-                assert WINDOW_BYTES / 2 < kept <= STRANGERS_UNREAD_BYTES + 64 * KIB
+                await until(lambda: connection.muxer.unread_bytes > STRANGERS_UNREAD_BYTES / 2)
+                await wait_all_tasks_blocked(IDLE_S)
+                assert connection.muxer.unread_bytes <= STRANGERS_UNREAD_BYTES + 64 * KIB
                 victim.stack.note_lease(hand.peer_id)
                 await until(lambda: connection.muxer.unread_bytes > 2 * STRANGERS_UNREAD_BYTES)
                 nursery.cancel_scope.cancel()
@@ -89,6 +96,7 @@ def test_names_that_never_resolve_leave_threads_for_the_tasks(
     """trio has 40 threads for all, and a lookup that was given up keeps its own."""
     woken = threading.Event()
     asked: list[object] = []
+    given_up: list[Contact] = []
     real = socket.getaddrinfo
 
     def never(host: Any, *rest: Any) -> Any:
@@ -96,7 +104,7 @@ def test_names_that_never_resolve_leave_threads_for_the_tasks(
         if host not in (b"tarpit.example", "tarpit.example") or flags & socket.AI_NUMERICHOST:
             return real(host, *rest)
         asked.append(host)
-        woken.wait(10)
+        woken.wait(HANGS_S)
         raise socket.gaierror(socket.EAI_AGAIN, "never")
 
     async def story() -> None:
@@ -106,15 +114,16 @@ def test_names_that_never_resolve_leave_threads_for_the_tasks(
 
             async def ask(stranger: Contact) -> None:
                 with pytest.raises(Unreachable):
-                    await node.ask(stranger, b"?", timeout_s=4)
+                    await node.ask(stranger, b"?", timeout_s=0.5)
+                given_up.append(stranger)
 
             for _ in range(8):
                 peer = Identity.from_seed(os.urandom(32)).peer_id
                 nursery.start_soon(ask, Contact(peer, names))
-            await until(lambda: len(asked) > 8)
-            await trio.sleep(2.5)
-            with trio.fail_after(5):
-                await trio.to_thread.run_sync(lambda: None)
+            await until(lambda: len(given_up) == 8)
+            assert asked
+            await trio.to_thread.run_sync(lambda: None)
+            assert not woken.is_set()
             woken.set()
 
     monkeypatch.setattr(socket, "getaddrinfo", never)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
@@ -23,25 +24,17 @@ from formation_p2p.host.net.transport.negotiation import HEADER, NOT_SPOKEN
 from formation_p2p.host.net.transport.noise import NoiseKeys, handshake
 from formation_p2p.host.net.transport.tcp import TcpStream
 from formation_p2p.host.net.transport.upgrade import NoiseStream
-from tests.support import stacks
+from tests.support import waiting
 from tests.support.stacks import Node, running
-from tests.support.waiting import until
+from tests.support.waiting import IDLE_S, until
 
 ONE_WAY_S = 0.1
 ROUND_TRIP_S = 2 * ONE_WAY_S
-# One too many is one too many each time. What a busy machine adds is not.
-TRIES = 5
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """The try that was disturbed least counts."""
-    for left in reversed(range(TRIES)):
-        try:
-            stacks.run(story)
-            return
-        except (AssertionError, ExceptionGroup):
-            if not left:
-                raise
+    """Time passes on the slow link alone, and where everyone waits."""
+    waiting.run(story, clock=MockClock(autojump_threshold=IDLE_S))
 
 
 # -- a slow link ----------------------------------------------------------------------------------
@@ -93,7 +86,7 @@ async def far_apart() -> AsyncIterator[tuple[Node, Node, Contact]]:
 async def round_trips(act: Callable[[], Awaitable[object]]) -> float:
     began_s = trio.current_time()
     await act()
-    return (trio.current_time() - began_s) / ROUND_TRIP_S
+    return round((trio.current_time() - began_s) / ROUND_TRIP_S, 3)
 
 
 def test_a_fresh_dial_and_its_first_answer_take_two_round_trips_after_that_of_tcp() -> None:
@@ -102,10 +95,10 @@ def test_a_fresh_dial_and_its_first_answer_take_two_round_trips_after_that_of_tc
     async def story() -> None:
         async with far_apart() as (alice, bob, contact):
             taken = await round_trips(lambda: alice.ask(contact, b"first"))
-            assert 2 <= taken < 2.9
+            assert taken == 2
             # Bob waited for nothing, and knows whom he answered all the same.
             assert bob.requests == [(alice.contact, b"first")]
-            assert 1 <= await round_trips(lambda: alice.ask(contact, b"second")) < 1.9
+            assert await round_trips(lambda: alice.ask(contact, b"second")) == 1
 
     run(story)
 
@@ -119,7 +112,7 @@ def test_all_first_requests_share_the_dial() -> None:
                     for number in range(10):
                         nursery.start_soon(alice.ask, contact, b"%d" % number)
 
-            assert 2 <= await round_trips(ask_all) < 2.9
+            assert await round_trips(ask_all) == 2
             assert len(bob.requests) == 10
 
     run(story)
@@ -130,11 +123,11 @@ def test_a_stream_opened_later_costs_no_round_trip_of_its_own() -> None:
         async with far_apart() as (alice, bob, contact):
             await alice.ask(contact, b"first")
             kad = alice.stack.kad
-            assert 1 <= await round_trips(lambda: kad.ask_apart(contact, b"apart")) < 1.9
+            assert await round_trips(lambda: kad.ask_apart(contact, b"apart")) == 1
             arrived = trio.Event()
             bob.take = lambda frame: arrived.set()
             alice.stack.send(contact, b"work")
-            assert 0.5 <= await round_trips(arrived.wait) < 1.4
+            assert await round_trips(arrived.wait) == 0.5
 
     run(story)
 
@@ -147,8 +140,8 @@ def test_what_has_no_answer_is_done_only_when_its_stream_is_agreed_on() -> None:
             async def tell() -> None:
                 await alice.stack.ask(contact, b"tell", timeout_s=5, expects_answer=False)
 
-            assert 1 <= await round_trips(tell) < 1.9
-            assert await round_trips(tell) < 0.5
+            assert await round_trips(tell) == 1
+            assert await round_trips(tell) == 0
             await until(lambda: len(bob.requests) == 3)
 
     run(story)

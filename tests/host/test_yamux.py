@@ -53,7 +53,8 @@ from tests.host.mallory import (
     WINDOW_UPDATE,
     Hand,
 )
-from tests.support.waiting import HANGS_S, until
+from tests.support import waiting
+from tests.support.waiting import until
 
 
 class Pipe:
@@ -149,11 +150,10 @@ async def by_hand(parameters: NetParameters = DEFAULTS) -> AsyncIterator[tuple[H
 def run(story: Callable[[], Awaitable[None]], *, within_s: float = 10, mock: bool = False) -> None:
     """With `mock`, time passes as soon as everyone waits for it."""
 
-    async def bounded() -> None:
-        with trio.fail_after(within_s if mock else HANGS_S):
-            await story()
-
-    trio.run(bounded, clock=MockClock(autojump_threshold=0.01) if mock else None)
+    if mock:
+        waiting.run(story, within_s, MockClock(autojump_threshold=0.01))
+    else:
+        waiting.run(story)
 
 
 async def takes_nothing(data: bytes) -> None:

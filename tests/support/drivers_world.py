@@ -28,7 +28,7 @@ from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import HANGS_S, run
 
 # Of leases.
 OWNER = PeerId("owner")
@@ -43,12 +43,7 @@ def bare_machine() -> Machine:
 
 def within(seconds: float, story: Callable[[], Awaitable[None]]) -> None:
     """Runs an async story in trio, and fails it when it takes too long."""
-
-    async def bounded() -> None:
-        with trio.fail_after(seconds):
-            await story()
-
-    trio.run(bounded)
+    run(story, seconds)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
 from tests.support.loopback import LISTEN
 from tests.support.waiting import HANGS_S
+from tests.support.waiting import run as run
 
 Answer = Callable[[bytes | None], None]
 
@@ -96,7 +97,9 @@ class Node(Recorder):
     def port(self) -> int:
         return int(self.stack.addresses[0].rsplit("/", 1)[1])
 
-    async def ask(self, to: Node | Contact, frame: bytes, timeout_s: float = 5) -> bytes | None:
+    async def ask(
+        self, to: Node | Contact, frame: bytes, timeout_s: float = HANGS_S
+    ) -> bytes | None:
         contact = to if isinstance(to, Contact) else to.contact
         return await self.stack.ask(contact, frame, timeout_s=timeout_s)
 
@@ -113,13 +116,3 @@ async def running(*nodes: Node) -> AsyncIterator[None]:
         yield
         for node in nodes:
             await node.stack.close()
-
-
-def run(story: Callable[[], Awaitable[None]], within_s: float = HANGS_S) -> None:
-    """A test's story, under trio and a deadline."""
-
-    async def bounded() -> None:
-        with trio.fail_after(within_s):
-            await story()
-
-    trio.run(bounded)

@@ -1,5 +1,6 @@
 """Waiting for what other threads, tasks or processes bring about: `until` for asyncio and trio,
-`wait_until` for plain threads. Both fail the test once the time is up."""
+`wait_until` for plain threads. Both fail the test once the time is up. `run` runs a story of
+trio. None of them counts the time in which the machine does not run this process."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 from sniffio import current_async_library
@@ -19,6 +21,48 @@ HANGS_S = 120.0
 AT_ONCE_S = 10.0
 # A condition that does not come about is told of before the test that waits for it is given up.
 UNTIL_S = 60.0
+# Where nothing has come for so long everyone waits, and a mocked clock may go on: what was written to
+# a socket of this machine is there at once.
+IDLE_S = 0.02
+# Of one step of this process so much is counted at most. It takes longer where the machine is busy
+# or stands still, and then the peers of a test would find each other silent.
+STEP_S = 0.25
+
+T = TypeVar("T")
+
+
+class RunningTime(trio.abc.Clock):
+    """A clock that stands still while the machine does not run this process."""
+
+    def __init__(self) -> None:
+        self._now_s, self._read_s = 0.0, time.monotonic()
+
+    def start_clock(self) -> None:
+        self._read_s = time.monotonic()
+
+    def current_time(self) -> float:
+        now_s = time.monotonic()
+        self._now_s += min(now_s - self._read_s, STEP_S)
+        self._read_s = now_s
+        return self._now_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return min(deadline - self.current_time(), STEP_S)
+
+
+def run(
+    story: Callable[[], Awaitable[T]],
+    within_s: float = HANGS_S,
+    clock: trio.abc.Clock | None = None,
+) -> T:
+    """A story, under trio and a deadline. All its timers count the time of this process, those of
+    the library as well, unless there is another clock."""
+
+    async def bounded() -> T:
+        with trio.fail_after(within_s):
+            return await story()
+
+    return trio.run(bounded, clock=clock or RunningTime())
 
 
 async def until(
@@ -27,14 +71,14 @@ async def until(
     every_s: float = EVERY_S,
 ) -> None:
     sleep = trio.sleep if current_async_library() == "trio" else asyncio.sleep
-    deadline_s = time.monotonic() + within_s
+    clock = RunningTime()
     while True:
         holds = condition()
         if inspect.isawaitable(holds):
             holds = await holds
         if holds:
             return
-        _check(deadline_s, within_s)
+        _check(clock, within_s)
         await sleep(every_s)
 
 
@@ -45,11 +89,11 @@ def wait_until(
     otherwise: Callable[[], str] = str,
 ) -> None:
     """`otherwise` is what the failure tells besides, such as the output of a program."""
-    deadline_s = time.monotonic() + within_s
+    clock = RunningTime()
     while not condition():
-        _check(deadline_s, within_s, otherwise)
+        _check(clock, within_s, otherwise)
         time.sleep(every_s)
 
 
-def _check(deadline_s: float, within_s: float, otherwise: Callable[[], str] = str) -> None:
-    assert time.monotonic() < deadline_s, f"not within {within_s:g} s {otherwise()}".rstrip()
+def _check(clock: RunningTime, within_s: float, otherwise: Callable[[], str] = str) -> None:
+    assert clock.current_time() < within_s, f"not within {within_s:g} s {otherwise()}".rstrip()

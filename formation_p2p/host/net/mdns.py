@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -195,9 +196,9 @@ class _Speaker:
                     if not self._link.is_of_service(raw):
                         continue
                     await bucket.wait()
-                    began_s = trio.current_time()
+                    began_s = time.thread_time()
                     self._hear(raw, sender[0], sender[1])
-                    bucket.charge(trio.current_time() - began_s)
+                    bucket.charge(time.thread_time() - began_s)
 
     def _hear(self, raw: bytes, host: str, port: int) -> None:
         ip = ipaddress.ip_address(host.partition("%")[0])
