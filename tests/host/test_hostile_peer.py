@@ -483,7 +483,12 @@ def test_a_peer_does_not_pay_for_a_machine_that_stands_still() -> None:
     async def story() -> None:
         alice, bob = node(), node()
         bob.take = lambda frame: time.sleep(0.2)
-        bob.respond = lambda frame, answer: (time.sleep(0.2), answer(frame))[1]
+
+        def respond(frame: bytes, answer: Answer) -> None:
+            time.sleep(0.2)
+            answer(frame)
+
+        bob.respond = respond
         async with running(alice, bob):
             limits = bob.stack.limits.of(alice.peer_id)
             buckets = (limits.kad_bucket, limits.work_bucket)

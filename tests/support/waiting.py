@@ -21,8 +21,8 @@ HANGS_S = 120.0
 AT_ONCE_S = 10.0
 # A condition that does not come about is told of before the test that waits for it is given up.
 UNTIL_S = 60.0
-# Where nothing has come for so long everyone waits, and a mocked clock may go on: what was written to
-# a socket of this machine is there at once.
+# Where nothing has come for so long everyone waits, and a mocked clock may go on: what was written
+# to a socket of this machine is there at once.
 IDLE_S = 0.02
 # Of one step of this process so much is counted at most. It takes longer where the machine is busy
 # or stands still, and then the peers of a test would find each other silent.
