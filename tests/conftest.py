@@ -8,12 +8,16 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.support import evidence
+
 # How long one example takes says more about what else the machine does. Draws are the same in each
 # run, so that no change fails by what another one left. `--hypothesis-profile=long` draws many
 # more, and others each time.
 settings.register_profile("formation", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("formation")
+
+evidence.watch_deadlines()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,10 +42,33 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if any(item.get_closest_marker(mark) for mark in ("at_length", "hypothesis")):
         sys.settrace(None)
     try:
-        return (yield)
+        with evidence.limited():
+            return (yield)
     finally:
         sys.settrace(tracer)
         # Commands that a test runs in its own process set up the process's log.
         root.handlers[:] = handlers
         root.setLevel(levels[0])
         own.setLevel(levels[1])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    evidence.told()
+    with evidence.limited():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    with evidence.limited():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    gathered = evidence.told()
+    if report.failed:
+        report.sections += [("what was waited for", each) for each in gathered]
+    return report

@@ -41,6 +41,9 @@ _MAX_HEARD: Final = 64
 
 
 def main() -> NoReturn:
+    from formation_p2p.cli.stacks import print_on_quit
+
+    print_on_quit()
     try:
         argv = program_of(sys.argv[1:])
         begun = None if argv is None else _asked(argv)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.evidence import gather
 from tests.support.forked import Forked
 from tests.support.programs import DEADLINE_S, ROOT, Program, running
 
@@ -36,6 +38,12 @@ def formation(
             )
         try:
             code = command.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            gather(f"{command.args} still runs after {DEADLINE_S:g} s")
+            for file in (out, err):
+                file.seek(0)
+            said = err.read().decode(errors="replace")
+            raise AssertionError(f"it still runs: {out.read()!r}, and told:\n{said}") from None
         finally:
             command.kill()
         out.seek(0)

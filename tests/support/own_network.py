@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.evidence import told
 from tests.support.stacks import run
 from tests.support.waiting import HANGS_S
 
@@ -59,7 +60,8 @@ def _tell(
             code = _TOLD
     except BaseException:  # noqa: BLE001
         # Whatever a test fails with, its parent shows.
-        os.write(writing, traceback.format_exc()[-32_768:].encode())
+        said = "\n".join((*told(), traceback.format_exc()[-32_768:]))
+        os.write(writing, said.encode(errors="replace"))
     finally:
         os._exit(code)
 

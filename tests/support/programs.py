@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support import evidence
 from tests.support.forked import Forked
 from tests.support.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[2]
+# Python imports `sitecustomize` from there at its start.
+START = str(Path(__file__).parent / "start")
 # A program that imports the network takes 2 s on an idle machine; tests run on busy ones.
 DEADLINE_S = HANGS_S
 
@@ -34,6 +37,8 @@ class Program:
         reads, writes = os.pipe()
         self._output = os.fdopen(reads)
         env = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+        if argv[0] == sys.executable:
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (START, env.get("PYTHONPATH"))))
         with os.fdopen(writes, "wb"), Path(os.devnull).open() as nothing:
             files = (nothing.fileno(), writes, writes)
             self.process: subprocess.Popen[bytes] | Forked = (
@@ -45,6 +50,15 @@ class Program:
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        evidence.programs.add(self)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def command(self) -> str:
+        return " ".join(self.argv)
 
     @property
     def output(self) -> str:
@@ -57,6 +71,7 @@ class Program:
             try:
                 line = self._unread.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
+                evidence.gather(f"{self.command} did not say {text!r} within {within_s:g} s")
                 raise AssertionError(
                     f"{self.argv} did not say {text!r} within {within_s:.0f} s, but:\n{self.output}"
                 ) from None
@@ -70,6 +85,7 @@ class Program:
         try:
             code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
+            evidence.gather(f"{self.command} still runs after {within_s:g} s")
             raise AssertionError(
                 f"{self.argv} still runs after {within_s:.0f} s:\n{self.output}"
             ) from None

@@ -1,6 +1,6 @@
 """Waiting for what other threads, tasks or processes bring about: `until` for asyncio and trio,
-`wait_until` for plain threads. Both fail the test once the time is up. `run` runs a story of
-trio. None of them counts the time in which the machine does not run this process."""
+`wait_until` for plain threads. Both fail the test once the time is up, and have it show what was
+waited for (evidence.py). `run` runs a story of trio. None of them counts the time in which the machine does not run this process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import trio
 from sniffio import current_async_library
+
+from tests.support.evidence import gather
 
 EVERY_S = 0.005
 # For what hangs otherwise: no test waits so long, on the busiest machine either.
@@ -96,4 +98,8 @@ def wait_until(
 
 
 def _check(clock: RunningTime, within_s: float, otherwise: Callable[[], str] = str) -> None:
-    assert clock.current_time() < within_s, f"not within {within_s:g} s {otherwise()}".rstrip()
+    if clock.current_time() < within_s:
+        return
+    why = f"not within {within_s:g} s {otherwise()}".rstrip()
+    gather(why)
+    raise AssertionError(why)

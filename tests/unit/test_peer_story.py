@@ -329,3 +329,15 @@ def test_the_story_of_a_task_is_found_among_several_jobs_of_several_tasks() -> N
     bob.submit(job(2, job_id="second"))
     assert story(bob, "second/1")[0].step is StoryStep.SUBMITTED
     assert story(bob, "third/0") == ()
+
+
+def test_the_newest_steps_are_told_in_order_whatever_they_are_of() -> None:
+    world = town(alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job())
+    world.elapse(5)
+    every = [event for _, event in peer_of(bob).newest_steps(100)]
+    assert isinstance(every[0], JobTaken)
+    assert isinstance(every[-1], TaskSucceeded)
+    assert {TaskPlaced, SearchEnded} <= {*map(type, every)}
+    assert [event for _, event in peer_of(bob).newest_steps(2)] == every[-2:]

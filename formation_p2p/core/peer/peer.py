@@ -54,7 +54,7 @@ from formation_p2p.core.peer.renewal import Inviter, Issuer, Renewal
 from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
-from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryStep
+from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryEvent, StoryStep
 from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.peer.worker import Worker
 from formation_p2p.core.placement.round_trips import RoundTrips
@@ -273,6 +273,10 @@ class Peer:
     def story(self, task_id: str) -> tuple[StoryEntry, ...]:
         """The way of a task that was submitted here, as far as it is remembered."""
         return self._story.of(task_id, self.scheduler.live(task_id))
+
+    def newest_steps(self, count: int) -> Sequence[tuple[Moment, StoryEvent]]:
+        """What happened last to the tasks that were submitted here. From any thread."""
+        return self._story.newest(count)
 
     def leases_of(self, peer_id: PeerId) -> bool:
         """Whether this node has a lease of a peer."""

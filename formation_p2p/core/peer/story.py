@@ -99,6 +99,7 @@ TaskEvent = (
     | job_events.TaskCancelled
 )
 PlacingEvent = JobTaken | SearchEnded | RoundOpened | NegotiationEvent
+StoryEvent = TaskEvent | PlacingEvent
 LeaseKey = tuple[PeerId, str]
 # From when to when a task waited to be sent to a worker, on the monotonic clock.
 Waits = list[tuple[float, float]]
@@ -146,6 +147,12 @@ class Story:
 
     def note(self, event: PlacingEvent, now: Moment) -> None:
         self._placing.append((now, event))
+
+    def newest(self, count: int) -> list[tuple[Moment, StoryEvent]]:
+        """What was noted last, in order. From any thread."""
+        noted: list[tuple[Moment, StoryEvent]] = [*list(self._placing)[-count:]]
+        noted += [(at, event) for at, _, event in list(self._tasks)[-count:]]
+        return sorted(noted, key=lambda each: each[0].mono_s)[-count:]
 
     def of(self, task_id: str, live: tuple[str, SchedulingKey] | None) -> tuple[StoryEntry, ...]:
         """The way of a task, in order; nothing for one that is not known, or known no more. `live`
