@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import inspect
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -33,13 +34,9 @@ MAX_OUTPUT_CHARS = 40_000
 MAX_PROCESSES = 100
 # For processes to print their stacks, on a busy machine; some do not.
 PRINTS_S = 10.0
-# A deadline that is shorter is for what a test expects not to come.
-LONG_S = 10.0
 # So much sooner than at the end of a deadline, what waits is still there to be seen.
 BEFORE_S = 0.1
-# A whole test, more than a minute on the busiest machine, ends by itself. What it waits for ends
-# sooner, as a rule (waiting.py). It is told again where the first time was not heeded.
-TEST_S = 300.0
+# A test is told again that it is over where it did not heed it.
 AGAIN_S = 30.0
 
 
@@ -56,6 +53,17 @@ class Shows(Protocol):
     def command(self) -> str: ...
 
 
+@dataclass
+class Limits:
+    """`long_s`: a deadline that is shorter is for what a test expects not to come. `test_s`: a
+    whole test takes less on the busiest machine. What it waits for ends sooner, as a rule
+    (waiting.py)."""
+
+    long_s: float = 10.0
+    test_s: float = 300.0
+
+
+limits = Limits()
 programs: weakref.WeakSet[Shows] = weakref.WeakSet()
 _gathered: list[str] = []
 
@@ -130,14 +138,16 @@ def _output(program: Shows) -> str:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """The block fails after TEST_S, with what it hangs on. On the main thread."""
+    """The block fails after limits.test_s, with what it hangs on. On the main thread."""
 
     def fail(*_: object) -> NoReturn:
-        gather(f"the test still runs after {TEST_S:g} s")
-        raise AssertionError(f"the test still runs after {TEST_S:g} s; see what it waits for")
+        gather(f"the test still runs after {limits.test_s:g} s")
+        raise AssertionError(
+            f"the test still runs after {limits.test_s:g} s; see what it waits for"
+        )
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, TEST_S, AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, limits.test_s, AGAIN_S)
     try:
         yield
     finally:
@@ -157,10 +167,11 @@ def watch_deadlines() -> None:
 
 def _for_tests(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callable[..., Any]:
     def either(*arguments: Any, **named: Any) -> Any:
-        caller = sys._getframe(1)
-        if caller.f_code is subprocess.run.__code__ and caller.f_back is not None:
+        frame = inspect.currentframe()
+        caller = frame and frame.f_back
+        if caller and caller.f_code is subprocess.run.__code__:
             caller = caller.f_back
-        if caller.f_code.co_filename.startswith(TESTS):
+        if caller and caller.f_code.co_filename.startswith(TESTS):
             return watched(plain, *arguments, **named)
         return plain(*arguments, **named)
 
@@ -169,7 +180,7 @@ def _for_tests(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callab
 
 @contextlib.asynccontextmanager
 async def _asyncio_timeout(plain: Callable[..., Any], delay: float | None) -> AsyncIterator[Any]:
-    if delay is None or delay < LONG_S:
+    if delay is None or delay < limits.long_s:
         async with plain(delay) as scope:
             yield scope
         return
@@ -184,7 +195,7 @@ async def _asyncio_timeout(plain: Callable[..., Any], delay: float | None) -> As
 
 @contextlib.contextmanager
 def _trio_fail_after(plain: Callable[..., Any], seconds: float, **named: Any) -> Iterator[Any]:
-    if seconds < LONG_S:
+    if seconds < limits.long_s:
         with plain(seconds, **named) as scope:
             yield scope
         return
@@ -212,7 +223,7 @@ def _communicate(
     try:
         return plain(process, input, timeout)
     except subprocess.TimeoutExpired as expired:
-        if timeout is None or timeout < LONG_S:
+        if timeout is None or timeout < limits.long_s:
             raise
         gather(str(expired))
         try:

@@ -1,6 +1,7 @@
 """Waiting for what other threads, tasks or processes bring about: `until` for asyncio and trio,
 `wait_until` for plain threads. Both fail the test once the time is up, and have it show what was
-waited for (evidence.py). `run` runs a story of trio. None of them counts the time in which the machine does not run this process."""
+waited for (evidence.py). `run` runs a story of trio. None of them counts the time in which the
+machine does not run this process."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ LIMITED = """
 import asyncio
 from tests.support import evidence
 
-evidence.TEST_S = 1.0
+evidence.limits.test_s = 1.0
 
 async def test_hangs():
     await asyncio.Event().wait()
@@ -96,7 +96,7 @@ async def test_a_wait_that_fails_shows_the_tasks_and_stories_of_this_process(
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "LONG_S", 0.1)
+    monkeypatch.setattr(evidence.limits, "long_s", 0.1)
 
 
 @pytest.mark.usefixtures("_short")
