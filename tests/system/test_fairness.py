@@ -29,7 +29,7 @@ async def test_usage_and_explain_say_after_whose_slice(tmp_path: Path) -> None:
             Node.join(invite(), home=tmp_path / "bob", listen=()) as bob,
             Node.join(invite(), home=tmp_path / "dave", listen=()) as dave,
         ):
-            hog = await bob.submit(ProcessSpec(("sleep", "50")), needs=NEEDS)
+            hog = await bob.submit(ProcessSpec(("sleep", "600")), needs=NEEDS)
             usage = tmp_path / "alice", "usage", "--json"
 
             async def holds() -> bool:

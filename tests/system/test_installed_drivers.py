@@ -64,7 +64,7 @@ async def main(folder):
             (slept,) = await (await bob.submit(Nap(), needs="cpu=0.1,memory=64MiB"))
             print(slept.status, slept.result)
 
-asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 60))
+asyncio.run(main(Path(sys.argv[1])))
 """
 # As `set_up_drivers` is asked by `formation worker --driver NAME`.
 ASK: Final = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,22 +18,19 @@ from tests.support.programs import Program, running
 
 pytestmark = pytest.mark.at_length
 
-# As `formation` does it: it joins, submits, and says when the first result was there.
+# As `formation` does it: it joins, and submits.
 FIRST_TASK = """
-import asyncio, json, math, sys, time
+import asyncio, json, math, sys
 from formation_p2p import Node
 import formation_p2p.host.net.stack
 
 async def main():
-    began_s = time.monotonic()
     async with Node.join(home=sys.argv[1], listen=()) as node:
         result = await node.map(math.sqrt, [4.0], needs="cpu=0.1,memory=64MiB")
-        print(json.dumps({"result": result, "first_task_s": time.monotonic() - began_s}))
+        print(json.dumps(result))
 
 asyncio.run(main())
 """
-# An idle machine takes 1.5 s (`make nat`); tests run on busy ones.
-WITHIN_S = 60.0
 DEAD_GATE = "/ip4/10.77.0.99/tcp/4001/p2p/12D3KooWJTk7ReiAQJszgpvFDMeNpVo23VYX8wb8N9qbBpagdxgx"
 
 
@@ -80,9 +76,7 @@ def test_two_machines_on_one_lan_find_each_other_and_work(
     with lan() as spaces, worker(spaces, tmp_path / "alice"):
         submit = [sys.executable, "-c", FIRST_TASK, str(tmp_path / "bob")]
         with running(*spaces.inside("there", submit)) as bob:
-            said = json.loads(bob.line_with("first_task_s"))
-        assert said["result"] == [2.0]
-        assert said["first_task_s"] < WITHIN_S
+            bob.line_with("[2.0]")
 
 
 def test_join_says_whom_it_found_of_its_own_network(tmp_path: Path) -> None:

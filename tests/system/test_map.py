@@ -27,14 +27,9 @@ SMALL = "cpu=0.5,memory=64MiB"
 
 @pytest.fixture
 async def bob(tmp_path: Path) -> AsyncIterator[Node]:
-    """He submits; a worker with room for four tasks is there."""
-    async with small_network(tmp_path) as network:
+    """He submits; a worker with room for four tasks is there, whose tasks see the test's files."""
+    async with small_network(tmp_path, sandbox="off") as network:
         yield network.bob
-
-
-def nap(s: float) -> float:
-    time.sleep(s)
-    return s
 
 
 def divide(by: int) -> float:
@@ -46,16 +41,35 @@ async def test_what_is_not_awaited_says_so(bob: Node) -> None:
     assert "`await` them" in repr(bob.map(str, [1]))
 
 
-async def test_results_come_in_the_order_of_the_items(bob: Node) -> None:
-    naps = [0.6, 0.0, 0.3, 0.0]
-    async with asyncio.timeout(DEADLINE_S):
-        assert [s async for s in bob.map(nap, naps, needs=SMALL)] == naps
+def waits_for(path: Path | None) -> bool:
+    """Whether it had to be there first."""
+    while path is not None and not path.exists():
+        time.sleep(0.05)
+    return path is not None
 
 
-async def test_results_come_as_they_are_ready(bob: Node) -> None:
+async def test_results_come_in_the_order_of_the_items(bob: Node, tmp_path: Path) -> None:
+    """The first ends after the second has."""
+    there = tmp_path / "there"
+
+    def ends(number: int) -> int:
+        if number == 2:
+            there.touch()
+        waits_for(there)
+        return number
+
     async with asyncio.timeout(DEADLINE_S):
-        slept = [s async for s in bob.map(nap, [1.5, 0.0], needs=SMALL, ordered=False)]
-    assert slept == [0.0, 1.5]
+        assert [n async for n in bob.map(ends, [1, 2], needs=SMALL)] == [1, 2]
+
+
+async def test_results_come_as_they_are_ready(bob: Node, tmp_path: Path) -> None:
+    """The first ends once the second is here."""
+    here, waited = tmp_path / "here", []
+    async with asyncio.timeout(DEADLINE_S):
+        async for waits in bob.map(waits_for, [here, None], needs=SMALL, ordered=False):
+            waited.append(waits)
+            here.touch()
+    assert waited == [False, True]
 
 
 async def test_an_endless_iterable_is_read_no_further_than_the_look_ahead(bob: Node) -> None:
@@ -161,7 +175,7 @@ def sleep_as_a_program(s: str) -> None:
 
 
 async def test_whoever_stops_half_way_stops_what_runs(bob: Node) -> None:
-    long = f"30.{secrets.randbelow(10**9)}"
+    long = f"600.{secrets.randbelow(10**9)}"
 
     async def sleeps() -> bool:
         return runs(long)
@@ -182,7 +196,7 @@ async def test_a_map_can_be_a_task_a_part_of_a_gathering_and_be_timed_out(bob: N
         both = await asyncio.gather(bob.map(abs, [-2], needs=SMALL), one)
         assert list(both) == [[2], [1]]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(bob.map(nap, [30.0], needs=SMALL), 0.3)
+            await asyncio.wait_for(bob.map(time.sleep, [600], needs=SMALL), 0.3)
 
 
 async def test_a_look_ahead_of_nothing_is_refused(bob: Node) -> None:

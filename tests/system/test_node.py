@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
@@ -54,7 +53,7 @@ from formation_p2p.host.machine.host_name import host_name
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -100,14 +99,12 @@ async def test_a_failing_task_is_tried_as_often_as_was_asked(world: SmallNetwork
     assert "no" in result.reasons[-1].why
 
 
-async def test_what_nobody_can_run_fails_fast_and_says_why_for_each_worker(
+async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(
     world: SmallNetwork,
 ) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        began = time.monotonic()
         with pytest.raises(Unplaceable, match="memory") as raised:
             await world.bob.map(divide, [1], needs="memory=1TiB")
-        assert time.monotonic() - began < AT_ONCE_S
     assert list(raised.value.reasons) == [world.alice.peer_id]
 
 
@@ -136,7 +133,9 @@ async def test_events_tell_the_story_of_a_job_from_its_placement_to_its_end(
 
 async def test_output_arrives_while_the_task_still_runs(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("sh", "-c", "echo first; sleep 30")), needs=SMALL)
+        job = await world.bob.submit(
+            ProcessSpec(("sh", "-c", "echo first; sleep 600")), needs=SMALL
+        )
         async for event in job.events():
             if isinstance(event, TaskPrinted):
                 assert event.data == b"first\n"
@@ -153,7 +152,7 @@ def sleep_as_a_program(s: str) -> None:
 async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
     world: SmallNetwork, how: str
 ) -> None:
-    long = f"30.{secrets.randbelow(10**9)}"
+    long = f"600.{secrets.randbelow(10**9)}"
 
     async def awaits() -> None:
         if how == "map":
@@ -180,9 +179,12 @@ async def test_cancelling_whoever_awaits_kills_what_runs_far_away(
 
 async def test_whoever_waits_for_results_alone_cancels_nothing(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        job = await world.bob.submit(ProcessSpec(("sleep", "3")), needs=SMALL)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(job.results(), 0.1)
+        job = await world.bob.submit(ProcessSpec(("true",)), needs=SMALL)
+        waiting = asyncio.ensure_future(job.results())
+        await asyncio.sleep(0)  # it waits
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
         (result,) = await job
     assert result.status == "succeeded"
 
@@ -214,7 +216,7 @@ async def test_leaving_ends_what_was_pending_and_withdraws_the_worker(world: Sma
                 return len(await world.bob.workers()) == 2
 
             await until(both)
-            job = await carol.submit(ProcessSpec(("sleep", "30")), needs=SMALL)
+            job = await carol.submit(ProcessSpec(("sleep", "600")), needs=SMALL)
         with pytest.raises(NodeClosed):
             await job
         assert [p.peer_id for p in await world.bob.workers()] == [world.alice.peer_id]

@@ -98,7 +98,7 @@ async def test_a_quota_outlives_the_worker_that_counts_it(
             async with joins("alice", invite) as alice:
                 await alice.worker(limits=LIMITS)
                 await sees(bob, alice)
-                over = await end_of(bob, "sleep", "30")
+                over = await end_of(bob, "sleep", "600")
                 assert over is not None
                 assert over.startswith("Monthly CPU quota exceeded: 0.00")
                 assert "/0.001 hours, until " in over
@@ -137,7 +137,7 @@ async def test_usage_shows_what_is_handed_out_in_the_network(tmp_path: Path) -> 
         ):
             await alice.worker(limits=LIMITS)
             await sees(bob, alice)
-            job = await bob.submit(ProcessSpec(("sleep", "50")), needs=NEEDS)
+            job = await bob.submit(ProcessSpec(("sleep", "600")), needs=NEEDS)
             usage = tmp_path / "alice", "usage"
 
             async def handed_out() -> bool:

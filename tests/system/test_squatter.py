@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +22,6 @@ from tests.support.waiting import wait_until
 
 ALL = Requirements(driver="process", cpu_milli=1000, memory_bytes=256 * MIB)
 EVERY_S = 0.02
-# On a machine at rest it takes three (tests/unit/test_negotiation_squatter.py, on a virtual clock).
-TARGET_S = 20.0
 
 
 @contextmanager
@@ -53,15 +50,14 @@ def squatting(invite: str, address: str) -> Iterator[list[str]]:
         thread.join()
 
 
-async def test_an_honest_job_does_not_wait_for_a_squatter(tmp_path: Path) -> None:
+async def test_an_honest_job_is_done_while_a_squatter_asks(tmp_path: Path) -> None:
+    """How soon, tests/unit/test_negotiation_squatter.py says, on a virtual clock."""
     limits = Limits(cpu_milli=1000, memory_bytes=256 * MIB)
     async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, limits=limits) as network:
         with squatting(network.invite, network.alice.addresses[0]) as offers:
             await asyncio.to_thread(wait_until, lambda: offers)
             # All is taken now, and from the second time on nothing is.
             for _ in range(2):
-                began_s = time.monotonic()
                 job = await network.bob.submit(ProcessSpec(("true",)), needs="cpu=1,memory=256MiB")
                 (done,) = await job
                 assert done.status == "succeeded"
-                assert time.monotonic() - began_s <= TARGET_S
