@@ -230,8 +230,6 @@ def test_what_a_worker_builds_from_sources() -> None:
     plain = EnvironmentSettings(("https://example.org/simple",))
     assert plain.builds_sources(sandboxed=True)
     assert not plain.builds_sources(sandboxed=False)
-    private = EnvironmentSettings(("https://ann:secret@example.org/simple",))
-    assert not private.builds_sources(sandboxed=True)
     assert EnvironmentSettings((), sources=True).builds_sources(sandboxed=False)
 
 

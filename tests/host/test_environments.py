@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from secrets import token_hex
 from textwrap import dedent
 from typing import cast
 
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -434,6 +437,79 @@ def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index:
     assert "a package has no wheel" in build.printed
     assert not any(home.rglob("planted"))
     assert not holds(build.cache.downloads, "SEEN")
+
+
+REACHES = """
+import glob, os, socket
+def reaches(port):
+    try:
+        return socket.create_connection(("127.0.0.1", port), timeout=5) and "reached"
+    except OSError as error:
+        return type(error).__name__
+probed = [reaches({port}), repr(os.environ)]
+for path in glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/[0-9]*/environ"):
+    try:
+        probed.append(open(path).read())
+    except OSError:
+        pass
+"""
+
+
+@needs_sandbox
+def test_code_that_is_built_reaches_the_index_alone_and_sees_no_password(
+    found: Machine, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://ann:proxypass@127.0.0.1:9")
+    index.login = "ann:indexpass"
+    url = index.url.replace("//", "//ann:indexpass@")
+    build = builder(found, tmp_path / "home", EnvironmentSettings((url,)))
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        port = service.getsockname()[1]
+        snoops = dedent(SNOOPS).format(paths=[], written=[])
+        probe = REACHES.format(port=port) + snoops.replace("seen = [", "seen = probed + [")
+        index.add(source("snoop", "1.0", probe))
+        show = "import snoop; print(snoop.SEEN)"
+        saw = trio.run(partial(build.use, "snoop", "greet", then=partial(says, program=show)))
+        service.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            service.accept()
+    assert "ConnectionRefusedError" in saw
+    assert "UV_DEFAULT_INDEX" in saw
+    assert "pass" not in saw.replace("passwd", "")
+    # What people read has the address of the index.
+    why = trio.run(build.refused, "absent")
+    assert "indexpass" not in why + build.printed
+    assert "127.0.0.1:3141" not in why + build.printed
+
+
+def test_the_password_of_an_index_is_in_no_command_line(
+    found: Machine, index: Index, tmp_path: Path
+) -> None:
+    index.login = "ann:indexpass"
+    index.hangs.add("greet")
+    url = index.url.replace("//", "//ann:indexpass@")
+    bare = replace(found, sandbox=None)
+    build = builder(bare, tmp_path / "home", EnvironmentSettings((url,)))
+
+    def commands() -> list[str]:
+        found = []
+        for each in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                found.append(" ".join(each.cmdline()))
+        return found
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(build.use, "greet")
+            await until(lambda: "greet" in index.asked)
+            running = commands()
+            assert any("uv pip install" in each for each in running)
+            assert not any("indexpass" in each for each in running)
+            nursery.cancel_scope.cancel()
+
+    within(HANGS_S, story)
+    index.hangs.clear()
+    within(HANGS_S, partial(build.make, "greet"))
 
 
 def test_one_owner_has_one_built_at_a_time_and_keeps_no_other_waiting(

@@ -73,9 +73,11 @@ def _digest(data: bytes) -> str:
 @dataclass
 class Index:
     """`hangs` are names that are never answered, and `stalls` files that are half sent; `lies` are
-    files of which the index says one hash and serves another content."""
+    files of which the index says one hash and serves another content. With a `login` (`ann:secret`)
+    it refuses requests without."""
 
     url: str = ""
+    login: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     hangs: set[str] = field(default_factory=set)
     stalls: set[str] = field(default_factory=set)
@@ -105,6 +107,10 @@ def an_index() -> Iterator[Index]:
         def do_GET(self) -> None:
             _, kind, name, *_ = (*unquote(self.path).split("/"), "", "")
             index.asked.append(name)
+            login = f"Basic {base64.b64encode(index.login.encode()).decode()}"
+            if index.login and self.headers["Authorization"] != login:
+                self.send_error(401)
+                return
             if name in index.hangs:
                 index.stopped.wait(HANGS_S)
                 return

@@ -2,7 +2,8 @@
 
 Packages are installed from wheels, without running anything of them. Where one has no wheel, it is
 built from its sources, which runs foreign code: that has a cache of its own, so that it changes
-nothing of what others get. Both run in the sandbox, with the network, and see nothing of the node.
+nothing of what others get. Both run in the sandbox, where they reach the index by way of the node
+and no other program (index_relay.py), and see nothing of the node.
 What they may write to are mounts there, which cannot be moved or exchanged; where those lie, and
 the record that the node keeps beside them, they do not see.
 
@@ -16,6 +17,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +36,7 @@ from formation_p2p.host.drivers.machine import Machine, base_environment, interp
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.cache import VENV, EnvironmentCache, Place, key_of, place_of
+from formation_p2p.host.environments.index_relay import IndexRelay, address_of, named
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
@@ -63,20 +66,40 @@ _NEEDS_SOURCES: Final = b"building from source is disabled"
 _GREETING: Final = re.compile(r"(?m)^Using Python .*\n")
 
 # A shell, so that one sandbox is started for all. $1 is uv, $2 the interpreter, $3 the folder, $4
-# compile_all.py, $5 where it keeps what it compiles, if it does; the rest is for `uv pip install`.
+# compile_all.py, $5 where it keeps what it compiles, if it does, $6 a file that is there once the
+# index can be asked; the rest is for `uv pip install`.
 # Tasks cannot write bytecode there, and would compile each module each time: 4 s for scikit-learn.
 # -S runs no .pth file.
 _SCRIPT: Final = """
-uv=$1 python=$2 venv=$3 compile=$4 kept=$5
-shift 5
+uv=$1 python=$2 venv=$3 compile=$4 kept=$5 index=$6
+shift 6
+until [ -z "$index" ] || [ -e "$index" ]; do sleep 0.01; done
 "$uv" venv --quiet --python "$python" "$venv" && "$uv" pip install --python "$venv" "$@" || exit
 "$python" -I -S "$compile" "$venv/lib" ${kept:+"$kept"} || true
 """
 
+# In the folder of a build, once the index can be asked.
+_LISTENS: Final = "index-listens"
 # Among the downloads, and removed with them.
 _COMPILED: Final = "formation-bytecode"
 
 Log = Callable[[Stream, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where packages come from: `indexes`, the default one last, or `options` of uv without."""
+
+    indexes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def variables(self, address: Callable[[str], str] = str) -> dict[str, str]:
+        """Of uv. Not options: everyone on the machine sees those, and an address may have a
+        password."""
+        if not self.indexes:
+            return {}
+        *named, default = map(address, self.indexes)
+        return {"UV_INDEX": " ".join(named), "UV_DEFAULT_INDEX": default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +245,8 @@ class _Build:
         sources = bool(not self.environment.wheels) and settings.builds_sources(
             sandboxed=self.machine.sandbox is not None
         )
-        first = _Held(self.log)
-        output = Output(first.take if sources else self.log, _MAX_LOG_BYTES)
+        first = _Held(self._told)
+        output = Output(first.take if sources else self._told, _MAX_LOG_BYTES)
         made = await trio.to_thread.run_sync(_new_folder, folder / VENV)
         with trio.move_on_after(settings.build_s) as time:
             ending = await self._uv(uv, folder, source, output, sources=False)
@@ -238,7 +261,7 @@ class _Build:
             first.release()
         if time.cancelled_caught:
             why = f"uv was stopped after {settings.build_s:g} s; ask for less"
-            if last := _words(output).splitlines()[-_LAST_LINES:]:
+            if last := self._words(output).splitlines()[-_LAST_LINES:]:
                 why += "; it was stopped while: " + "\n".join(last)
             raise EnvironmentFailed(why)
         if ending.how != "exit" or ending.number:
@@ -250,9 +273,8 @@ class _Build:
         await trio.to_thread.run_sync(remove_folder_now, work)
         return made
 
-    async def _source(self, settings: EnvironmentSettings, work: Path) -> tuple[str, ...]:
-        """Where packages come from, as options of uv. Raises EnvironmentFailed, LocalError,
-        RemoteError."""
+    async def _source(self, settings: EnvironmentSettings, work: Path) -> _Source:
+        """Raises EnvironmentFailed, LocalError, RemoteError."""
         if self.environment.wheels:
             if self.blobs is None:
                 raise EnvironmentFailed("this machine keeps no data, and so gets no wheels")
@@ -263,28 +285,42 @@ class _Build:
                 await self.blobs.copies(files, self.owner)
             if time.cancelled_caught:
                 raise EnvironmentFailed(f"the wheels did not come within {settings.build_s:g} s")
-            return "--offline", "--no-index", "--find-links", str(wheels)
+            return _Source(options=("--offline", "--no-index", "--find-links", str(wheels)))
         allowed = settings.own_indexes
         if not allowed:
             raise EnvironmentFailed('this machine uses no package index; use wheels="ship"')
         for url in self.environment.indexes:
             if url not in allowed:
                 raise EnvironmentFailed(f"this machine does not allow the package index {url}")
-        named = (word for url in self.environment.indexes for word in ("--index", url))
-        return *named, "--default-index", allowed[0]
+        return _Source((*self.environment.indexes, allowed[0]))
 
     async def _uv(
-        self, uv: str, folder: Path, source: tuple[str, ...], output: Output, *, sources: bool
+        self, uv: str, folder: Path, source: _Source, output: Output, *, sources: bool
     ) -> Ending:
-        launch = self._launch(uv, folder, source, sources=sources)
-        task = await Supervised.start(self.machine.without_lent, launch)
-        try:
-            return await task.run_to_end(output, None)
-        finally:
-            await task.close()
+        relay = None
+        if self.machine.sandbox is not None and source.indexes:
+            relay = IndexRelay(source.indexes, self.cache.seal)
+        listens = folder / "build" / _LISTENS
+        listens.unlink(missing_ok=True)
+        launch = self._launch(uv, folder, source, relay, sources=sources)
+        async with trio.open_nursery() as nursery:
+            task = await Supervised.start(self.machine.without_lent, launch)
+            try:
+                if relay is not None:
+                    nursery.start_soon(relay.serve, partial(listens.touch, 0o600, exist_ok=False))
+                return await task.run_to_end(output, None)
+            finally:
+                await task.close()
+                nursery.cancel_scope.cancel()
 
-    def _launch(self, uv: str, folder: Path, source: tuple[str, ...], *, sources: bool) -> Launch:
+    def _launch(
+        self, uv: str, folder: Path, source: _Source, relay: IndexRelay | None, *, sources: bool
+    ) -> Launch:
         work, venv = folder / "build", folder / VENV
+        if relay is not None:
+            reach = source.variables(address_of)
+        else:
+            reach = {**network_variables(), **source.variables()}
         # Build backends are foreign code: what they leave in a cache is for this environment alone.
         downloads = work / "cache" if sources else self.downloads
         writable = (venv,) if sources else (venv, downloads)
@@ -298,18 +334,19 @@ class _Build:
             str(venv),
             compile_all.__file__,
             "" if sources else str(downloads / _COMPILED),
+            "" if relay is None else str(work / _LISTENS),
         )
         return Launch(
             argv=(
                 *script,
                 *("--requirement", str(work / "requirements.txt")),
                 *(() if sources else ("--no-build",)),
-                *source,
+                *source.options,
             ),
             environment={
                 **base_environment(work),
                 **interpreter_environment(),
-                **network_variables(),
+                **reach,
                 "UV_CACHE_DIR": str(downloads),
                 "UV_NO_CONFIG": "1",
                 "UV_NO_PROGRESS": "1",
@@ -320,14 +357,16 @@ class _Build:
                 "NO_COLOR": "1",
             },
             folder=work,
-            limits=TaskLimits(_CPU_MILLI, _MEMORY_BYTES, self.most_bytes, network=True),
+            # Without a sandbox it has the machine's network in any case.
+            limits=TaskLimits(_CPU_MILLI, _MEMORY_BYTES, self.most_bytes),
+            ports=None if relay is None else relay.ports,
             shown=(Path(uv).resolve().parent, Path(compile_all.__file__).parent),
             writable=writable,
             counted=writable,
         )
 
     def _why(self, ending: Ending, output: Output) -> str:
-        words = _words(output)
+        words = self._words(output)
         # At a single file of more than that the kernel stops uv, of which the shell tells so.
         too_large = ending.number == 128 + signal.SIGXFSZ
         match "storage" if too_large else ending.how:
@@ -341,7 +380,19 @@ class _Build:
 
     def _readable(self, stream: Stream, data: bytes) -> None:
         if readable := _without_debug(data):
-            self.log(stream, readable)
+            self._told(stream, readable)
+
+    def _told(self, stream: Stream, data: bytes) -> None:
+        """What uv prints."""
+        self.log(stream, self._named(data))
+
+    def _named(self, printed: bytes) -> bytes:
+        own = self.cache.settings.own_indexes
+        return named((*self.environment.indexes, *own), printed)
+
+    def _words(self, output: Output) -> str:
+        said = self._named(_without_debug(output.tail("stderr")))
+        return _GREETING.sub("", said[-_TAIL_BYTES:].decode(errors="replace")).strip()
 
     def _note(self, text: str) -> None:
         self.log("stderr", f"formation: {text}".encode())
@@ -352,11 +403,6 @@ def _new_folder(path: Path) -> Place:
     remove_folder_now(path)
     path.mkdir(mode=0o700)
     return place_of(path)
-
-
-def _words(output: Output) -> str:
-    words = _without_debug(output.tail("stderr"))[-_TAIL_BYTES:].decode(errors="replace")
-    return _GREETING.sub("", words).strip()
 
 
 def _without_debug(data: bytes) -> bytes:

@@ -39,6 +39,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.environment import Environment
+from formation_p2p.host.environments.index_relay import seal_key
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.machine.file_lock import lock_file
@@ -111,6 +112,11 @@ class EnvironmentCache:
                 cache._load()
                 return cache
         raise OSError(f"{_MAX_FOLDERS} nodes keep environments in {home}; end one")
+
+    @property
+    def seal(self) -> bytes:
+        """See index_relay.py. Beside the folder, which builds see in part. Raises OSError."""
+        return seal_key(self.root.with_suffix(".seal"))
 
     def close(self) -> None:
         """Leave it to other nodes. Nothing uses it any more."""

@@ -66,10 +66,7 @@ class EnvironmentSettings:
         return (configured_index(),) if self.indexes is None else self.indexes
 
     def builds_sources(self, *, sandboxed: bool) -> bool:
-        """Not where an address has a password: the code that is run would see it."""
-        if self.sources is not None:
-            return self.sources
-        return sandboxed and not any(urlsplit(url).password for url in self.own_indexes)
+        return sandboxed if self.sources is None else self.sources
 
 
 def configured_index() -> str:
@@ -85,7 +82,7 @@ def configured_index() -> str:
 
 
 def network_variables() -> dict[str, str]:
-    """What programs need to reach an index from here: proxies, and certificates."""
+    """What programs without a sandbox need to reach an index: proxies, and certificates."""
     names = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
     found = {
         name: os.environ[name]
@@ -93,10 +90,14 @@ def network_variables() -> dict[str, str]:
         for name in (lower, lower.upper())
         if name in os.environ
     }
-    for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
-        if path := os.environ.get(variable):
-            return {**found, "SSL_CERT_FILE": path}
-    return found
+    path = certificates()
+    return found if path is None else {**found, "SSL_CERT_FILE": path}
+
+
+def certificates() -> str | None:
+    """The file of those that are trusted here, where it is not the system's."""
+    names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+    return next((path for name in names if (path := os.environ.get(name))), None)
 
 
 def _pip_files() -> Iterator[Path]:

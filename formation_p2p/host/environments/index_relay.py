@@ -1,0 +1,302 @@
+"""The package indexes, for a build whose sandbox has no network.
+
+uv in the sandbox asks 127.0.0.1, where the node answers: the supervisor makes the listening socket
+(host/gang/ports.py), and the node asks the index. So neither uv nor the code of packages that are
+built reaches anything else, and the passwords of indexes and proxies stay with the node. Pages
+name files at other addresses; the relay serves those that a page of an allowed index has named,
+and writes its own address in their place:
+
+    /KEY/PROJECT/                     a page of the index KEY (PEP 503, PEP 691)
+    /KEY/SEAL/ADDRESS/FILE[.metadata] a file, or its metadata (PEP 658); SEAL signs ADDRESS
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import hmac
+import html
+import http.client
+import json
+import os
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
+
+import trio
+
+from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.environments.settings import certificates
+from formation_p2p.host.gang.ports import TaskPorts
+
+# The same for each build, since uv keeps what it downloads by its address; nothing else listens in
+# the network of a build's sandbox.
+PORT: Final = 3141
+# uv has so many downloads in progress at most; what is built shares them.
+MAX_CONNECTIONS: Final = 64
+# As uv has it: for a connection, and for each piece of an answer.
+SILENCE_S: Final = 30.0
+# The page of the largest project of PyPI takes 10 MiB.
+MAX_PAGE_BYTES: Final = 64 * MIB
+_PIECE_BYTES: Final = 256 * KIB
+_SEAL_BYTES: Final = 32
+_ASKED: Final = ("Accept", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "User-Agent")
+_ANSWERED: Final = (
+    "Content-Type",
+    "Content-Range",
+    "Accept-Ranges",
+    "ETag",
+    "Last-Modified",
+    "Cache-Control",
+)
+# PEP 503, with the names that some indexes do not normalize.
+_PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_HREF: Final = re.compile(r"""(<a\s[^>]*?href\s*=\s*)(?:"([^"]*)"|'([^']*)')""", re.I | re.S)
+_BASE: Final = re.compile(r"""<base\s[^>]*?href\s*=\s*["']([^"']*)["'][^>]*>""", re.I | re.S)
+
+
+# The stubs of trio that come with multiaddr know `abandon_on_cancel` by an older name.
+_run_in_thread: Any = trio.to_thread.run_sync
+
+
+def seal_key(path: Path) -> bytes:
+    """Made anew where there is none. uv keeps pages, so that addresses stay the same for the next
+    build. Raises OSError."""
+    try:
+        if len(key := path.read_bytes()) == _SEAL_BYTES:
+            return key
+    except FileNotFoundError:
+        pass
+    key = secrets.token_bytes(_SEAL_BYTES)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key)
+    return key
+
+
+def without_login(url: str) -> str:
+    """For people, and for logs."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def address_of(index: str) -> str:
+    """Of an index, for uv in the sandbox."""
+    return f"http://127.0.0.1:{PORT}/{_key(index)}"
+
+
+def named(indexes: Sequence[str], printed: bytes) -> bytes:
+    """What uv prints, with the addresses of the indexes themselves."""
+    for index in indexes:
+        shown = without_login(index).rstrip("/")
+        printed = printed.replace(address_of(index).encode(), shown.encode())
+    return printed
+
+
+@dataclass(slots=True, eq=False)
+class IndexRelay:
+    """For one build. `indexes` are those that it may ask; `seal` is as of `seal_key`."""
+
+    indexes: Sequence[str]
+    seal: bytes
+    ports: TaskPorts = field(default_factory=TaskPorts)
+    _by_key: Mapping[str, str] = field(init=False)
+    _opener: OpenerDirector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_key = {_key(url): url for url in self.indexes}
+        context = ssl.create_default_context(cafile=certificates())
+        self._opener = build_opener(HTTPSHandler(context=context))
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Until it is cancelled. `ready` is called once it listens."""
+        listening = await self._listening()
+        limiter = trio.CapacityLimiter(MAX_CONNECTIONS)
+        with trio.socket.from_stdlib_socket(listening) as listener:
+            ready()
+            async with trio.open_nursery() as nursery:
+                while True:
+                    connection, _ = await listener.accept()
+                    nursery.start_soon(self._connection, connection, limiter)
+
+    async def _listening(self) -> socket.socket:
+        while True:
+            try:
+                return await self.ports.listening(PORT)
+            except OSError as error:
+                if error.errno != errno.ETIMEDOUT:  # a supervisor on a busy machine
+                    raise
+
+    async def _connection(
+        self, connection: trio.socket.SocketType, limiter: trio.CapacityLimiter
+    ) -> None:
+        made = socket.socket(fileno=connection.detach())
+        made.settimeout(SILENCE_S)
+        try:
+            await _run_in_thread(self._answer, made, limiter=limiter, abandon_on_cancel=True)
+        finally:
+            with suppress(OSError):  # its thread, if it is abandoned, ends with the connection
+                made.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the other end has gone, or is silent
+            _Handler(connection, ("127.0.0.1", PORT), self)
+
+    def request(self, path: str) -> tuple[str, str] | None:
+        """The address that a path stands for, and the key of its index where it is a page."""
+        _, key, *rest = *path.split("/"), ""
+        index = self._by_key.get(key)
+        match rest:
+            case [project, "", ""] if index is not None and _PROJECT.fullmatch(project):
+                return f"{index.rstrip('/')}/{project}/", key
+            case [seal, coded, name, ""] if index is not None:
+                with suppress(ValueError):
+                    url = base64.urlsafe_b64decode(coded).decode()
+                    if hmac.compare_digest(seal, self._sealed(key, url)):
+                        is_metadata = name == f"{_file_name(url)}.metadata"
+                        return f"{url}.metadata" if is_metadata else url, ""
+            case _:
+                pass
+        return None
+
+    def _sealed(self, key: str, url: str) -> str:
+        return hmac.new(self.seal, f"{key} {url}".encode(), hashlib.sha256).hexdigest()[:32]
+
+    def open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse | HTTPError:
+        """Raises OSError."""
+        parts = urlsplit(url)
+        request = Request(without_login(url), headers=dict(headers))
+        login = self._login(url)
+        if login is not None:  # not that of a server that it is redirected to
+            request.add_unredirected_header("Authorization", login)
+        if parts.scheme == "file" and parts.path.endswith("/"):
+            request.full_url = f"{request.full_url}index.html"
+        try:
+            opened: http.client.HTTPResponse = self._opener.open(request, timeout=SILENCE_S)
+            return opened
+        except HTTPError as answer:
+            return answer
+        except http.client.HTTPException as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+    def _login(self, url: str) -> str | None:
+        """Files of the server of an index are asked for with the login of the index."""
+        for each in (url, *self.indexes):
+            parts = urlsplit(each)
+            if parts.username is not None and _server(each) == _server(url):
+                login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                return f"Basic {base64.b64encode(login.encode()).decode()}"
+        return None
+
+    def page(self, key: str, url: str, kind: str, content: bytes) -> bytes:
+        """With this relay's addresses of files. Raises ValueError for what is no page."""
+        index = self._by_key[key]
+
+        def ours(link: str, base: str) -> str:
+            target, _, fragment = urljoin(base, link).partition("#")
+            scheme = urlsplit(target).scheme
+            if scheme not in ("http", "https") and scheme != urlsplit(index).scheme:
+                return "about:blank"
+            coded = base64.urlsafe_b64encode(target.encode()).decode()
+            path = f"/{key}/{self._sealed(key, target)}/{coded}/{_file_name(target)}"
+            return f"http://127.0.0.1:{PORT}{path}{'#' if fragment else ''}{fragment}"
+
+        if "json" in kind:
+            page = json.loads(content)
+            try:
+                for file in page["files"]:
+                    file["url"] = ours(file["url"], url)
+            except (TypeError, KeyError) as error:
+                raise ValueError("it lists no files") from error
+            return json.dumps(page).encode()
+        text = content.decode(errors="replace")
+        base = _BASE.search(text)
+        at = url if base is None else urljoin(url, html.unescape(base[1]))
+
+        def link(found: re.Match[str]) -> str:
+            given = html.unescape(found[2] if found[2] is not None else found[3])
+            return f'{found[1]}"{html.escape(ours(given, at))}"'
+
+        return _HREF.sub(link, _BASE.sub("", text)).encode()
+
+
+def _key(index: str) -> str:
+    """Says nothing of a password in it."""
+    return hashlib.sha256(without_login(index).encode()).hexdigest()[:16]
+
+
+def _server(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower()
+
+
+def _file_name(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection from the sandbox, in a thread: any program there may have opened it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(
+        self, connection: socket.socket, client: tuple[str, int], relay: IndexRelay
+    ) -> None:
+        self._relay = relay
+        super().__init__(connection, client, relay)  # type: ignore[arg-type]  # it asks no server
+
+    def do_GET(self) -> None:
+        asked = self._relay.request(self.path)
+        if asked is None:
+            self.send_error(404, "no page of an index, and no file that one has named")
+            return
+        url, key = asked
+        headers = {name: self.headers[name] for name in _ASKED if name in self.headers}
+        try:
+            with self._relay.open(url, headers) as answer:
+                self._pass_on(answer, url, key)
+        except ValueError as error:
+            self.send_error(502, f"the index sent no page: {error}"[:200])
+
+    do_HEAD = do_GET
+
+    def _pass_on(self, answer: http.client.HTTPResponse | HTTPError, url: str, key: str) -> None:
+        status = answer.status or 200  # a file has none
+        kind = answer.headers.get("Content-Type", "")
+        content = None
+        if key and status == 200:
+            content = answer.read(MAX_PAGE_BYTES + 1)
+            if len(content) > MAX_PAGE_BYTES:
+                raise ValueError(f"it has more than {MAX_PAGE_BYTES} bytes")
+            content = self._relay.page(key, answer.url, kind, content)
+        size = answer.headers.get("Content-Length") if content is None else str(len(content))
+        self.send_response(status)
+        for name in _ANSWERED:
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        if size is not None:
+            self.send_header("Content-Length", size)
+        elif status not in (204, 304):
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if content is not None:
+            self.wfile.write(content)
+            return
+        while piece := answer.read(_PIECE_BYTES):
+            self.wfile.write(piece)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """uv tells what fails."""

@@ -1,0 +1,163 @@
+"""What the relay of a build passes on of package indexes, asked without a sandbox."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from formation_p2p.host.environments.index_relay import (
+    PORT,
+    IndexRelay,
+    address_of,
+    named,
+    seal_key,
+)
+from tests.support.packages import Index, an_index, wheel
+
+INDEX = "https://ann:secret@index.test/simple"
+PAGE = "https://index.test/simple/greet/"
+GREET = wheel("greet", "1.0", {"greet.py": ""})
+
+
+@pytest.fixture
+def relay() -> IndexRelay:
+    return IndexRelay((INDEX,), bytes(32))
+
+
+def key_of(index: str) -> str:
+    return urlsplit(address_of(index)).path.strip("/")
+
+
+def links(page: bytes) -> list[str]:
+    return re.findall(r'href="([^"]*)"', page.decode(), re.IGNORECASE)
+
+
+def leads_to(relay: IndexRelay, link: str) -> str:
+    found = relay.request(urlsplit(link).path)
+    return "" if found is None else found[0]
+
+
+@pytest.mark.parametrize(
+    ("page", "leads"),
+    [
+        ('<a href="a-1.whl">', "https://index.test/simple/greet/a-1.whl"),
+        ("<a data-x='1' href='../../f/a-1.whl#sha256=ab'>", "https://index.test/f/a-1.whl"),
+        ('<A HREF="https://files.test/a-1.whl?x=1&amp;y=2">', "https://files.test/a-1.whl?x=1&y=2"),
+        (
+            '<base href="https://files.test/f/"><a href="a-1.whl">',
+            "https://files.test/f/a-1.whl",
+        ),
+        ('<a href="file:///etc/passwd">', ""),
+        ('<a href="ftp://files.test/a-1.whl">', ""),
+    ],
+)
+def test_the_files_that_a_page_names_can_be_had(relay: IndexRelay, page: str, leads: str) -> None:
+    (link,) = links(relay.page(key_of(INDEX), PAGE, "text/html", page.encode()))
+    assert leads_to(relay, link) == leads
+    assert link.startswith(f"http://127.0.0.1:{PORT}/") == bool(leads)
+    assert ("#sha256=ab" in link) == ("sha256" in page)
+    if leads:
+        assert leads_to(relay, f"{link.partition('#')[0]}.metadata") == f"{leads}.metadata"
+
+
+def test_a_page_of_json_names_files_as_well(relay: IndexRelay) -> None:
+    page = {
+        "name": "greet",
+        "files": [{"filename": "a-1.whl", "url": "https://files.test/a-1.whl"}],
+    }
+    kind = "application/vnd.pypi.simple.v1+json"
+    read = json.loads(relay.page(key_of(INDEX), PAGE, kind, json.dumps(page).encode()))
+    assert leads_to(relay, read["files"][0]["url"]) == "https://files.test/a-1.whl"
+    for wrong in (b"{", b"[]", b'{"files": 1}'):
+        with pytest.raises(ValueError, match=r"files|Expecting"):
+            relay.page(key_of(INDEX), PAGE, kind, wrong)
+
+
+def test_nothing_else_can_be_had(relay: IndexRelay) -> None:
+    (link,) = links(relay.page(key_of(INDEX), PAGE, "text/html", b'<a href="a-1.whl">'))
+    other = IndexRelay((INDEX,), b"other".ljust(32))
+    assert leads_to(other, link) == ""
+    _, key, seal, coded, name = urlsplit(link).path.split("/")
+    for path in (
+        f"/{key}/{seal}/{coded[:-4]}/{name}",
+        f"/{key}/{'0' * 32}/{coded}/{name}",
+        f"/{key}/{seal}/%%%/{name}",
+        f"/{'0' * 16}/greet/",
+        f"/{key}/..%2f/",
+        f"/{key}/greet",
+        f"/{key}/a b/",
+        "/",
+        "x",
+        "http://127.0.0.1:80/",
+    ):
+        assert relay.request(path) is None, path
+    assert relay.request(f"/{key}/greet/") == (f"{INDEX}/greet/", key)
+
+
+def test_people_read_the_address_of_the_index() -> None:
+    printed = f"error at {address_of(INDEX)}/greet/".encode()
+    assert named((INDEX,), printed) == b"error at https://index.test/simple/greet/"
+
+
+def test_addresses_stay_the_same_for_the_next_build(tmp_path: Path) -> None:
+    key = seal_key(tmp_path / "seal")
+    assert seal_key(tmp_path / "seal") == key
+    assert (tmp_path / "seal").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "seal").write_bytes(b"torn")
+    assert len(seal_key(tmp_path / "seal")) == 32
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with an_index() as index:
+        index.add(GREET)
+        yield index
+
+
+@pytest.fixture
+def ask(index: Index) -> Iterator[Callable[[str], tuple[int, bytes]]]:
+    """A request of the sandbox, on a connection of its own; the answer's status and content."""
+    relay = IndexRelay((index.url.replace("//", "//ann:secret@"),), bytes(32))
+    threads = []
+
+    def asked(request: str) -> tuple[int, bytes]:
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=relay._answer, args=(theirs,))
+        thread.start()
+        threads.append(thread)
+        with ours, ours.makefile("rb") as answer:
+            ours.sendall(f"{request}\r\nConnection: close\r\n\r\n".encode())
+            head, _, content = answer.read().partition(b"\r\n\r\n")
+        return int(head.split()[1]), content
+
+    yield asked
+    for thread in threads:
+        thread.join()
+
+
+def test_the_node_asks_with_the_login_of_the_index_and_no_other_server(
+    index: Index, ask: Callable[[str], tuple[int, bytes]]
+) -> None:
+    index.login = "ann:secret"
+    path = urlsplit(address_of(index.url)).path
+    status, page = ask(f"GET {path}/greet/ HTTP/1.1")
+    assert status == 200
+    file = urlsplit(links(page)[0]).path
+    assert ask(f"GET {file} HTTP/1.1") == (200, GREET[1])
+    assert ask(f"HEAD {file} HTTP/1.1") == (200, b"")
+    assert ask(f"GET {path}/absent/ HTTP/1.1")[0] == 404
+    assert ask("GET /elsewhere/ HTTP/1.1")[0] == 404
+    assert ask(f"POST {path}/greet/ HTTP/1.1")[0] == 501
+    with an_index() as other:  # a page names a file of a server that has a login of its own
+        other.login = "bob:other"
+        other.add(GREET)
+        relay = IndexRelay((index.url.replace("//", "//ann:secret@"),), bytes(32))
+        with relay.open(f"{other.url}/greet/", {}) as answer:
+            assert answer.status == 401
