@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from formation_p2p.host.net.transport.accepting import next_client
+from tests.support.waiting import run
 
 
 class Door:
@@ -29,16 +30,16 @@ def test_a_door_waits_for_descriptors_and_passes_over_who_has_left() -> None:
     async def story() -> None:
         used_up = [OSError(number, "used up") for number in (errno.EMFILE, errno.ENOBUFS)]
         door = Door(*used_up, ConnectionAbortedError(), OSError(errno.ENFILE, "used up"))
-        with trio.fail_after(5), door.client:
+        with door.client:
             assert await next_client(door) is door.client  # type: ignore[arg-type]
 
-    trio.run(story)
+    run(story)
 
 
 def test_a_door_that_is_broken_says_so() -> None:
     async def story() -> None:
         deaf = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        with deaf, trio.fail_after(5), pytest.raises(OSError, match="Invalid argument"):
+        with deaf, pytest.raises(OSError, match="Invalid argument"):
             await next_client(deaf)
 
-    trio.run(story)
+    run(story)

@@ -286,11 +286,9 @@ def test_a_node_that_forks_at_the_worst_moment_still_sees_its_tasks_end_and_can_
             outcome = await lease.outcome(*crash)
             assert outcome == Failed(FailureKind.EXIT, "ended with exit code 7")
             await lease.end()
-        began = trio.current_time()
         async with an_execution(tmp_path, sleep) as execution:
             with trio.move_on_after(0.2):
                 await ProcessDriver(bare_machine()).run(execution, Recorder())
-        assert trio.current_time() - began < 2
 
     try:
         within(HANGS_S, story)
@@ -340,14 +338,17 @@ def test_the_word_of_a_supervisor_is_checked(written: bytes, ending: Ending) -> 
 
 
 def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> None:
+    hops = tmp_path / "hops"
     # Each lives for the time it takes to fork, and is an orphan from then on.
     hopper = (
         "import os, sys\n"
         "while True:\n"
         " if os.fork(): os._exit(0)\n"
-        f" open({str(tmp_path / 'hops')!r}, 'a').write('.')\n"
+        f" open({str(hops)!r}, 'a').write('.')\n"
     )
-    script = f'{sys.executable} -I -S -c "$HOP"; sleep 0.3'
+    script = (
+        f'{sys.executable} -I -S -c "$HOP"; until [ $(wc -c <{hops}) -gt 10 ]; do sleep 0.02; done'
+    )
     payload = ProcessSpec(("sh", "-c", script), env={"HOP": hopper}).encode()
 
     async def story() -> None:
@@ -356,10 +357,10 @@ def test_a_process_that_keeps_changing_its_number_is_caught(tmp_path: Path) -> N
             assert isinstance(outcome, Succeeded)
 
     within(HANGS_S, story)
-    hops = (tmp_path / "hops").stat().st_size
-    assert hops > 10
-    time.sleep(0.1)
-    assert (tmp_path / "hops").stat().st_size == hops
+    size = hops.stat().st_size
+    assert size > 10
+    time.sleep(0.1)  # one that had escaped would go on
+    assert hops.stat().st_size == size
 
 
 def test_a_failed_start_gives_back_all_that_it_took(

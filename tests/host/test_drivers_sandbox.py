@@ -33,6 +33,7 @@ from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.gang.place import MemberPlace
 from tests.support.calls import pickled_function
 from tests.support.drivers_world import (
+    SPOKEN_S,
     ALease,
     Recorder,
     an_execution,
@@ -41,6 +42,7 @@ from tests.support.drivers_world import (
     open_descriptors,
     outcome_of_process,
     printed,
+    spoken,
     within,
 )
 from tests.support.sandboxes import needs_sandbox
@@ -311,11 +313,12 @@ def test_exit_codes_signals_and_last_words_are_as_without_a_sandbox(home: Path) 
             outcome = run(home, "sh", "-c", script, machine=machine)
             assert isinstance(outcome, Failed)
             assert outcome.message.startswith(message)
-        script = "trap 'echo saved; exit 0' TERM; sleep 600 & wait"
-        outcome = run(home, "sh", "-c", script, machine=machine, timeout_s=0.5)
+        script = "trap 'echo saved; exit 0' TERM; echo up; sleep 600 & wait"
+        said = {"report": Recorder(react=spoken), "timeout_s": SPOKEN_S}
+        outcome = run(home, "sh", "-c", script, machine=machine, **said)
         assert isinstance(outcome, Failed)
         assert outcome.kind is FailureKind.TIMEOUT
-        assert ProcessResult.decode(outcome.result).stdout_tail == b"saved\n"
+        assert ProcessResult.decode(outcome.result).stdout_tail == b"up\nsaved\n"
 
 
 @needs_sandbox
@@ -350,15 +353,15 @@ from tests.support.drivers_world import Recorder, an_execution
 home = Path(sys.argv[1])
 
 async def main():
-    spec = ProcessSpec(("sh", "-c", "sleep " + sys.argv[2])).encode()
+    spec = ProcessSpec(("sh", "-c", "echo begun; sleep " + sys.argv[2])).encode()
     async with (
         an_execution(home / "scratch", spec, timeout_s=None) as execution,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(
-            ProcessDriver(Machine.found(home, "required")).run, execution, Recorder()
-        )
-        await trio.sleep(0.5)
+        begun = trio.Event()
+        driver = ProcessDriver(Machine.found(home, "required"))
+        nursery.start_soon(driver.run, execution, Recorder(lambda _: begun.set()))
+        await begun.wait()
         # A copy of the node with all of its sockets, as multiprocessing makes them.
         copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         copy.start()
@@ -637,7 +640,7 @@ def test_a_sandbox_whose_task_was_ended_takes_no_other(home: Path) -> None:
     async def story(lease: Lease) -> None:
         for _ in range(2):
             await lease.says("true")
-        slow = await lease.outcome(ProcessSpec(("sleep", "60")), timeout_s=0.2)
+        slow = await lease.outcome(ProcessSpec(("sleep", "600")), timeout_s=0.2)
         assert isinstance(slow, Failed)
         assert slow.kind is FailureKind.TIMEOUT
         assert await lease.says(NUMBER) == FRESH

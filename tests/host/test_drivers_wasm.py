@@ -223,9 +223,9 @@ def test_the_engine_ends_a_module_at_its_time_and_goes_on_with_the_next(tmp_path
         runner = world.runner()
         failed(await world.run(LOOP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
         # The time of one that has ended is not that of the next. The engine looks in the loop.
-        later = module(f"{slept(600_000_000)} (loop $once)")
-        assert isinstance(await world.run(HELLO, timeout_s=0.3), Succeeded)
-        assert isinstance(await world.run(later, timeout_s=5), Succeeded)
+        later = module(f"{slept(2_500_000_000)} (loop $once)")
+        assert isinstance(await world.run(HELLO, timeout_s=2), Succeeded)
+        assert isinstance(await world.run(later), Succeeded)
         assert world.runner() == runner
         await world.driver.end_lease("lease")
 
@@ -235,9 +235,7 @@ def test_the_engine_ends_a_module_at_its_time_and_goes_on_with_the_next(tmp_path
 def test_what_the_engine_cannot_interrupt_is_killed(tmp_path: Path) -> None:
     async def story() -> None:
         world = World(tmp_path)
-        began = trio.current_time()
         failed(await world.run(SLEEP, timeout_s=0.3), FailureKind.TIMEOUT, "ran past its 0.3 s")
-        assert trio.current_time() - began < 6
         assert world.driver.runners == {}
         assert isinstance(await world.run(HELLO), Succeeded)
         await world.driver.end_lease("lease")

@@ -85,8 +85,7 @@ async def ran(program: str, folder: Path, network: MemberNetwork) -> str:
     heard = Heard()
     task = await Supervised.start(machine, launch)
     try:
-        with trio.fail_after(30):
-            ending = await task.run_to_end(heard.output, 30)
+        ending = await task.run_to_end(heard.output, 30)
     finally:
         await task.close()
     assert (ending.how, ending.number) == ("exit", 0), heard.text.decode()
@@ -181,9 +180,8 @@ def test_what_a_member_sends_in_another_name_is_dropped() -> None:
                     good,
                 ):
                     await tunnel.write(len(sent).to_bytes(2) + sent)
-                with trio.fail_after(5):
-                    await trio.lowlevel.wait_readable(there.fileno())
-                    assert there.recv(100) == good
+                await trio.lowlevel.wait_readable(there.fileno())
+                assert there.recv(100) == good
                 assert (target.received_bytes, target.dropped) == (25, 3)
                 detach()
 
@@ -198,13 +196,13 @@ def test_the_owner_and_a_gang_without_a_network_are_refused() -> None:
         async with gang_of(node, owner=owner) as roster:
             assert ours.of(roster.gang_id, 0) is None
             tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
-            with trio.fail_after(60), pytest.raises(TunnelError):
+            with pytest.raises(TunnelError):
                 await tunnel.read()
             node.tunnels.join(0, replace(roster, sequence=2, has_network=True))
             assert ours.of(roster.gang_id, 0) is not None
             assert ours.of(roster.gang_id, OWNER) is None
             tunnel = await owner.tunnels.open(roster.gang_id, OWNER, 0, SERVICE)
-            with trio.fail_after(60), pytest.raises(TunnelError):
+            with pytest.raises(TunnelError):
                 await tunnel.read()
 
     run(main)

@@ -462,6 +462,7 @@ def test_what_is_put_back_is_the_next_again_unless_it_is_unwanted(tmp_path: Path
 
 def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) -> None:
     woken: list[tuple[bool, bool]] = []
+    watched: list[Execution] = []
 
     async def script(turns: Turns, taken: list[Execution]) -> None:
         for execution in taken:
@@ -469,7 +470,8 @@ def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) 
             if not turns.is_killed:
                 with trio.CancelScope() as scope:
                     turns.watch(scope)
-                    await trio.sleep(5)
+                    watched.append(execution)
+                    await trio.sleep(HANGS_S)
                 turns.watch(None)
             woken.append((turns.is_killed, turns.is_paused))
             killed = Failed(FailureKind.CANCELLED, "killed")
@@ -478,9 +480,9 @@ def test_a_kill_reaches_the_one_that_runs_or_waits_for_its_turn(tmp_path: Path) 
 
     async def scenario(reported: Told) -> None:
         reported.add(b"a", b"b", b"c")
-        await trio.sleep(0.01)
+        await until(lambda: len(watched) == 1)
         reported.lease.kill("1", begun=True)  # which wakes it: it may take that back
-        await trio.sleep(0.01)
+        await until(lambda: len(watched) == 2)
         reported.lease.pause()
         reported.lease.kill("2", begun=True)
         await reported.until(3)

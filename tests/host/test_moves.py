@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht import rpc
@@ -37,14 +37,14 @@ from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.loopback import tcp
 from tests.support.moving import HERE, HERE6, THERE, THERE6
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, IDLE_S, until
 
 
 def apart(story: str) -> Any:
     """What a story of `tests/support/moving.py` prints, in a network of its own."""
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", "--net", *as_root, sys.executable, "-m", "tests.support.moving", story]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -58,8 +58,9 @@ def test_a_node_that_changes_its_network_says_so_and_ends_what_was_bound_to_the_
     assert hosts(told["before"]) == {HERE, HERE6}
     direct, announced = told["after"]
     assert hosts(direct) == hosts(announced) == {THERE, THERE6}
-    assert told["broken_s"] < 2
-    assert told["told_s"] < 2
+    # Long before a silent connection is given up.
+    assert told["broken_s"] < AT_ONCE_S
+    assert told["told_s"] < AT_ONCE_S
     assert told["changes"] <= 4
     ports = {address.rsplit("/", 1)[1] for address in told["before"]}
     assert {address.rsplit("/", 1)[1] for address in direct} == ports
@@ -152,7 +153,7 @@ def test_a_connection_that_is_dead_ends_soon_once_the_peer_dials_anew() -> None:
             fresh = await swarm.dialler.dial_address(TcpAddress.parse(tcp(bob.port)), bob.peer_id)
             swarm.adopt(fresh)
             await until(lambda: old.is_closed)
-            assert PROOF_S <= trio.current_time() - begun_s < PROOF_S + 2
+            assert PROOF_S <= trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
             assert "not heard" in str(old.muxer.broken)
             # The new one is well, and one that is well stays.
             (new,) = bob.stack.connections()
@@ -180,7 +181,7 @@ def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_answere
             begun_s = trio.current_time()
             requests.perform(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
             await until(lambda: old.is_closed)
-            assert trio.current_time() - begun_s < PROOF_S + 2.5
+            assert trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
             assert "not heard" in str(old.muxer.broken)
             assert [type(each) for each in told] == [rpc.RequestFailed]
 
@@ -196,8 +197,15 @@ def test_where_the_kernel_does_not_tell_of_changes_they_are_looked_for(
 
     async def story() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, here[0], told.append, lambda: here[0], 0.05)
-            await trio.sleep(0.2)
+            looks = 0
+
+            def look() -> frozenset[Ip]:
+                nonlocal looks
+                looks += 1
+                return here[0]
+
+            nursery.start_soon(watch, here[0], told.append, look, 0.01)
+            await until(lambda: looks > 5)
             assert told == []
             here[0] = frozenset()
             await until(lambda: told)
@@ -289,10 +297,12 @@ def test_a_peer_that_was_told_the_same_is_not_told_again() -> None:
             await until(lambda: pushes)
             before = pushes
             alice.stack._push()
-            await trio.sleep(0.2)
+            await wait_all_tasks_blocked(IDLE_S)
             assert pushes == before
             alice.stack.advertise(False)
-            await until(lambda: pushes == before + 1)
+            await until(lambda: pushes > before)
+            await wait_all_tasks_blocked(IDLE_S)
+            assert pushes == before + 1
 
     run(story)
 

@@ -34,7 +34,7 @@ from tests.support.stacks import run, running
 from tests.support.waiting import until
 
 # Far below what a source may be silent for.
-SOON_S = 15.0
+SOON_S = 40.0
 
 
 class Silent(Liar):
@@ -209,7 +209,7 @@ def test_places_are_shared_by_those_who_want_some() -> None:
             assert inside == [alice, alice, bob]
             nursery.cancel_scope.cancel()
 
-    trio.run(story)
+    run(story)
 
 
 def test_a_holder_that_brings_nothing_delays_who_goes_on_from_it_by_seconds(tmp_path: Path) -> None:

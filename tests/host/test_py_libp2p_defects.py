@@ -25,18 +25,20 @@ from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity, peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.parameters import NetParameters
+from formation_p2p.host.net.parameters import DEFAULTS
 from formation_p2p.host.net.protocols.frames import MAX_WORK_FRAME_BYTES, encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, StreamReset
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from formation_p2p.host.net.transport.tcp import TcpStream
+from formation_p2p.host.net.transport.yamux import SILENT_TICKS
 from tests.host import mallory
 from tests.host.mallory import SYN, WINDOW_UPDATE
 from tests.host.test_stack import CHILD
@@ -44,7 +46,7 @@ from tests.host.test_yamux import muxers, read_all
 from tests.host.test_yamux import run as run_mocked
 from tests.support.loopback import HOST, LOOPBACK, free_port, tcp
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import AT_ONCE_S, IDLE_S, RunningTime, until
 
 
 def test_an_exception_in_a_stream_handler_costs_the_stream_alone() -> None:
@@ -132,15 +134,19 @@ def test_a_request_that_is_given_up_amid_a_write_leaves_the_connection_in_order(
             await alice.ask(bob, b"warm")
             for _ in range(3):  # so that the socket is full of what is written below
                 alice.stack.send(bob.contact, bytes(MAX_WORK_FRAME_BYTES))
-            given_up = 0
-            for wait_s in range(30):
-                try:
-                    await alice.ask(bob, bytes(16 * KIB), timeout_s=wait_s / 20_000)
-                except Unreachable:
-                    given_up += 1
-            assert given_up > 10
+            for steps in range(30):
+
+                async def ask() -> None:
+                    with suppress(Unreachable):
+                        await alice.ask(bob, bytes(16 * KIB))
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask)
+                    for _ in range(steps):
+                        await trio.lowlevel.checkpoint()
+                    nursery.cancel_scope.cancel()
             assert await alice.ask(bob, b"hello") == b"h"
-            await until(lambda: len(bob.frames) == 3, within_s=10)
+            await until(lambda: len(bob.frames) == 3)
             assert alice.gone == []
 
     run(story)
@@ -153,8 +159,10 @@ def test_a_write_after_one_that_was_torn_is_refused() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listener.socket.getsockname()[1]
         stream = TcpStream(await trio.open_tcp_stream("127.0.0.1", port))
-        with trio.move_on_after(0.1):
-            await stream.write(bytes(64 * MIB))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write, bytes(64 * MIB))
+            await wait_all_tasks_blocked(IDLE_S)  # no more of it is taken
+            nursery.cancel_scope.cancel()
         with pytest.raises(ConnectionClosedError):
             await stream.write(b"the rest?")
         await stream.close()
@@ -169,16 +177,13 @@ def test_a_dial_takes_no_longer_than_it_takes() -> None:
     async def story() -> None:
         bob = Node()
         async with running(bob):
-            quickest = 1.0
-            for _ in range(3):
-                alice = Node(listen=())
-                async with running(alice):
-                    start = trio.current_time()
-                    await alice.ask(bob, b"hello")
-                    quickest = min(quickest, trio.current_time() - start)
-            assert quickest < 0.2
+            alice = Node(listen=())
+            async with running(alice):
+                start_s = trio.current_time()
+                await alice.ask(bob, b"hello")
+                assert trio.current_time() - start_s < 0.2
 
-    run(story)
+    run(story, clock=MockClock(autojump_threshold=IDLE_S))
 
 
 def test_a_peer_that_could_not_be_reached_once_is_dialled_again_at_once() -> None:
@@ -186,8 +191,7 @@ def test_a_peer_that_could_not_be_reached_once_is_dialled_again_at_once() -> Non
 
     async def story() -> None:
         alice = Node()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"/ip4/127.0.0.1/tcp/{free.getsockname()[1]}"
+        address = tcp(free_port())
         bob = Node(listen=(address,))
         async with running(alice):
             with pytest.raises(Unreachable):
@@ -293,16 +297,20 @@ def test_a_frozen_process_is_missed() -> None:
     try:
 
         async def story() -> None:
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, RunningTime)
             assert child.stdout is not None
             address = (await trio.to_thread.run_sync(child.stdout.readline)).decode().strip()
             bob = Contact(Identity.from_seed(bytes(range(32))).peer_id, (address,))
-            alice = Node(parameters=NetParameters(tick_s=0.3))
+            alice = Node()
             async with running(alice):
                 await alice.ask(bob, b"hello")
-                await trio.sleep(1.5)  # an idle peer that is well is kept
-                assert alice.gone == []
                 child.send_signal(signal.SIGSTOP)
-                await until(lambda: alice.gone == [bob.peer_id], within_s=AT_ONCE_S)
+                for _ in range(SILENT_TICKS + 1):
+                    assert alice.gone == []
+                    await wait_all_tasks_blocked(IDLE_S)
+                    clock.jump(DEFAULTS.tick_s)
+                await until(lambda: alice.gone == [bob.peer_id])
 
         run(story)
     finally:
@@ -406,11 +414,11 @@ def test_a_node_that_does_not_listen_is_identified_without_a_wait() -> None:
     async def story() -> None:
         alice, bob = Node(listen=()), Node()
         async with running(alice, bob):
-            start = trio.current_time()
+            start_s = trio.current_time()
             await alice.ask(bob, b"hello")
-            assert trio.current_time() - start < 0.4
+            assert trio.current_time() - start_s < 0.4
 
-    run(story)
+    run(story, clock=MockClock(autojump_threshold=IDLE_S))
 
 
 def test_a_ping_leaves_nothing_behind() -> None:

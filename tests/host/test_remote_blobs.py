@@ -23,7 +23,7 @@ from formation_p2p.host.net.protocols.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import Holder, Liar
 from tests.support.stacks import run, running
-from tests.support.waiting import until
+from tests.support.waiting import AT_ONCE_S, until
 
 DATA = secrets.token_bytes(20 * MIB + 300 * KIB)
 
@@ -114,7 +114,7 @@ def test_an_owner_who_brings_nothing_keeps_no_other_waiting(tmp_path: Path) -> N
                 name = number.to_bytes(16, "big")
                 nursery.start_soon(read, bob, PrivateBlob(name, MIB, mallory.contact))
             await until(lambda: opened == MAX_FETCHES_OF_OWNER)
-            with trio.fail_after(15):
+            with trio.fail_after(AT_ONCE_S):
                 assert await read(bob, put(alice)) == DATA
             nursery.cancel_scope.cancel()
 

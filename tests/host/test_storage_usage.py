@@ -21,6 +21,7 @@ from formation_p2p.host.storage.usage import (
     UsageParameters,
     peek,
 )
+from tests.support.waiting import run
 
 KEPT_MONTHS = UsageParameters().kept_months
 SOON = UsageParameters(store_every_s=0.01)
@@ -63,13 +64,12 @@ def test_what_is_charged_is_stored_soon(path: Path) -> None:
         usage.add(charged(100))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(usage.keep)
-            with trio.fail_after(10):
-                while len(peek(path, "2026-11")) != 2:  # noqa: ASYNC110 - a look at the disk
-                    await trio.sleep(0.01)
+            while len(peek(path, "2026-11")) != 2:  # noqa: ASYNC110 - a look at the disk
+                await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
         usage.close()
 
-    trio.run(main)
+    run(main)
 
 
 def test_people_see_who_used_what_of_which_quota_while_a_node_works(path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_disk_that_fails_costs_the_node_nothing(
         assert usage.load() == (("2026-11", BOB.name, Used(100, 0)),)
         usage.close()
 
-    trio.run(main)
+    run(main)
 
 
 def test_what_can_no_longer_be_read_is_counted_from_nothing(

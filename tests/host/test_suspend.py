@@ -14,6 +14,7 @@ import trio
 
 from formation_p2p.host.machine.dbus import CALL, ERROR, RETURN, SIGNAL, Bus, Message, parse
 from formation_p2p.host.machine.suspend import SuspendWatch
+from tests.support.waiting import run, until
 
 if TYPE_CHECKING:
     # trio-typing's stubs, which come with multiaddr, hide trio's own types.
@@ -97,14 +98,8 @@ class Logind:
             return True
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(5):
-        while not holds():  # noqa: ASYNC110 - what it waits for has no event
-            await trio.sleep(0.005)
-
-
 def story(tell: Callable[[], Awaitable[None]]) -> None:
-    trio.run(tell)
+    run(tell)
 
 
 def test_the_lock_is_held_until_all_has_gone_and_taken_again_after(tmp_path: Path) -> None:
@@ -146,8 +141,7 @@ def test_a_machine_that_does_not_tell_costs_nothing(tmp_path: Path, refuses: boo
         async with trio.open_nursery() as nursery:
             if refuses:
                 await nursery.start(logind.serve)
-            with trio.fail_after(5):
-                await watch.run()  # which ends
+            await watch.run()  # which ends
             nursery.cancel_scope.cancel()
 
     story(told)
@@ -169,7 +163,7 @@ def test_what_is_no_bus_is_an_error_of_the_system(tmp_path: Path, said: bytes) -
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answers)
-            with trio.fail_after(5), pytest.raises(OSError, match="the bus"):
+            with pytest.raises(OSError, match="the bus"):
                 await Bus.connect(tmp_path / "bus")
 
     story(told)

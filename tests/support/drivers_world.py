@@ -28,7 +28,7 @@ from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
-from tests.support.waiting import HANGS_S, run
+from tests.support.waiting import HANGS_S, RunningTime, run
 
 # Of leases.
 OWNER = PeerId("owner")
@@ -69,6 +69,17 @@ class Recorder:
         return b"".join(data for name, data in self.pieces if name == stream).decode()
 
 
+# Of a task whose time is up as soon as it says something, however long it took to start.
+SPOKEN_S = 50.0
+
+
+def spoken(data: bytes) -> None:
+    """How a report reacts where a task has SPOKEN_S until it says something."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, RunningTime)
+    clock.jump(SPOKEN_S)
+
+
 @asynccontextmanager
 async def an_execution(
     root: Path,
@@ -78,7 +89,7 @@ async def an_execution(
     cpu_milli: int = 1000,
     memory_bytes: int = 256 * MIB,
     device_ids: tuple[str, ...] = (),
-    timeout_s: float | None = 10.0,
+    timeout_s: float | None = HANGS_S,
     shared: bytes = b"",
     storage_bytes: int = 0,
     network: bool = False,
@@ -101,14 +112,16 @@ async def an_execution(
         )
 
 
-def outcome_of_process(machine: Machine, root: Path, *argv: str, **held: Any) -> Outcome:
+def outcome_of_process(
+    machine: Machine, root: Path, *argv: str, report: Recorder | None = None, **held: Any
+) -> Outcome:
     """Of one process, below a folder that is there."""
     outcomes: list[Outcome] = []
 
     async def story() -> None:
         async with an_execution(root, ProcessSpec(argv).encode(), **held) as execution:
             driver = ProcessDriver(machine)
-            outcomes.append(await driver.run(execution, Recorder()))
+            outcomes.append(await driver.run(execution, report or Recorder()))
             await driver.end_lease("lease")
 
     within(HANGS_S, story)
@@ -151,15 +164,14 @@ class ALease:
         shared: bytes,
         payload: bytes,
         *,
-        timeout_s: float | None = 10.0,
+        timeout_s: float | None = HANGS_S,
         report: Recorder | None = None,
     ) -> Outcome:
         attempt = f"execution-{next(_numbers)}"
         self._reports[attempt] = report or Recorder()
         self._ended[attempt] = trio.Event()
         self._run.add(replace(self._held, work=(Work(attempt, shared, payload, timeout_s),)))
-        with trio.fail_after(30):
-            await self._ended[attempt].wait()
+        await self._ended[attempt].wait()
         del self._ended[attempt]
         return self._outcomes.pop(attempt)
 
@@ -238,7 +250,7 @@ def lease_story(make: Callable[[], W], scenario: Callable[[W], Awaitable[None]])
 
     bare_machine()
     before = open_descriptors()
-    within(30, bounded)
+    within(HANGS_S, bounded)
     assert open_descriptors() <= before
 
 

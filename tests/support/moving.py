@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from typing import Any
 
 import trio
 
 from formation_p2p.core.effects import Contact
 from tests.support.stacks import Node, running
-from tests.support.waiting import until
+from tests.support.waiting import run, until
 
 HERE, THERE = "10.1.2.3", "10.9.8.7"
 HERE6, THERE6 = "2a00:1::3", "2a00:9::7"
@@ -32,15 +31,15 @@ async def moves() -> dict[str, Any]:
         before = alice.stack.addresses
         await bob.ask(Contact(alice.peer_id, before[:1]), b"hello")
         await alice.ask(bob, b"hello")  # over that connection
-        begun_s = time.monotonic()
+        begun_s = trio.current_time()
         ip("address", "add", f"{THERE}/24", "dev", "lo")
         ip("address", "del", f"{HERE}/24", "dev", "lo")
         ip("-6", "address", "add", f"{THERE6}/64", "dev", "lo", "nodad")
         ip("-6", "address", "del", f"{HERE6}/64", "dev", "lo")
         await until(lambda: alice.gone and bob.gone)
-        broken_s = time.monotonic() - begun_s
+        broken_s = trio.current_time() - begun_s
         await until(lambda: alice.moved and THERE in str(alice.moved[-1]))
-        told_s = time.monotonic() - begun_s
+        told_s = trio.current_time() - begun_s
         await until(lambda: THERE6 in str(alice.moved[-1]) and HERE6 not in str(alice.moved[-1]))
         await bob.ask(Contact(alice.peer_id, alice.moved[-1][0][:1]), b"there?")
         return {
@@ -83,12 +82,7 @@ def main() -> None:
     ip("link", "set", "lo", "up")
     ip("address", "add", f"{HERE}/24", "dev", "lo")
     ip("-6", "address", "add", f"{HERE6}/64", "dev", "lo", "nodad")
-
-    async def bounded() -> None:
-        with trio.fail_after(60):
-            print(json.dumps(await STORIES[sys.argv[1]]()))
-
-    trio.run(bounded)
+    print(json.dumps(run(STORIES[sys.argv[1]])))
 
 
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ class RunningTime(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         return min(deadline - self.current_time(), STEP_S)
 
+    def jump(self, seconds: float) -> None:
+        self._now_s += seconds
+
 
 def run(
     story: Callable[[], Awaitable[T]],
