@@ -20,6 +20,7 @@ from distributed.protocol import Serialized, dumps, to_serialize
 from distributed.protocol import loads as dask_loads
 from distributed.protocol import pickle as dask_pickle
 from distributed.protocol.serialize import Pickled, ToPickle
+from IPython.core.formatters import HTMLFormatter
 
 from formation_p2p.core.errors import InvalidInput, NotPlain, RemoteError, StateError
 from formation_p2p.core.resources.requirements import Requirements
@@ -344,6 +345,6 @@ def test_a_notebook_shows_the_text_of_members_as_text() -> None:
         HasWhat({IMG: [IMG]}),
         WhoHas({IMG: [IMG]}),
     ):
-        html = shown._repr_html_()
+        html = HTMLFormatter()(shown)
         assert "<img" not in html
         assert "&lt;img" in html

@@ -129,7 +129,7 @@ def ask(index: Index) -> Iterator[Callable[[str], tuple[int, bytes]]]:
 
     def asked(request: str) -> tuple[int, bytes]:
         ours, theirs = socket.socketpair()
-        thread = threading.Thread(target=relay._answer, args=(theirs,))
+        thread = threading.Thread(target=relay.answer, args=(theirs,))
         thread.start()
         threads.append(thread)
         with ours, ours.makefile("rb") as answer:

@@ -36,7 +36,7 @@ from formation_p2p.host.drivers.machine import Machine, base_environment, interp
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.cache import VENV, EnvironmentCache, Place, key_of, place_of
-from formation_p2p.host.environments.index_relay import IndexRelay, address_of, named
+from formation_p2p.host.environments.index_relay import IndexRelay, Source, address_of, named
 from formation_p2p.host.environments.settings import EnvironmentSettings, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now
@@ -84,22 +84,6 @@ _LISTENS: Final = "index-listens"
 _COMPILED: Final = "formation-bytecode"
 
 Log = Callable[[Stream, bytes], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where packages come from: `indexes`, the default one last, or `options` of uv without."""
-
-    indexes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-    def variables(self, address: Callable[[str], str] = str) -> dict[str, str]:
-        """Of uv. Not options: everyone on the machine sees those, and an address may have a
-        password."""
-        if not self.indexes:
-            return {}
-        *named, default = map(address, self.indexes)
-        return {"UV_INDEX": " ".join(named), "UV_DEFAULT_INDEX": default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +257,7 @@ class _Build:
         await trio.to_thread.run_sync(remove_folder_now, work)
         return made
 
-    async def _source(self, settings: EnvironmentSettings, work: Path) -> _Source:
+    async def _source(self, settings: EnvironmentSettings, work: Path) -> Source:
         """Raises EnvironmentFailed, LocalError, RemoteError."""
         if self.environment.wheels:
             if self.blobs is None:
@@ -285,17 +269,17 @@ class _Build:
                 await self.blobs.copies(files, self.owner)
             if time.cancelled_caught:
                 raise EnvironmentFailed(f"the wheels did not come within {settings.build_s:g} s")
-            return _Source(options=("--offline", "--no-index", "--find-links", str(wheels)))
+            return Source(options=("--offline", "--no-index", "--find-links", str(wheels)))
         allowed = settings.own_indexes
         if not allowed:
             raise EnvironmentFailed('this machine uses no package index; use wheels="ship"')
         for url in self.environment.indexes:
             if url not in allowed:
                 raise EnvironmentFailed(f"this machine does not allow the package index {url}")
-        return _Source((*self.environment.indexes, allowed[0]))
+        return Source((*self.environment.indexes, allowed[0]))
 
     async def _uv(
-        self, uv: str, folder: Path, source: _Source, output: Output, *, sources: bool
+        self, uv: str, folder: Path, source: Source, output: Output, *, sources: bool
     ) -> Ending:
         relay = None
         if self.machine.sandbox is not None and source.indexes:
@@ -314,7 +298,7 @@ class _Build:
                 nursery.cancel_scope.cancel()
 
     def _launch(
-        self, uv: str, folder: Path, source: _Source, relay: IndexRelay | None, *, sources: bool
+        self, uv: str, folder: Path, source: Source, relay: IndexRelay | None, *, sources: bool
     ) -> Launch:
         work, venv = folder / "build", folder / VENV
         if relay is not None:

@@ -104,6 +104,22 @@ def named(indexes: Sequence[str], printed: bytes) -> bytes:
     return printed
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where packages come from: `indexes`, the default one last, or `options` of uv without."""
+
+    indexes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def variables(self, address: Callable[[str], str] = str) -> dict[str, str]:
+        """Of uv. Not options: everyone on the machine sees those, and an address may have a
+        password."""
+        if not self.indexes:
+            return {}
+        *others, default = map(address, self.indexes)
+        return {"UV_INDEX": " ".join(others), "UV_DEFAULT_INDEX": default}
+
+
 @dataclass(slots=True, eq=False)
 class IndexRelay:
     """For one build. `indexes` are those that it may ask; `seal` is as of `seal_key`."""
@@ -144,12 +160,13 @@ class IndexRelay:
         made = socket.socket(fileno=connection.detach())
         made.settimeout(SILENCE_S)
         try:
-            await _run_in_thread(self._answer, made, limiter=limiter, abandon_on_cancel=True)
+            await _run_in_thread(self.answer, made, limiter=limiter, abandon_on_cancel=True)
         finally:
             with suppress(OSError):  # its thread, if it is abandoned, ends with the connection
                 made.shutdown(socket.SHUT_RDWR)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def answer(self, connection: socket.socket) -> None:
+        """The requests of one connection, until its end; it blocks."""
         with connection, suppress(OSError):  # the other end has gone, or is silent
             _Handler(connection, ("127.0.0.1", PORT), self)
 
