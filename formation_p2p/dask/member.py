@@ -7,10 +7,12 @@ package than `place`, `comm` and `scheduler`.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +23,8 @@ import dask
 import psutil
 from distributed import Worker
 from distributed.comm.registry import backends
+from distributed.core import Status
+from tornado.ioloop import PeriodicCallback
 
 from formation_p2p.dask.comm import PREFIX, SCHEME, FormationBackend
 from formation_p2p.dask.place import GANG, GANG_ID, RANK, own_place
@@ -38,6 +42,12 @@ SCHEDULER_PORT: Final = 8786
 ALLOWED_FAILURES: Final = 5
 # What is told of an end that was not in good order: a pipe holds it.
 MAX_PROBLEM_BYTES: Final = 4096
+# <malloc.h>, and the value that Dask's nanny starts its workers with.
+_M_TRIM_THRESHOLD: Final = -1
+_TRIM_BYTES: Final = 64 * 1024
+# Looks of a paused worker that find no change, a second apart, until it ends: later than a life
+# that the cluster counts as one that failed at its start.
+STUCK_LOOKS: Final = 6
 
 
 def versions() -> dict[str, str]:
@@ -69,8 +79,17 @@ def enter(member: Any, expected: Mapping[str, str]) -> None:
     if problem is not None:
         raise RuntimeError(problem)
     backends[SCHEME] = FormationBackend()
+    return_freed_memory()
     # A member that is replaced takes a while to come back under its address.
     dask.config.set({"distributed.comm.timeouts.connect": "20s"})
+
+
+def return_freed_memory() -> None:
+    """Have the C library return what is freed to the kernel. By default glibc keeps freed arrays of
+    up to 32 MiB each: they count as used, nothing of them can be spilled, and a small worker that
+    Dask pauses for its memory stays paused."""
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def live(life: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -130,9 +149,21 @@ async def _schedule() -> None:
 class MemberWorker(Worker):  # type: ignore[misc]
     """It ends where it cannot go on: its cluster starts it again, under the same name."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, look_s: float = 1.0, **options: Any) -> None:
         super().__init__(*args, **options)
         self.handlers["formation_running"] = self.running
+        self.periodic_callbacks["formation-look"] = PeriodicCallback(self._look, look_s * 1000)
+        self._in_memory, self._looks = -1, 0
+
+    async def _look(self) -> None:
+        """Dask pauses a worker above 80 % of its memory, until results that it spills make room.
+        Where what is used are no results, or the disk is full, that is never: what was assigned to
+        it would wait for ever. It hands over its results, and a new life begins with little."""
+        before, self._in_memory = self._in_memory, len(getattr(self.data, "fast", ()))
+        waits = self.status == Status.paused and not self.running() and before == self._in_memory
+        self._looks = self._looks + 1 if waits else 0
+        if self._looks == STUCK_LOOKS:
+            await self.close_gracefully(reason="its memory is in use, and nothing can be spilled")
 
     def running(self) -> int:
         """How many tasks are being run, and not merely here."""

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from distributed import Client, Scheduler, Security, Worker
+from distributed import Client, Scheduler, Security, Worker, wait
 from distributed.comm import connect, listen
 from distributed.comm.core import CommClosedError
 from distributed.protocol import to_serialize
 
 from formation_p2p.dask.comm import PREFIX, FormationBackend
 from formation_p2p.dask.door import Door, Pair
+from formation_p2p.dask.member import MemberWorker
 from formation_p2p.dask.place import GANG, GANG_ID, RANK, Place, own_place, owned, place_for
 from formation_p2p.dask.scheduler import FormationScheduler
+from tests.support.programs import DEADLINE_S
 
 GANG_NAME = "0" * 32
 
@@ -147,3 +152,40 @@ async def test_a_worker_has_no_other_name_than_its_rank(member: Place, name: obj
         assert not scheduler.workers
         async with Worker(scheduler.address, name=1, dashboard_address=local):
             assert [each.name for each in scheduler.workers.values()] == [1]
+
+
+async def test_a_worker_that_is_paused_for_good_hands_over_its_results_and_ends(
+    member: Place,
+) -> None:
+    options = {"nthreads": 1, "dashboard_address": "127.0.0.1:0"}
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        Scheduler(protocol="formation", port=0, dashboard_address="127.0.0.1:0") as scheduler,
+        MemberWorker(scheduler.address, memory_limit=2**60, look_s=0.05, **options) as full,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        kept = client.submit(sum, [4, 5, 6])
+        await wait(kept)
+        # This process, which is the worker's, has no results that could be spilled for it.
+        full.memory_manager.memory_limit = int(psutil.Process().memory_info().rss / 0.9)
+        async with Worker(scheduler.address, memory_limit=2**60, **options):
+            await full.finished()
+            assert full.address not in scheduler.workers
+            assert await kept == 15
+            assert await client.submit(sum, [7, 8]) == 15
+
+
+def test_a_member_returns_the_memory_of_freed_arrays() -> None:
+    program = """
+import numpy as np, psutil
+from formation_p2p.dask.member import return_freed_memory
+return_freed_memory()
+used = psutil.Process().memory_info
+np.ones(2**21)  # 16 MiB; glibc takes further ones of this size from its heap by default
+before = used().rss
+arrays = [np.ones(2**21) for _ in range(8)]
+del arrays[:-1]
+print(used().rss - before)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(said.stdout) < 2 * 2**24
