@@ -121,6 +121,8 @@ ONLY_READ: Final = {
     "python -m benchmarks.mixed": "takes a minute; tests/system/test_benchmarks.py runs it",
     "python -m benchmarks.grants": "keeps Biscuit's engine busy for a minute",
     "python examples/worker.py": "ends with Ctrl-C; tests/system/test_examples.py runs it",
+    "python -m tools.mutants": "takes an hour; tests/unit/test_mutants.py runs it in small",
+    "python -m tools.repeat": "takes hours; tests/system/test_repeat.py runs it in small",
     "python3 -m venv": "makes the environment that this runs in",
     "pip install": "needs the package index",
     "make": "takes minutes; the tests run what it calls",
