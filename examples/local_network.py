@@ -30,7 +30,7 @@ Sandbox = Literal["off", "auto", "required"]
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 # A process imports for a second or two; on a cold disk, or a busy machine, for many. Past this it
 # hangs.
-START_S: Final = 120.0
+START_S: Final = 300.0
 # A worker announces itself when it has met its first neighbours, as soon as it runs.
 ANNOUNCED_S: Final = 120.0
 # Leaving takes two seconds at most; then the process is killed.

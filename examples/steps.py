@@ -35,19 +35,17 @@ async def main() -> None:
         await network.seen_by(node)
         job = await node.submit_steps(estimate, needs="cpu=0.5,memory=128MiB")
         events = job.events()
-        placed: list[str] = []
-        saved = 0
+        workers = {each.peer_id: each for each in network.workers}
+        at, moved_from, is_killed = "", "", False
         async for event in events:
             if isinstance(event, TaskPlaced):
-                placed.append(event.worker)
-                saved = 0
-            elif isinstance(event, TaskSaved):
-                saved += 1
-                if saved == 1 and len(placed) == 1:
-                    job.move()
-                elif saved == 1 and len(placed) == 2:
-                    workers = {each.peer_id: each for each in network.workers}
-                    workers[placed[-1]].kill()
+                at = event.worker
+            elif isinstance(event, TaskSaved) and not moved_from:
+                moved_from = at
+                job.move()
+            elif isinstance(event, TaskSaved) and at != moved_from and not is_killed:
+                is_killed = True
+                workers[at].kill()
         (result,) = await job
         print(f"pi is about {value_of(result)}")
 

@@ -17,6 +17,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.server import GatewayServer
 from tests.support.gateways import MemorySource
+from tests.support.waiting import HANGS_S
 
 T = TypeVar("T")
 # Of every text that is shown, with what is painted behind it: the ratio of WCAG 2.2, 1.4.3.
@@ -100,7 +101,7 @@ class ServedGateway:
         return self.run(opened())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANGS_S)
 
     def call(self, do: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(do)
@@ -121,7 +122,7 @@ class ServedGateway:
     def close(self) -> None:
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(HANGS_S)
         self._loop.close()
 
 

@@ -23,7 +23,7 @@ from formation_p2p.host.storage.member_file import FILE, Member, write_members
 from tests.support.charters import charter_at
 from tests.support.loopback import LISTEN
 from tests.support.network import MACHINE, sees
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 ANNA, BEN = (Identity.from_seed(bytes([each]) * 32).peer_id for each in (1, 2))
 
@@ -36,7 +36,7 @@ def formation(home: Path, *arguments: str, stdin: str = "") -> Result:
 
 
 async def run_for_ever(node: Node) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANGS_S):
         while True:
             await node.run(["true"])
 

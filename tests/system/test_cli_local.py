@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.unix_socket import reachable
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
-from tests.support.waiting import HANGS_S
+from tests.support.waiting import HANGS_S, wait_until
 
 JOB = """
 name = "two"
@@ -149,7 +149,7 @@ def test_through_an_agent(world: World, tmp_path: Path) -> None:
         assert done.code == 0, done.err
         assert [(out / x / "out.txt").read_text() for x in "ab"] == ["a\n", "b\n"]
         assert [(out / x / "stdout").read_text() for x in "ab"] == ["in\n", "in\n"]
-        with started(world.other, "run", "--", "sh", "-c", "echo begun; sleep 30") as running:
+        with started(world.other, "run", "--", "sh", "-c", "echo begun; sleep 6000") as running:
             running.line_with("begun")
             agent.process.send_signal(signal.SIGKILL)
             assert running.ended() == 2  # what was sent is not sent again
@@ -166,7 +166,7 @@ def test_without_options_all_is_as_with_them(world: World) -> None:
             [sys.executable, "-m", "formation_p2p", "run", *words],
             env={**os.environ, "FORMATION_HOME": str(world.home)},
             capture_output=True,
-            timeout=60,
+            timeout=HANGS_S,
             check=False,
         )
 
@@ -178,7 +178,7 @@ def test_without_options_all_is_as_with_them(world: World) -> None:
 
 
 def test_an_interrupted_command_without_options_has_its_work_cancelled(world: World) -> None:
-    with started(world.home, "run", "sh", "-c", "echo begun; sleep 60") as it:
+    with started(world.home, "run", "sh", "-c", "echo begun; sleep 600") as it:
         it.line_with("begun")
         it.process.send_signal(signal.SIGTERM)
         it.line_with("cancelling the command; press Ctrl-C again to end at once")
@@ -186,7 +186,7 @@ def test_an_interrupted_command_without_options_has_its_work_cancelled(world: Wo
 
 
 def test_a_command_that_ends_takes_its_work_along(world: World) -> None:
-    with started(world.home, "run", "--", "sh", "-c", "echo begun; sleep 60") as running:
+    with started(world.home, "run", "--", "sh", "-c", "echo begun; sleep 600") as running:
         running.line_with("begun")
         running.process.kill()
     world.worker.line_with("cancelled")
@@ -211,12 +211,12 @@ def test_a_grant_is_renewed_when_a_person_asks_or_by_itself(world: World) -> Non
         ends: int = node["grant_expires_unix_s"]
         return ends == until_unix_s
 
-    _until(taken_up, every_s=0.5)
+    wait_until(taken_up, every_s=0.5)
     # One that has its grant renewed does so while the worker, which was told not to, leaves it be.
     until_unix_s_there = world.joined(world.other, 600)
     with started(world.other, "agent", "--json") as agent:
         agent.line_with("ready")
-        _until(lambda: _ends(world.other) > until_unix_s_there)
+        wait_until(lambda: _ends(world.other) > until_unix_s_there)
     assert _ends(world.home) == until_unix_s
     assert taken_up()
     renewed = formation(world.home, "network", "renew", "--json")
@@ -284,7 +284,7 @@ def _another(home: Path, greeting: object) -> Iterator[None]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        greeter.join(10)
+        greeter.join()
         socket_of(home).unlink()
 
 
@@ -315,11 +315,4 @@ def _ends(home: Path) -> int:
 
 
 def _wait_for(path: Path) -> None:
-    _until(path.exists)
-
-
-def _until(is_so: Callable[[], bool], every_s: float = 0.05) -> None:
-    until_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(every_s)
+    wait_until(path.exists)

@@ -245,7 +245,7 @@ def test_a_grant_without_the_right_is_refused_at_once(world: World, tmp_path: Pa
 
 
 def test_ctrl_c_takes_the_command_back(world: World) -> None:
-    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 60") as run:
+    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 600") as run:
         run.line_with("started")
         run.process.send_signal(signal.SIGINT)
         assert run.ended() == 130
@@ -254,7 +254,7 @@ def test_ctrl_c_takes_the_command_back(world: World) -> None:
 
 
 def test_a_second_ctrl_c_ends_at_once(world: World) -> None:
-    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 60") as run:
+    with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 600") as run:
         run.line_with("started")
         world.bob.process.send_signal(signal.SIGSTOP)  # nobody takes the command back
         try:
@@ -289,7 +289,8 @@ def test_a_second_worker_comes_and_leaves_in_good_order(world: World, tmp_path: 
     home = world.invited(tmp_path / "grace")
     with started(home, "worker", *LOOPBACK, "--label", "zone=c") as worker:
         worker.line_with("offers")
-        grace = next(filter(None, (in_zone(world, "c") for _ in range(5))))
+        wait_until(lambda: in_zone(world, "c"))
+        grace = in_zone(world, "c")
         explained = json.loads(world.carols("explain", "--needs", "label.zone=c", "--json").out)
         assert [each["peer_id"] for each in explained["ranked"]] == [grace]
         assert [each["worker"] for each in explained["rejected"]] == [world.bob_id]
@@ -297,9 +298,9 @@ def test_a_second_worker_comes_and_leaves_in_good_order(world: World, tmp_path: 
             twin.line_with("this machine is offered twice")
             twin.line_with("offers")
             twin.process.send_signal(signal.SIGTERM)
-            assert twin.ended(within_s=20) == 0
+            assert twin.ended() == 0
         worker.process.send_signal(signal.SIGTERM)
-        assert worker.ended(within_s=20) == 0
+        assert worker.ended() == 0
     assert "formation: leaving the network" in worker.output
     assert f"worker {grace}" in worker.output
     assert "for process and python, zone=c" in worker.output
@@ -334,15 +335,22 @@ def in_zone(world: World, zone: str) -> str | None:
     return next((each["peer_id"] for each in workers if each["labels"].get("zone") == zone), None)
 
 
+def top_of(world: World) -> Any:
+    return json.loads(world.carols("top", "--once", "--json").out)
+
+
 def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     nobody = formation(world.carol, "top", "--once")
     assert (nobody.code, nobody.out) == (2, b"")
     assert "no node runs from" in nobody.err
-    script = "echo first; sleep 90"
+    script = "echo first; sleep 600"
     at = ("--metrics", "127.0.0.1:0")
     with started(world.carol, "run", *at, "--needs", "cpu=0.5", "--", "sh", "-c", script) as run:
         run.line_with("first")
-        seen = json.loads(world.carols("top", "--once", "--json").out)
+        seen = top_of(world)
+        while not seen["nodes"][0]["jobs"][0]["in_flight"]:  # its lease was lost; it runs again
+            run.line_with("first")
+            seen = top_of(world)
         table = world.carols("top").out.decode()
         with started(world.carol, "logs", "-f") as logs:
             printed = logs.line_with("| first")

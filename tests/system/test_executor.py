@@ -31,12 +31,13 @@ SMALL = "cpu=0.5,memory=256MiB"
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    """One that works for itself."""
+    """One that works for itself. Its calls see the test's files."""
     async with (
         gate_at(tmp_path) as invitation,
         Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice,
     ):
-        await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
+        limits = Limits(cpu_milli=2000, memory_bytes=1024 * MIB)
+        await alice.worker(limits=limits, sandbox="off")
         yield alice
 
 
@@ -45,6 +46,11 @@ async def begun(future: Future[Any]) -> None:
         return future.running()
 
     await until(runs)
+
+
+def until_there(path: Path) -> tuple[Any, ...]:
+    """A call that an interpreter need not import this module for; it returns 0."""
+    return subprocess.call, ["sh", "-c", f"until [ -e {path} ]; do sleep 0.05; done"]
 
 
 def fail() -> None:
@@ -120,34 +126,41 @@ async def test_a_map_with_a_buffer_takes_items_as_its_results_are_taken(node: No
     assert next(numbers) == 8
 
 
-async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node) -> None:
-    long = f"30.{secrets.randbelow(10**9)}"
+async def test_what_waits_can_be_cancelled_and_what_runs_cannot(node: Node, tmp_path: Path) -> None:
+    long, go = f"600.{secrets.randbelow(10**9)}", tmp_path / "go"
     async with asyncio.timeout(DEADLINE_S):
         executor = node.executor(needs=SMALL, max_workers=1)
-        runs = executor.submit(time.sleep, 0.5)
+        runs = executor.submit(*until_there(go))
         waits = executor.submit(subprocess.run, ["sleep", long])
         await begun(runs)
         assert not runs.cancel()
         assert waits.cancel()
+        go.touch()
         await asyncio.to_thread(executor.shutdown)
-    assert runs.result() is None
+    assert runs.result() == 0
     assert not runs_somewhere(long)
 
 
-async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(node: Node) -> None:
+async def test_a_shutdown_that_does_not_wait_lets_what_was_submitted_end(
+    node: Node, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
     async with asyncio.timeout(DEADLINE_S):
         executor = node.executor(needs=SMALL, max_workers=1)
-        futures = [executor.submit(time.sleep, 0.1) for _ in range(3)]
+        futures = [executor.submit(*until_there(first)) for _ in range(3)]
         executor.shutdown(wait=False)
+        assert not any(each.done() for each in futures)
+        first.touch()
         with pytest.raises(RuntimeError, match="after shutdown"):
             executor.submit(abs, 1)
         done, _ = await asyncio.to_thread(wait, futures, DEADLINE_S)
-        assert [each.result() for each in done] == [None] * 3
+        assert [each.result() for each in done] == [0] * 3
 
         executor = node.executor(needs=SMALL, max_workers=1)
-        futures = [executor.submit(time.sleep, 0.3) for _ in range(3)]
+        futures = [executor.submit(*until_there(second)) for _ in range(3)]
         await begun(futures[0])
         executor.shutdown(wait=False, cancel_futures=True)
+        second.touch()
         await asyncio.to_thread(wait, futures, DEADLINE_S)
     assert [each.cancelled() for each in futures] == [False, True, True]
 
@@ -157,7 +170,7 @@ async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
         async with Node.join(invitation(), home=tmp_path / "alice", listen=LISTEN) as alice:
             await alice.worker(limits=Limits(cpu_milli=2000, memory_bytes=1024 * MIB))
             executor = alice.executor(needs=SMALL, max_workers=1)
-            runs, waits = executor.submit(time.sleep, 30), executor.submit(time.sleep, 30)
+            runs, waits = executor.submit(time.sleep, 600), executor.submit(time.sleep, 600)
             await begun(runs)
         assert isinstance(await asyncio.to_thread(runs.exception), NodeClosed)
         await asyncio.to_thread(wait, [waits])

@@ -12,11 +12,12 @@ import pytest
 from formation_p2p import InvalidInput, LocalError
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.turns import MAX_WAITING
+from formation_p2p.gateway.client import Patience
 from formation_p2p.host.services.directory import Listing
 from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
 from tests.support.network import DEADLINE_S, small_network
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import until
 from tests.system.test_services import read_by, world_of
 from tests.system.test_services_whole import SPEC
 
@@ -107,7 +108,7 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
                 for program in (one, two):
                     program.tick.set()
                 assert await calling.piece()
-            async with asyncio.timeout(AT_ONCE_S):
+            async with asyncio.timeout(0.75 * Patience().stall_s):  # as one who stalls it would end
                 slow = one if ("GET", "/slow") in one.requests else two
                 await slow.left.wait()
             missing = await fetch(address, "GET", "/service/nothing/")

@@ -36,10 +36,9 @@ from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.host.machine.claim import claim
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 # An error at once is not one after a wait; a busy machine may keep a thread for some seconds.
-AT_ONCE_S: Final = 15
 TRUE = ProcessSpec(("true",))
 NOTES = ServiceSpec(name="notes", tier=2, port=1, program=Program(argv=("notes",)))
 BLOB = Blob(Cid(RAW, digest_of(b"x")), 1)
@@ -141,7 +140,7 @@ def forked(work: Callable[[], object]) -> str:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(AT_ONCE_S)  # it must not hang
+        signal.alarm(int(HANGS_S))  # it must not hang
         try:
             os.write(writer, str(work()).encode())
         finally:
@@ -221,7 +220,7 @@ async def test_jobs_and_executors_end_with_their_node(home: Path) -> None:
 
 def future_error(future: Any) -> Any:
     with ThreadPoolExecutor() as pool:
-        return pool.submit(future.exception, AT_ONCE_S)
+        return pool.submit(future.exception, HANGS_S)
 
 
 async def test_a_node_is_for_the_loop_that_entered_it(home: Path) -> None:
@@ -307,7 +306,7 @@ def test_a_stream_that_a_fork_goes_on_with_ends_there(home: Path) -> None:
         async with asyncio.timeout(DEADLINE_S), joined(home) as node:
             ends = node.map(abs, [1]).__aiter__()
             waiting = asyncio.ensure_future(anext(ends))
-            await asyncio.sleep(0.1)
+            assert await node.workers() == ()  # the stream waits
             said = forked(lambda: at_once(lambda node: node.map(abs, [1]), node))
             waiting.cancel()
             return said
@@ -341,14 +340,14 @@ def test_a_script_is_told_in_a_forked_child_too(home: Path, by: str) -> None:
             ours, theirs = context.Pipe()
             child = context.Process(target=sends, args=(theirs, uses))
             child.start()
-            assert ours.poll(AT_ONCE_S)
+            assert ours.poll(HANGS_S)
             assert ours.recv() == "set()"
             child.join()
         assert node.workers() == ()
 
 
 def sends(pipe: Connection, work: Callable[[], str]) -> None:
-    signal.alarm(AT_ONCE_S)
+    signal.alarm(int(HANGS_S))
     pipe.send(work())
 
 

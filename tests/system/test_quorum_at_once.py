@@ -22,13 +22,13 @@ from formation_p2p import (
     TaskResult,
     TaskRetried,
 )
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
-from tests.support.commands import formation, started
+from tests.support.commands import started
 from tests.support.network import DEADLINE_S, gate_at, sees
 from tests.support.nodes import OpenNode
 from tests.support.programs import Program
+from tests.support.stillness import LEFT_S
 from tests.support.waiting import until
 from tests.support.worker_processes import working
 
@@ -159,7 +159,7 @@ async def test_a_worker_that_is_killed_amid_the_copies_costs_its_copy_alone(tmp_
         # Both answer while there is none.
         "until [ -e go ]; do sleep 0.05; done; echo same",
         # Both run on, and answer to the next one.
-        "until [ -e go ]; do sleep 0.05; done; sleep 4; echo same",
+        "until [ -e later ]; do sleep 0.05; done; echo same",
     ],
     ids=["one-answered", "both-answer-meanwhile", "both-run-on"],
 )
@@ -173,16 +173,18 @@ async def test_a_submitter_that_restarts_counts_each_copy_once(tmp_path: Path, s
             await until(lambda: len(voters.marks) == 2)
             if "first" in script:
                 await asyncio.to_thread(submitter.line_with, '"answered"')
+            dead_since_s = time.monotonic()
             submitter.process.kill()
             await asyncio.to_thread(submitter.ended)
-        dead_since_s = time.monotonic()
         (tmp_path / "go").touch()
-        done = await asyncio.to_thread(formation, home, "resume", "--state", str(state), "--json")
-        assert done.code == 0, done.err
-        told = [json.loads(line) for line in done.out.splitlines()]
+        with started(home, "resume", "--state", str(state), "--json") as again:
+            await asyncio.to_thread(again.line_with, '"placed"')
+            (tmp_path / "later").touch()
+            assert await asyncio.to_thread(again.ended) == 0, again.output
+        told = [json.loads(line) for line in again.lines if line.startswith("{")]
         answered = [x["worker"] for x in told if x["event"] == "answered"]
         assert len(answered) == len(set(answered)) == 1
         assert [x["worker"] for x in told if x["event"] == "succeeded"] == answered
         # Where the next one takes longer to begin, the leases end, and what ran under them.
-        late = time.monotonic() - dead_since_s > LEASE_DEFAULTS.lease_s
+        late = time.monotonic() - dead_since_s > LEFT_S
         assert len({worker for worker, _ in voters.marks}) == len(voters.marks) == 2 or late

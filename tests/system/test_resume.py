@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.dispatch.job_events import TaskAnswered, TaskSucceeded
-from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
@@ -23,6 +22,7 @@ from formation_p2p.host.storage.state import State, peek
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import Program
 from tests.support.state_world import all_done, job_of
+from tests.support.stillness import LEFT_S
 from tests.support.waiting import wait_until
 
 KILLS = 8
@@ -69,7 +69,6 @@ def until_there(path: Path, scheduler: Program) -> None:
 
 def kill(program: Program) -> None:
     program.process.send_signal(signal.SIGKILL)
-    program.process.wait(60)
     program.ended()
 
 
@@ -110,21 +109,24 @@ def test_killed_eight_times_it_still_has_one_result_of_every_task(
     )
     known: dict[str, bytes] = {}
     progress: list[int] = []
+    lost = 0
     for incarnation in range(KILLS):
         command = ("submit", str(job)) if not state.exists() else ("resume",)
         with started(carol, *command, "--state", str(state), "--json") as scheduler:
             scheduler.line_with('"placed"')
-            time.sleep(rng.uniform(0.0, 1.0))
+            for _ in range(rng.randrange(8)):
+                scheduler.line_with('"succeeded"')
             kill(scheduler)
-            reported = {e["task"] for e in events(scheduler.output) if e["event"] == "succeeded"}
+            told = events(scheduler.output)
+            reported = {e["task"] for e in told if e["event"] == "succeeded"}
+            lost += sum(e["event"] == "retried" for e in told)
         after = stored(state)
         assert known.items() <= after.items(), f"incarnation {incarnation} lost or changed results"
         index = {f"n{n}" for n in (int(task.rpartition("/")[2]) for task in after)}
         assert reported <= index, f"incarnation {incarnation} told of what it had not stored"
         progress.append(len(after))
         known = after
-    assert len(set(progress)) >= KILLS // 2, f"it hardly got to do anything: {progress}"
-    assert progress[-2] < TASKS, f"it was done before it was killed often enough: {progress}"
+    assert progress[-1] < TASKS, f"it was done before it was killed often enough: {progress}"
     done = formation(carol, "resume", "--state", str(state), "--json")
     assert done.code == 0, done.err
     lines = events(done.out.decode())
@@ -135,10 +137,10 @@ def test_killed_eight_times_it_still_has_one_result_of_every_task(
     assert known.items() <= stored(state).items()
     marks = Counter((tmp_path / "marks").read_text().split())
     assert marks.keys() == {f"n{n}" for n in range(TASKS)}
-    # Leases outlived each restart, so that hardly anything was done twice.
+    # What is in flight on two leases runs again where they end; what is not runs once.
     again = sum(marks.values()) - TASKS
-    print(f"{again} of {TASKS} tasks ran again in {KILLS} incarnations: {progress}")
-    assert again <= 4 * KILLS
+    lost += sum(e["event"] == "retried" for e in lines)
+    assert again <= 4 * KILLS + lost, f"{again} of {TASKS}, {lost} of them lost: {progress}"
 
 
 def resumed(carol: Path, state: Path) -> Done:
@@ -148,21 +150,23 @@ def resumed(carol: Path, state: Path) -> Done:
 def assert_ran_once(runs: Path, dead_since_s: float) -> None:
     """A lease lives on without its scheduler, for a while: where the next incarnation takes longer
     to begin, on a machine that is very busy, the task is run again."""
-    assert runs.read_text() == "ran\n" or time.monotonic() - dead_since_s > LEASE_DEFAULTS.lease_s
+    assert runs.read_text() == "ran\n" or time.monotonic() - dead_since_s > LEFT_S
 
 
 def test_a_task_that_runs_on_while_its_scheduler_is_dead_is_not_run_again(
     carol: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, "echo ran >> runs; sleep 5; echo done")
+    job = job_file(tmp_path, "echo ran >> runs; until [ -e go ]; do sleep 0.05; done")
     with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
         until_there(tmp_path / "runs", scheduler)
+        dead_since_s = time.monotonic()
         kill(scheduler)
-    dead_since_s = time.monotonic()
-    done = resumed(carol, state)
-    assert done.code == 0, done.err
-    assert "succeeded" in done.out.decode()
+    with started(carol, "resume", "--state", str(state), "--json") as again:
+        again.line_with('"placed"')  # it goes on
+        (tmp_path / "go").touch()
+        again.line_with('"succeeded"')
+        assert again.ended() == 0
     assert_ran_once(tmp_path / "runs", dead_since_s)
 
 
@@ -170,11 +174,12 @@ def test_a_result_that_came_while_its_scheduler_was_dead_is_fetched(
     carol: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, "echo ran >> runs; sleep 1; touch over")
+    job = job_file(tmp_path, "echo ran >> runs; until [ -e go ]; do sleep 0.05; done; touch over")
     with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
         until_there(tmp_path / "runs", scheduler)
+        dead_since_s = time.monotonic()
         kill(scheduler)
-    dead_since_s = time.monotonic()
+    (tmp_path / "go").touch()
     until_there(tmp_path / "over", scheduler)
     done = resumed(carol, state)
     assert done.code == 0, done.err
@@ -218,14 +223,15 @@ def answered(state: Path) -> set[tuple[str, str]]:
 
 def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
     state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, *("touch $$.began; sleep 0.5",) * 4)
+    job = job_file(tmp_path, *("touch $$.began; until [ -e go ]; do sleep 0.1; done",) * 4)
     with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
-        wait_until(lambda: list(tmp_path.glob("*.began")), 30)
+        wait_until(lambda: list(tmp_path.glob("*.began")))
         assert scheduler.interrupt() == 130
         assert "formation resume --state" in scheduler.output
     (job_left,) = peek(state)
     assert job_left.ended_unix_s is None
     assert job_left.ended.cancelled == 0
+    (tmp_path / "go").touch()
     done = resumed(carol, state)
     assert done.code == 0, done.err
     assert done.out.decode().count("succeeded") == 4
@@ -240,7 +246,7 @@ def test_ctrl_c_leaves_the_job_for_later(carol: Path, tmp_path: Path) -> None:
 
 def test_what_was_kept_can_be_cancelled(carol: Path, tmp_path: Path) -> None:
     state = tmp_path / "jobs.db"
-    job = job_file(tmp_path, *("touch began; sleep 60",) * 3)
+    job = job_file(tmp_path, *("touch began; sleep 600",) * 3)
     with started(carol, "submit", str(job), "--state", str(state)) as scheduler:
         until_there(tmp_path / "began", scheduler)
         kill(scheduler)
@@ -253,13 +259,15 @@ def test_what_was_kept_can_be_cancelled(carol: Path, tmp_path: Path) -> None:
 
 def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: Path) -> None:
     state, out = tmp_path / "jobs.db", tmp_path / "out"
-    task = "echo one; touch began; cd - > a.txt; sleep 1; echo hello > a.txt; echo two"
+    waits = "until [ -e go ]; do sleep 0.1; done"
+    task = f"echo one; touch began; {waits}; cd - > a.txt; echo hello > a.txt; echo two"
     job = job_file(tmp_path, task)
     job.write_text(job.read_text() + 'files_out = ["a.txt"]\n')
     submit = ("submit", str(job), "--state", str(state), "--out-dir", str(out))
     with started(carol, *submit) as scheduler:
         until_there(tmp_path / "began", scheduler)
         kill(scheduler)
+    (tmp_path / "go").touch()
     done = formation(carol, "resume", "--state", str(state), "--out-dir", str(out))
     assert done.code == 0, done.err
     assert (out / "n0" / "a.txt").read_text() == "hello\n"

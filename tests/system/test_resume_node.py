@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -45,6 +46,7 @@ from formation_p2p.host.storage.state import Retention, State
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, gate_at
 from tests.support.nodes import OpenNode
+from tests.support.stillness import LEFT_S
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -52,7 +54,8 @@ SMALL = "cpu=0.5,memory=64MiB"
 
 @dataclass
 class World:
-    """A gate, a worker, and bob, whose nodes keep their jobs in one file."""
+    """A gate, a worker whose tasks see the test's files, and bob, whose nodes keep their jobs in
+    one file."""
 
     invite: str
     folder: Path
@@ -60,6 +63,21 @@ class World:
     @property
     def state(self) -> Path:
         return self.folder / "jobs.db"
+
+    @property
+    def go(self) -> Path:
+        return self.folder / "go"
+
+    @property
+    def one_first(self) -> str:
+        """For a shell: one task goes on at once, and the others once `go` is there."""
+        first = self.folder / "first"
+        return f"mkdir {first} 2> /dev/null || until [ -e {self.go} ]; do sleep 0.05; done"
+
+    def leases(self) -> int:
+        """Those that are on the disk."""
+        with closing(sqlite3.connect(self.state)) as db:
+            return int(db.execute("SELECT count(*) FROM leases").fetchone()[0])
 
     def bob(self, **changes: Any) -> AbstractAsyncContextManager[OpenNode]:
         """`changes` are of the node's configuration."""
@@ -73,7 +91,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with gate_at(tmp_path) as invitation:
         join = invitation()
         async with Node.join(join, home=tmp_path / "alice", listen=LISTEN) as alice:
-            await alice.worker(limits=Limits(cpu_milli=1000, memory_bytes=1024 * MIB))
+            limits = Limits(cpu_milli=1000, memory_bytes=1024 * MIB)
+            await alice.worker(limits=limits, sandbox="off")
             async with asyncio.timeout(DEADLINE_S):
                 yield World(join, tmp_path)
 
@@ -106,12 +125,13 @@ async def test_a_job_is_finished_by_the_next_life(world: World) -> None:
         await quick
         assert bob.jobs() == ()
         slow = await bob.submit(
-            [sh(f"echo {n}; sleep 0.3") for n in range(6)], needs=SMALL, name="slow"
+            [sh(f"echo {n}; {world.one_first}") for n in range(6)], needs=SMALL, name="slow"
         )
         assert [job.job_id for job in bob.jobs()] == [slow.job_id]
         first = await first_success(slow)
     with pytest.raises(NodeClosed):
         await slow
+    world.go.touch()
     async with world.bob() as bob:
         (again,) = bob.jobs()
         assert (again.job_id, again.name) == (slow.job_id, "slow")
@@ -150,7 +170,7 @@ async def test_a_job_of_which_the_disk_says_no_end_and_the_node_nothing_is_refus
     world: World,
 ) -> None:
     async with world.bob() as bob:
-        job = await bob.submit(sh("sleep 60"), needs=SMALL)
+        job = await bob.submit(sh("sleep 600"), needs=SMALL)
         bob.bridge.drop((job.job_id,), StateError("the disk is full"))
         with pytest.raises(StateError, match="full"):
             await job
@@ -161,9 +181,10 @@ async def test_a_job_of_which_the_disk_says_no_end_and_the_node_nothing_is_refus
 
 async def test_large_calls_are_finished_by_the_next_life(world: World) -> None:
     files, enclosed = world.state.with_name("jobs.db.calls"), b"x" * MIB
+    first = world.one_first
 
     def sizes(given: Any) -> tuple[int, int, int]:
-        time.sleep(0.1)
+        subprocess.run(["sh", "-c", first], check=True)
         content, number, table = given
         return len(content) + len(enclosed), number, int(table[number])
 
@@ -175,6 +196,7 @@ async def test_large_calls_are_finished_by_the_next_life(world: World) -> None:
         await first_success(job)
         assert len(list(files.glob("*/*"))) == 10  # of eight calls, of the function, and the table
     assert world.state.stat().st_size < 512 * KIB
+    world.go.touch()
     async with world.bob(shares_memory=False) as bob:
         (again,) = bob.jobs()
         found = [value_of(result) for result in await again]
@@ -190,7 +212,7 @@ async def test_large_calls_are_finished_by_the_next_life(world: World) -> None:
 async def test_a_job_goes_on_when_the_network_stack_crashes(world: World) -> None:
     async with world.bob() as bob:
         job = await bob.submit([sh(f"echo {n}; sleep 0.2") for n in range(8)], needs=SMALL)
-        passing = asyncio.ensure_future(_of(bob.map(time.sleep, [60], needs=SMALL)))
+        passing = asyncio.ensure_future(_of(bob.map(time.sleep, [600], needs=SMALL)))
         await first_success(job)
         bob.crash()
         # As soon as it is on the disk it is safe, whether or not there is a network.
@@ -246,17 +268,13 @@ async def test_a_job_that_a_new_shell_found_on_the_disk_is_not_begun_twice(
 async def test_leases_that_were_given_back_are_not_looked_for_in_the_next_life(
     world: World,
 ) -> None:
-    def leases() -> int:
-        with closing(sqlite3.connect(world.state)) as db:
-            return int(db.execute("SELECT count(*) FROM leases").fetchone()[0])
-
     async with world.bob() as bob:
-        job = await bob.submit(sh("sleep 30"), needs=SMALL)
+        job = await bob.submit(sh("sleep 600"), needs=SMALL)
         async for event in job.events():
             if isinstance(event, TaskPlaced):
                 break
-        assert leases() == 1
-    assert leases() == 0
+        assert world.leases() == 1
+    assert world.leases() == 0
 
 
 async def test_what_is_not_on_the_disk_is_not_promised(
@@ -374,7 +392,7 @@ async def test_a_node_that_did_not_start_leaves_its_state_as_it_was(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.bob() as bob:
-        job = await bob.submit(sh("sleep 30"), needs=SMALL)
+        job = await bob.submit(sh("sleep 600"), needs=SMALL)
         async for event in job.events():
             if isinstance(event, TaskPlaced):
                 break
@@ -392,8 +410,7 @@ async def test_a_node_that_did_not_start_leaves_its_state_as_it_was(
         with pytest.raises(LocalError, match="did not start"):
             async with world.bob():
                 pass
-    with closing(sqlite3.connect(world.state)) as db:
-        assert db.execute("SELECT count(*) FROM leases").fetchone() == (1,)
+    assert world.leases() == 1
 
 
 async def test_a_state_that_cannot_be_used_stops_the_node_from_starting(world: World) -> None:
@@ -412,24 +429,37 @@ async def test_a_state_that_cannot_be_used_stops_the_node_from_starting(world: W
 
 
 async def test_a_large_result_of_an_adopted_lease_arrives_and_its_task_runs_once(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large frames are taken from peers alone with a lease of ours: the next incarnation, which
     has committed to none, shares those that it has adopted."""
+    load, adopted = DurableJobs.resume, []
+
+    def resume(self: DurableJobs, shell: Shell) -> None:
+        load(self, shell)
+        adopted.append(shell)
+
     async with world.bob() as bob:
+        waits = f"until [ -e {world.go} ]; do sleep 0.05; done"
         large = ProcessSpec(
-            ("sh", "-c", "sleep 2; head -c 3000000 /dev/zero > zeros"), files_out=("zeros",)
+            ("sh", "-c", f"{waits}; head -c 3000000 /dev/zero > zeros"), files_out=("zeros",)
         )
         job = await bob.submit(large, needs=SMALL, attempts=1)
+        monkeypatch.setattr(DurableJobs, "resume", resume)
         told_of = []
         async for event in job.events():
             told_of.append(event)
             if [type(each) for each in told_of] == [TaskPlaced]:
-                await asyncio.sleep(0.5)  # its lease is on the disk too
+                await until(lambda: world.leases() == 1)
+                crashed_s = time.monotonic()
                 bob.crash()
-        assert [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)] == [
-            TaskPlaced
-        ]
+                await until(lambda: adopted)
+                world.go.touch()
         (reported,) = await job
-        assert (reported.status, reported.attempts) == ("succeeded", 1)
+        assert reported.status == "succeeded"
+        once = [type(each) for each in told_of if isinstance(each, TaskPlaced | WorkerLost)]
+        # Where the next incarnation takes longer to begin, on a machine that is very busy, the
+        # lease ends.
+        late = time.monotonic() - crashed_s > LEFT_S
+        assert (once, reported.attempts) == ([TaskPlaced], 1) or late
         assert len(ProcessResult.decode(reported.result).files["zeros"]) == 3_000_000

@@ -15,6 +15,7 @@ from simulations import spaces
 from simulations.nat.lab import Forbidden, Host, Lab
 from simulations.nat.rules import KINDS, Kind
 from tests.support.routers import REQUIRED
+from tests.support.waiting import HANGS_S, wait_until
 
 PORT = 4001
 # It tells each caller the address that it is seen to come from, and then echoes.
@@ -31,7 +32,7 @@ while True:
     threading.Thread(target=serve, args=listener.accept(), daemon=True).start()
 """
 # From a port that another socket listens on, as one does who punches holes. It echoes a byte for
-# each line that it is told.
+# each line that it is told, and waits for it as many seconds as the line says.
 CALL = f"""
 import socket, sys, time
 caller = socket.socket()
@@ -43,6 +44,7 @@ try:
     caller.connect((sys.argv[1], {PORT}))
     print(caller.recv(99).decode().strip(), flush=True)
     for line in sys.stdin:
+        caller.settimeout(float(line))
         began = time.monotonic()
         caller.sendall(b"x")
         caller.recv(1)
@@ -85,7 +87,7 @@ def echoing(host: Host) -> Iterator[None]:
 
 @contextmanager
 def calling(
-    host: Host, address: str, *, port: int = 0, within_s: float = 10.0
+    host: Host, address: str, *, port: int = 0, within_s: float = HANGS_S
 ) -> Iterator[subprocess.Popen[str]]:
     argv = host.inside([sys.executable, "-c", CALL, address, str(port), str(within_s)])
     pipe = subprocess.PIPE
@@ -101,9 +103,9 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def round_trip(process: subprocess.Popen[str]) -> str:
+def round_trip(process: subprocess.Popen[str], within_s: float = HANGS_S) -> str:
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(f"{within_s}\n")
     return said(process)
 
 
@@ -149,11 +151,11 @@ def test_what_a_router_forgot_gets_no_answer_and_a_new_connection_does(lab: Lab 
     outside, home = lab.host("outside"), lab.router("home", "cone")
     inside = home.host("inside")
     with echoing(outside):
-        with calling(inside, outside.address, within_s=1.0) as caller:
+        with calling(inside, outside.address) as caller:
             assert said(caller).startswith(home.address)
-            assert float(round_trip(caller)) < 1000
+            assert float(round_trip(caller)) > 0
             home.flush()
-            assert round_trip(caller) == "TimeoutError"
+            assert round_trip(caller, within_s=1.0) == "TimeoutError"
         with calling(inside, outside.address) as again:
             assert said(again).startswith(home.address)
 
@@ -183,8 +185,14 @@ def test_a_round_trip_takes_twice_the_latency(lab: Lab | None) -> None:
     outside, inside = lab.host("outside"), lab.behind("cone", "inside")
     with echoing(outside), calling(inside, outside.address) as caller:
         said(caller)
-        trips_ms = [float(round_trip(caller)) for _ in range(20)]
-    assert 40 <= min(trips_ms) < 80, trips_ms
+        took_ms: list[float] = []
+
+        def is_prompt() -> bool:
+            took_ms.append(float(round_trip(caller)))
+            return took_ms[-1] < 80
+
+        wait_until(is_prompt)  # most take longer where the machine is busy
+    assert min(took_ms) >= 40, took_ms
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(lab: Lab | None) -> None:
@@ -196,8 +204,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(lab: Lab | None) -> None:
         "from simulations.nat.lab import Lab\n"
         "made = Lab().__enter__()\n"
         "host = made.behind('full', 'left')\n"
-        "print(host.space, subprocess.Popen(host.inside(['sleep', '60'])).pid, flush=True)\n"
-        "time.sleep(60)\n"
+        "print(host.space, subprocess.Popen(host.inside(['sleep', '600'])).pid, flush=True)\n"
+        "time.sleep(600)\n"
     )
     argv = [sys.executable, "-c", leaves]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
