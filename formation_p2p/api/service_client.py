@@ -145,12 +145,14 @@ class ServiceClient:
         within_s: float | None = None,
         sticky: PeerId | None = None,
         caller: str | None = None,
+        on_behalf: bytes = b"",
     ) -> ServiceConnection:
         """A stream to a replica, for whatever its program speaks: to that on the peer `sticky` if
         it takes one more. Waits `within_s` for one. A program that asks for several callers names
-        them by `caller`: they take turns, as clients do. Raises ServiceError: nothing was sent."""
+        them by `caller`: they take turns, as clients do. One that asks for another member says so
+        with the grant of that, `on_behalf`. Raises ServiceError: nothing was sent."""
         breaking = Breaking()
-        end, replica = await self._socket(breaking, within_s, sticky, caller)
+        end, replica = await self._socket(breaking, within_s, sticky, caller, on_behalf)
         end.setblocking(False)
         try:
             reader, writer = await asyncio.open_unix_connection(sock=end)
@@ -190,6 +192,7 @@ class ServiceClient:
         within_s: float | None,
         sticky: PeerId | None = None,
         caller: str | None = None,
+        on_behalf: bytes = b"",
     ) -> tuple[socket.socket, PeerId]:
         """One end of a pair of sockets, whose other end is joined to a stream."""
         wait_s = self.within_s if within_s is None else within_s
@@ -202,7 +205,8 @@ class ServiceClient:
         async def opened(shell: Shell) -> tuple[socket.socket, PeerId]:
             """Where the caller is gone by then its end is closed, and with it the stream."""
             router = shell.services.router
-            stream = await router.open(self.name, within_s=wait_s, sticky=wanted, caller=whose)
+            asked = partial(router.open, self.name, within_s=wait_s, sticky=wanted)
+            stream = await asked(caller=whose, on_behalf=on_behalf)
             try:
                 here, its = _socket_pair()
             except OSError as error:

@@ -8,13 +8,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grant_form import STARTS
-from formation_p2p.core.trust.grants import Right, read_grant
+from formation_p2p.core.trust.grants import Right, bind, read_grant
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway.client import Head
 from formation_p2p.gateway.token import (
@@ -35,6 +37,8 @@ HEALTH: Final = "/health"
 MAX_KNOWN: Final = 256
 _BEARER: Final = re.compile("bearer", re.IGNORECASE)
 _WORD: Final = re.compile(r"[\w-]+=*", re.ASCII)
+# What others are shown is of use to this gateway alone, and the same each time.
+_bind: Final = lru_cache(maxsize=MAX_KNOWN)(bind)
 _READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -42,6 +46,19 @@ _READING: Final = ("GET", "HEAD", "OPTIONS")
 class Refused:
     status: int
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`holder` made the token, and what he has registered no other may end; nothing on loopback.
+    What is asked for `on_behalf` of this grant its bearer may have asked for himself: the node has
+    rights of its own."""
+
+    holder: str = ""
+    on_behalf: bytes = b""
+
+
+NOBODY: Final = Caller()
 
 
 class Access:
@@ -84,15 +101,17 @@ class Access:
         """On loopback none: no site that a person visits is to learn that a gateway is there."""
         return not self.is_local and head.path == HEALTH and head.method in ("GET", "HEAD")
 
-    def holder(self, head: Head) -> str:
-        """Who made the token of a request that was not refused; empty for none, and on loopback.
-        What one has registered no other may end."""
+    def caller(self, head: Head) -> Caller:
+        """Who made the token of a request that was not refused."""
         token = None if self.is_local else self._known.get(shown_token(head)[0])
         if token is None or self._network is None:
-            return ""
-        if isinstance(token, Token):
-            return token.peer_id
-        return read_grant(token.grant, self._network.root_public_key).invitation
+            return NOBODY
+        key = self._network.root_public_key
+        own = read_grant(self._network.grant, key).bound_to
+        if isinstance(token, Bearer):
+            grant = token.grant if own is None else _bind(token.grant, key, PeerId(own))
+            return Caller(read_grant(token.grant, key).invitation, grant)
+        return Caller(token.peer_id, b"" if token.peer_id == own else token.grant)
 
     def _denied(self, text: str, head: Head, now_unix_s: float) -> str | None:
         if self._network is None:
@@ -108,7 +127,7 @@ class Access:
         right = right_for(head.method, head.plain_path)
         why = token.denied(self._network, right, now_unix_s, self._charter())
         if why is None and right is Right.SUBMIT and head.plain_path.startswith("/api/"):
-            why = exceeds(token, self._network)
+            why = exceeds(token, self._network, self._charter())
         return why
 
 

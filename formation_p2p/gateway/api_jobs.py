@@ -9,7 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, model_validator
 
-from formation_p2p.gateway.asgi import HOLDER
+from formation_p2p.gateway.asgi import HOLDER, ON_BEHALF
 from formation_p2p.gateway.jobs import HttpJob, HttpJobs
 from formation_p2p.gateway.sources import Command
 from formation_p2p.gateway.sse import Event, EventStream
@@ -54,6 +54,7 @@ def job_routes(app: FastAPI, jobs: HttpJobs) -> None:
         tasks = job.tasks or [TaskIn(argv=job.argv or [], label="", env={})]
         commands = [Command(tuple(t.argv), t.label, tuple(t.env.items())) for t in tasks]
         options: dict[str, Any] = {"needs": job.needs, "priority": job.priority}
+        options["on_behalf"] = request.scope[ON_BEHALF]
         if job.attempts is not None:
             options["attempts"] = job.attempts
         if job.timeout_s is not None:

@@ -10,7 +10,8 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
 
 from formation_p2p.core.errors import FormationError, InvalidInput, Unreachable
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.network import Network, place_of
+from formation_p2p.core.workload.scope import Scope, scope_between
 from formation_p2p.gateway.api_jobs import job_routes
 from formation_p2p.gateway.api_page import page_routes
 from formation_p2p.gateway.api_services import service_routes
@@ -43,7 +44,13 @@ class Gateway:
         nearest: Nearest | None = None,
     ) -> None:
         self.nearest = nearest or Nearest()
-        self.members = Members(source, allows_private=is_local)
+
+        def scope_of(on_behalf: bytes) -> Scope:
+            assert network is not None, "a token is of one"
+            key = network.root_public_key
+            return scope_between(place_of(network.grant, key), place_of(on_behalf, key))
+
+        self.members = Members(source, allows_private=is_local, scope_of=scope_of)
         self.network = network
         self.is_local = is_local
         self.observed = Observed(self.members, refresh_s)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from formation_p2p.core.units import MIB
+from formation_p2p.gateway.access import NOBODY, Caller
 from formation_p2p.gateway.client import Client, Head
 from formation_p2p.gateway.json_body import why_not_json
 
@@ -19,11 +20,12 @@ Application = Callable[
 # A job of a thousand commands has 100 KiB.
 MAX_BODY_BYTES: Final = MIB
 HOLDER: Final = "formation.holder"
+ON_BEHALF: Final = "formation.on_behalf"
 
 
-async def call(app: Application, client: Client, head: Head, holder: str = "") -> int:
+async def call(app: Application, client: Client, head: Head, caller: Caller = NOBODY) -> int:
     """Returns the response's status. The application is cancelled when the client leaves; it finds
-    the `holder` of the token under `HOLDER`."""
+    the `caller` under `HOLDER` and `ON_BEHALF`."""
     body = await client.body(MAX_BODY_BYTES)
     if body is None:
         message = f"the body has more than {MAX_BODY_BYTES} bytes; split it"
@@ -60,7 +62,8 @@ async def call(app: Application, client: Client, head: Head, holder: str = "") -
                 await client.end()
 
     with client.unless_left():
-        await app({**_scope(head, client), HOLDER: holder}, receive, send)
+        whose = {HOLDER: caller.holder, ON_BEHALF: caller.on_behalf}
+        await app({**_scope(head, client), **whose}, receive, send)
     return status
 
 

@@ -31,8 +31,11 @@ MAX_PRINTED_CHARS: Final = 1 << 20
 class HttpJob:
     """`holder` made the token with which it was submitted; others are not told that it exists."""
 
-    def __init__(self, job: RunningJob, commands: Sequence[Command], holder: str) -> None:
+    def __init__(
+        self, job: RunningJob, commands: Sequence[Command], holder: str, on_behalf: bytes
+    ) -> None:
         self._job = job
+        self.on_behalf = on_behalf
         self.holder = holder
         self.job_id = job.job_id
         self.name = job.name
@@ -175,7 +178,7 @@ class HttpJobs:
         self._check_room(holder)
         with counted(self._beginning, holder):
             begun = await self._source.submit(commands, name, options)
-        job = HttpJob(begun, commands, holder)
+        job = HttpJob(begun, commands, holder, options.get("on_behalf", b""))
         self._jobs[job.job_id] = job
         ended = deque(each for each in self._jobs.values() if each.is_over)
         tasks = sum(len(each.labels) for each in ended)

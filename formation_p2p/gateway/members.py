@@ -9,13 +9,14 @@ import json
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.services.catalog import Detected, assign, worker_type_of
 from formation_p2p.core.services.spec import TIER_OF_TYPE, ServiceSpec, WorkerType
+from formation_p2p.core.workload.scope import Scope
 from formation_p2p.gateway.coverage import READY, ready_of
 from formation_p2p.gateway.node_members import Share
 from formation_p2p.gateway.sources import (
@@ -113,6 +114,7 @@ class Members:
         source: Source,
         *,
         allows_private: bool,
+        scope_of: Callable[[bytes], Scope] = lambda on_behalf: Scope.LOCAL,
         try_s: float = TRY_S,
         within_s: float = WITHIN_S,
     ) -> None:
@@ -120,6 +122,7 @@ class Members:
         self._try_s = try_s
         self._within_s = within_s
         self._allows_private = allows_private
+        self._scope_of = scope_of
         self._members: dict[str, Member] = {}
         self._specs: dict[str, ServiceSpec] = {}  # of the last read
 
@@ -276,18 +279,24 @@ class Members:
     async def metrics(self) -> bytes:
         return await self._source.metrics()
 
-    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes = b""
+    ) -> Upstream:
         is_mine = sticky is not None and sticky.startswith(_HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
             try:
-                return await self._source.connect(service, sticky, caller)
+                return await self._source.connect(service, sticky, caller, on_behalf)
             except ServiceUnavailable as error:
                 missing = error
         if not self._candidates(service, sticky):
             if missing is not None:
                 raise missing
-            return await self._source.connect(service, None, caller)
+            return await self._source.connect(service, None, caller, on_behalf)
+        spec = self._specs.get(service)
+        if on_behalf and (spec is None or self._scope_of(on_behalf) > spec.scope):
+            problem = f"{service} is not for your circles; ask for a grant of its own"
+            raise ServiceUnavailable(problem, None, is_denied=True)
         return await self.connect_here(service, sticky)
 
     async def connect_here(self, service: str, sticky: str | None) -> Upstream:
@@ -324,12 +333,14 @@ class Members:
 
 
 class MembersOnly:
-    """Where requests of other gateways go: to no other node again."""
+    """Where requests of other gateways go, which the node has admitted: to no other node again."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
 
-    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+    ) -> Upstream:
         """Raises ServiceUnavailable."""
         return await self._members.connect_here(service, sticky)
 

@@ -11,7 +11,7 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import key_of_peer, parse_peer_id, short_id
 from formation_p2p.core.services.catalog import detected_on, worker_type_of
 from formation_p2p.core.services.claim import Claim
-from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.messages import ServiceError, ServiceRefusal
 from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
@@ -87,14 +87,18 @@ class NodeSource:
         wanted = {each.name: read.wanted(each.name) for each in read.catalog}
         return ServicesView(read.catalog, replicas, frozenset(unknown), wanted)
 
-    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+    ) -> Upstream:
         wanted = None
         with suppress(ValueError):
             wanted = None if sticky is None else parse_peer_id(sticky)
         client = self._node.service(service, within_s=WAIT_S)
         try:
-            stream = await client.connect(sticky=wanted, caller=caller)
+            stream = await client.connect(sticky=wanted, caller=caller, on_behalf=on_behalf)
         except ServiceError as error:
+            if error.refusal is ServiceRefusal.DENIED:
+                raise ServiceUnavailable(str(error), None, is_denied=True) from error
             again_s = None if await self._is_missing(service) else RETRY_AFTER_S
             raise ServiceUnavailable(str(error), again_s) from error
         if stream.replica == self.peer_id and self.members.leads(service):

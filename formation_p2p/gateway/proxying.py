@@ -36,19 +36,22 @@ class Proxy:
         self._sticky = sticky
         self.kept = Kept()
 
-    async def serve(self, client: Client, head: Head, to: Destination) -> tuple[int, str]:
+    async def serve(
+        self, client: Client, head: Head, to: Destination, on_behalf: bytes = b""
+    ) -> tuple[int, str]:
         """Returns the status, and the replica. Raises ClientLeft."""
         if to.path is None:  # so that relative links of the service's pages lead to it
             query = f"?{head.query}" if head.query else ""
             await client.answer(308, {}, [("location", f"{to.prefix}/{query}")])
             return 308, ""
-        exchange = _Exchange(client, head, to, self._source.failed, self._sticky)
+        exchange = _Exchange(client, head, to, self._source.failed, self._sticky, on_behalf)
         with client.unless_left():
             return await self._exchanged(client, exchange)
 
     async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
         tries = 0
         service = exchange.service
+        kept = service, exchange.on_behalf  # a stream is for whom it was opened
         while True:
             try:
                 stream = await self._stream(exchange)
@@ -74,7 +77,7 @@ class Proxy:
             finally:
                 if is_whole:
                     stream.http.start_next_cycle()
-                    self.kept.give_back(service, stream)
+                    self.kept.give_back(kept, stream)
                 else:
                     stream.close()
             return status, stream.to.replica
@@ -83,10 +86,11 @@ class Proxy:
         """One that was kept may be at its end without our knowing: it is for what can be sent
         again."""
         sticky = exchange.sticky
-        if exchange.may_repeat and (kept := self.kept.take(exchange.service, sticky)) is not None:
+        service, of = exchange.service, (exchange.service, exchange.on_behalf)
+        if exchange.may_repeat and (kept := self.kept.take(of, sticky)) is not None:
             return kept
-        with self.kept.opening(exchange.service):
-            to = await self._source.connect(exchange.service, sticky, exchange.caller)
+        with self.kept.opening(service):
+            to = await self._source.connect(service, sticky, exchange.caller, exchange.on_behalf)
         return Stream(to)
 
 
@@ -100,7 +104,9 @@ class _Exchange:
         to: Destination,
         failed: Callable[[str, str], None],
         sticky: Sticky,
+        on_behalf: bytes,
     ) -> None:
+        self.on_behalf = on_behalf
         self._cookies = sticky
         named = head.cookie(COOKIE)
         self.sticky = sticky.replica(to.service, named, time.time()) if named else None
@@ -124,6 +130,9 @@ class _Exchange:
 
     async def refuse(self, error: ServiceUnavailable) -> int:
         body = {"service": self.service, "message": str(error)}
+        if error.is_denied:
+            await self._client.answer(403, {"error": "refused", **body})
+            return 403
         if error.retry_after_s is None:
             await self._client.answer(404, {"error": "Service not found", **body})
             return 404

@@ -16,9 +16,10 @@ from typing import Final, Self
 from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
-from formation_p2p.gateway.access import HEALTH, Access, Refused
+from formation_p2p.gateway.access import HEALTH, NOBODY, Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
 from formation_p2p.gateway.forwarding import Destination, destination_of
@@ -81,6 +82,8 @@ class GatewayServer:
         if network is None and not is_local:
             self._close_sockets()
             raise InvalidInput("listen", "without a network, a gateway listens on loopback alone")
+        self._charter = charter
+        self._root_public_key = b"" if network is None else network.root_public_key
         self._access = Access(network, is_local=is_local, charter=charter)
         self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
         self.sticky = Sticky(network, identity, charter)
@@ -238,7 +241,7 @@ class GatewayServer:
         requests = self.gateway.requests
         began_s = time.monotonic()
         requests.open += 1
-        status, replica, holder = 499, "", ""  # as nginx has it for a client that leaves
+        status, replica, caller = 499, "", NOBODY  # as nginx has it for a client that leaves
         try:
             refused = self._refused(head, has_body=client.has_body)
             if refused is not None:
@@ -247,8 +250,8 @@ class GatewayServer:
                 await client.answer(refused.status, body, extra)
                 status = refused.status
             elif (to := destination_of(head, is_local=self._access.is_local)) is not None:
-                holder = self._access.holder(head)
-                status, replica = await self._proxy.serve(client, head, to)
+                caller = self._access.caller(head)
+                status, replica = await self._proxy.serve(client, head, to, caller.on_behalf)
             elif head.path.startswith("/service/"):
                 message = "write /service/NAME/PATH; names are in /api/services/list"
                 await client.answer(404, {"error": "not found", "message": message})
@@ -259,8 +262,8 @@ class GatewayServer:
             elif head.path in self._pages:
                 status = await self._pages.serve(client, head)
             else:
-                holder = self._access.holder(head)
-                status = await asgi.call(self.gateway.app, client, head, holder)
+                caller = self._access.caller(head)
+                status = await asgi.call(self.gateway.app, client, head, caller)
         except ClientLeft:
             raise
         except Exception:
@@ -273,7 +276,7 @@ class GatewayServer:
         finally:
             requests.open -= 1
             took_s = time.monotonic() - began_s
-            served = time.time(), head.method, head.path, status, took_s, replica, holder
+            served = time.time(), head.method, head.path, status, took_s, replica, caller.holder
             requests.served(*served)
 
     def _refused(self, head: Head, *, has_body: bool) -> Refused | None:
@@ -286,10 +289,20 @@ class GatewayServer:
             await asyncio.sleep(_SWEEP_S)
             self._proxy.kept.sweep()
             self._relaying.kept.sweep()
+            if (charter := self._charter()) is not None:
+                self._cancel_jobs_of_banned(charter)
             await self.gateway.nearest.measure()
             if self._members is not None:
                 with suppress(NodeClosed):
                     self._members.tell(self.gateway.members.shares())
+
+    def _cancel_jobs_of_banned(self, charter: Charter) -> None:
+        """Workers see who has sent a job, which is this node."""
+        for job in self.gateway.jobs.all():
+            if job.on_behalf and not job.is_over:
+                terms = read_grant(job.on_behalf, self._root_public_key)
+                if charter.bans(job.holder, terms.invitation) is not None:
+                    job.cancel()
 
 
 def parse_listen(text: str) -> tuple[str, int]:

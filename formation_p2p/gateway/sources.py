@@ -14,11 +14,12 @@ from formation_p2p.core.services.spec import ServiceSpec, WorkerType
 
 class ServiceUnavailable(RemoteError):
     """No replica takes a request now, and no byte of it has left. `retry_after_s` is None where the
-    catalog does not have the service."""
+    catalog does not have the service, and where the caller `is_denied` it."""
 
-    def __init__(self, message: str, retry_after_s: int | None) -> None:
+    def __init__(self, message: str, retry_after_s: int | None, *, is_denied: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.is_denied = is_denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,12 @@ class Command:
 class Upstreams(Protocol):
     """Where requests go."""
 
-    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+    ) -> Upstream:
         """A stream to the best replica, or to the one that `sticky` names while it is ready; where
-        all are full, callers take turns. Raises ServiceUnavailable, and FormationError, where
-        nothing was sent."""
+        all are full, callers take turns. It is for the holder of the grant `on_behalf`. Raises
+        ServiceUnavailable, and FormationError, where nothing was sent."""
         ...
 
     def failed(self, service: str, replica: str) -> None:

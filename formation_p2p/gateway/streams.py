@@ -73,10 +73,10 @@ class Stream:
 
 
 class Kept:
-    """Streams between two requests, by service."""
+    """Streams between two requests, by service, and by the grant of whom they were opened for."""
 
     def __init__(self) -> None:
-        self._idle: defaultdict[str, list[Stream]] = defaultdict(list)
+        self._idle: defaultdict[tuple[str, bytes], list[Stream]] = defaultdict(list)
         self._awaited: dict[str, Awaited] = {}
 
     @contextmanager
@@ -86,8 +86,8 @@ class Kept:
         with awaited.waiting():
             yield
 
-    def take(self, service: str, sticky: str | None) -> Stream | None:
-        waiting = self._idle[service]
+    def take(self, of: tuple[str, bytes], sticky: str | None) -> Stream | None:
+        waiting = self._idle[of]
         oldest_s = time.monotonic() - REUSE_S
         for stream in [each for each in waiting if each.opened_s < oldest_s or _has_ended(each)]:
             waiting.remove(stream)
@@ -98,10 +98,11 @@ class Kept:
                 return stream
         return None
 
-    def give_back(self, service: str, stream: Stream) -> None:
-        waiting = self._idle[service]
+    def give_back(self, of: tuple[str, bytes], stream: Stream) -> None:
+        service, waiting = of[0], self._idle[of]
         is_old = time.monotonic() - stream.opened_s > REUSE_S
-        if len(waiting) >= MAX_KEPT or is_old or self._awaited.get(service):
+        many = sum(len(idle) for (name, _), idle in self._idle.items() if name == service)
+        if many >= MAX_KEPT or is_old or self._awaited.get(service):
             stream.close()
             return
         stream.is_used = True
@@ -109,21 +110,22 @@ class Kept:
 
     def sweep(self) -> None:
         """Closes those past their time."""
-        for service in list(self._idle):
+        for of, waiting in list(self._idle.items()):
             oldest_s = time.monotonic() - REUSE_S
-            for stream in [each for each in self._idle[service] if each.opened_s < oldest_s]:
-                self._idle[service].remove(stream)
+            for stream in [each for each in waiting if each.opened_s < oldest_s]:
+                waiting.remove(stream)
                 stream.close()
-            if not self._idle[service]:
-                del self._idle[service]
+            if not waiting:
+                del self._idle[of]
 
     def close(self) -> None:
-        for service in list(self._idle):
+        for service, _ in list(self._idle):
             self._drop(service)
 
     def _drop(self, service: str) -> None:
-        for stream in self._idle.pop(service, ()):
-            stream.close()
+        for of in [each for each in self._idle if each[0] == service]:
+            for stream in self._idle.pop(of):
+                stream.close()
 
 
 def _has_ended(stream: Stream) -> bool:

@@ -21,8 +21,9 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import Right, Rights, check, read_grant
+from formation_p2p.core.trust.grants import Right, check, narrowed, read_grant
 from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.quota import UNLIMITED
 
 PREFIX: Final = "fgt1_"
 # What tells people which token it is.
@@ -95,21 +96,19 @@ class Bearer:
         return None
 
 
-def exceeds(token: Token | Bearer, network: Network) -> str | None:
-    """Why a job may not be sent by it to this gateway, which submits with a grant of its own:
-    workers would hold that job to the limits of the gateway's grant, and not to the token's. None
-    where the token's grant has no limits, or the same."""
-    theirs = _limits_of(read_grant(token.grant, network.root_public_key).rights)
-    if theirs in (_limits_of(Rights(0)), _limits_of(network.rights)):
-        return None
-    return (
-        "the token's grant limits what may be submitted, and a gateway cannot hold its jobs to "
-        "that; submit as a member: formation run"
-    )
-
-
-def _limits_of(rights: Rights) -> tuple[object, ...]:
-    return rights.drivers, rights.max_priority, rights.quota, rights.hours, rights.labels
+def exceeds(token: Token | Bearer, network: Network, charter: Charter | None) -> str | None:
+    """Why jobs may not be sent by it to a gateway with the grant of `network`: that is narrowed to
+    the token's, but hours and leases would be counted for the gateway."""
+    key = network.root_public_key
+    theirs, ours = read_grant(token.grant, key), read_grant(network.grant, key)
+    counted = {x.name for x in theirs.accounts if x.quota != UNLIMITED and not x.is_peer}
+    if charter is not None and charter.quotas != UNLIMITED:
+        counted.add(theirs.bound_to or theirs.invitation)
+    if not counted <= {ours.bound_to, *(each.name for each in ours.accounts)}:
+        return "the token's grant has a quota, which is counted elsewhere; submit as a member"
+    if not narrowed(network.grant, key, token.grant):
+        return "the token's grant and the gateway's make none together; submit as a member"
+    return None
 
 
 def make_token(

@@ -101,7 +101,9 @@ class MemorySource:
         self.jobs.append(job)
         return job
 
-    async def connect(self, service: str, sticky: str | None, caller: str) -> Upstream:
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+    ) -> Upstream:
         known = {each.name for each in self.view.catalog}
         if service not in known:
             raise ServiceUnavailable(f"the catalog has no {service}", None)

@@ -88,7 +88,7 @@ class ServiceNode(Node):
             self.stack,
             self.peer_id,
             self.server,
-            lambda: grant,
+            lambda on_behalf: on_behalf or grant,
             notice,
             lambda task: self.nursery.start_soon(task),
             random.Random(1),

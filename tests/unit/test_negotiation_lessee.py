@@ -54,8 +54,10 @@ from formation_p2p.core.refusals import (
     TooDear,
 )
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grants import Rights, issue, read_grant
 from formation_p2p.core.units import GIB
-from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, sent
+from formation_p2p.sim.world import EPOCH_UNIX_S
+from tests.support.stories import ALICE, BOB, CAROL, DAVE, MALLORY, NEEDS, at, identity, sent
 
 ANSWER_S = LEASE_DEFAULTS.answer_s
 DELIBERATION_S = LEASE_DEFAULTS.deliberation_s
@@ -826,3 +828,26 @@ def test_who_is_not_admitted_any_more_is_not_leased_though_it_was_committed_to(
     assert bob.hears() == ([], [LeaseLost(lease, denied, state)])
     bob.lessee.received(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))
     assert bob.hears() == ([(ALICE.peer_id, Release(lease.lease_id))], [])
+
+
+def test_what_is_for_another_is_asked_for_by_what_both_may() -> None:
+    root = identity("root")
+    soon = int(EPOCH_UNIX_S) + 3600
+    own = issue(root, Rights(soon), BOB.peer_id)
+    theirs = issue(root, Rights(soon, max_priority=4), CAROL.peer_id)
+    bob = Bob()
+    bob.lessee.grant, bob.lessee.root_public_key = own, root.public_key
+    for number, (on_behalf, most) in enumerate(((b"", 100), (theirs, 4))):
+        key, lease_id = SchedulingKey(NEEDS, 3, on_behalf=on_behalf), f"lease{number}"
+        bob.lessee.ask([ALICE], key, wanted=1, now=at(0), cause="")
+        [(_, request)] = bob.sends()
+        assert isinstance(request, PlacementRequest)
+        assert read_grant(request.grant, root.public_key).rights.max_priority == most
+        held = bob.lessee.adopt(ALICE, lease_id, key, 1, (), at(0))
+        [(_, renewal)] = bob.sends()
+        assert isinstance(renewal, Renew)
+        assert renewal.grant == request.grant
+        bob.lessee.release(held, "")
+        bob.sends()
+    bob.lessee.root_public_key = b""
+    assert bob.lessee.shown(key) == b"", "of another network, or without one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.identity import Identity, PeerId
-from formation_p2p.core.trust.grants import Rights, issue
+from formation_p2p.core.trust.grants import Rights, issue, narrowed
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
 from formation_p2p.sim.world import EPOCH_UNIX_S
@@ -44,3 +44,17 @@ def test_a_node_is_local_to_itself_whatever_its_grant_says() -> None:
 def test_whoever_shows_no_grant_of_this_network_is_of_the_commons() -> None:
     for shown in (b"", b"rubbish", grant(BOB.peer_id, KITCHEN, ANOTHER)):
         assert circles().scope_of(shown, BOB.peer_id) is Scope.COMMONS
+
+
+@pytest.mark.parametrize("place", [KITCHEN, NOWHERE])
+def test_what_a_node_does_for_another_is_as_far_as_the_other(place: Place) -> None:
+    own = grant(ALICE.peer_id, place)
+    known = Circles(ALICE.peer_id, Network(ROOT.public_key, (), own))
+    outside = narrowed(own, ROOT.public_key, grant(BOB.peer_id, NOWHERE))
+    inside = narrowed(own, ROOT.public_key, grant(BOB.peer_id, KITCHEN))
+    assert known.scope_of(outside, ALICE.peer_id) is Scope.COMMONS
+    assert known.scope_of(inside, ALICE.peer_id) is (
+        Scope.CELL if place == KITCHEN else Scope.COMMONS
+    )
+    known.moved(Network(ROOT.public_key, (), grant(ALICE.peer_id, KITCHEN)))
+    assert known.scope_of(own, ALICE.peer_id) is Scope.LOCAL, "it was on its way"

@@ -3,6 +3,7 @@
 import gc
 import time
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -321,18 +322,48 @@ def test_quotas_hours_labels_and_places_narrow_too() -> None:
         quota=Quota(200_000, 500, 3),
         hours=parse_hours("mon 20:00-22:00"),
         labels=frozenset({("gpu", "yes"), ("site", "lab")}),
-        place=Place(cell="cellar", org="acme"),
+        place=Place(cell="cellar", org="acme", federation="north"),
         weight_milli=1100,
     )
     narrow = read_grant(grant, KEY).rights
     assert narrow.quota == Quota(100_000, 500, 3)
     assert str(narrow.hours) == "mon 20:00-22:00"
     assert narrow.labels == FULL.labels | {("gpu", "yes")}
-    assert narrow.place == Place(org="acme")
+    assert narrow.place == Place(org="acme", federation="north")
     assert narrow.weight_milli == 1100
     nobodys = attenuate(grant, KEY, place=NOWHERE, hours=parse_hours("tue 20:00-22:00"))
     assert read_grant(nobodys, KEY).rights.place == NOWHERE
     assert read_grant(nobodys, KEY).rights.hours == Hours(())
+
+
+def test_who_leaves_out_a_circle_is_not_in_those_inside_it() -> None:
+    """A kitchen of no organisation is another one."""
+    for left in (Place(cell="kitchen"), Place(cell="kitchen", federation="north")):
+        known = read_grant(attenuate(issue(ROOT, FULL), KEY, place=left), KEY).rights.place
+        assert known == Place(federation=left.federation)
+    alone = issue(ROOT, Rights(NOW + DAY, place=Place(cell="kitchen")))
+    still = attenuate(alone, KEY, place=Place(cell="kitchen"))
+    assert read_grant(still, KEY).rights.place == Place(cell="kitchen")
+
+
+def test_what_a_bearer_does_for_another_is_what_both_may() -> None:
+    ours = bind(issue(ROOT, Rights(NOW + DAY, place=FULL.place, weight_milli=3000)), KEY, ALICE)
+    theirs = bind(issue(ROOT, replace(FULL, place=Place(org="beta", federation="north"))), KEY, BOB)
+    shown = grants.narrowed(ours, KEY, theirs)
+    rights = read_grant(shown, KEY).rights
+    kept = replace(FULL, may=frozenset(Right), quota=UNLIMITED, place=Place(federation="north"))
+    assert rights == kept
+    assert read_grant(shown, KEY).bound_to == ALICE
+    assert grants.narrowed(ours, KEY, theirs) == shown, "the same each time"
+    nearby = read_grant(grants.narrowed(ours, KEY, theirs, circles=True), KEY).rights
+    assert nearby == replace(read_grant(ours, KEY).rights, place=Place(federation="north"))
+    assert grants.narrowed(ours, KEY, b"") == ours, "for itself"
+    others = issue(OTHER_ROOT, FULL)
+    for refused in (b"rubbish", others):
+        assert grants.narrowed(ours, KEY, refused) == b""
+    for _ in range(grants.MAX_BLOCKS - 2):
+        ours = attenuate(ours, KEY, max_priority=9)
+    assert grants.narrowed(ours, KEY, theirs) == b"", "nothing more fits"
 
 
 def test_a_grant_that_would_grow_too_large_is_not_narrowed() -> None:
@@ -762,12 +793,17 @@ def test_biscuits_own_engine_agrees_on_where_the_holder_belongs(
     for place in narrowings:
         grant = attenuate(grant, KEY, place=place)
     ours = read_grant(grant, KEY).rights.place
-    for circle in ("cell", "org", "federation"):
-        name = getattr(asked, circle)
-        facts = f'circle("{circle}");'
-        policy = f'allow if place("{circle}", "{name}")'
-        if name:
-            assert (getattr(ours, circle) == name) == by_biscuit(grant, ALICE, WORK, facts, policy)
+    is_inside = True  # of all larger circles: a name counts inside these alone
+    for circle in ("federation", "org", "cell"):
+
+        def agrees(name: str, circle: str = circle) -> bool:
+            policy = f'allow if place("{circle}", "{name}")'
+            return by_biscuit(grant, ALICE, WORK, f'circle("{circle}");', policy)
+
+        if name := getattr(asked, circle):
+            assert (getattr(ours, circle) == name) == (is_inside and agrees(name))
+        if name := getattr(granted.place, circle):
+            is_inside = is_inside and agrees(name)
 
 
 def by_biscuit(

@@ -103,6 +103,6 @@ class Caller:
             places=places,
             reach=reach,
             holders=holders,
-            grant=self._lessee.grant,
+            grant=self._lessee.shown(key),
         )
         return seal_want(self._identity, want)

@@ -26,6 +26,7 @@ from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.negotiation.unserved import Unserved
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Gone, Refusal, Silent
+from formation_p2p.core.trust.grants import narrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Lessee:
         self.held: dict[LeaseKey, HeldLease] = {}
         self._parameters = parameters
         self.grant = grant
+        self.root_public_key = b""  # without it nothing is shown for others
         self._rtt_us = rtt_us
         self.rounds: dict[RoundId, Round] = {}
         self.calls: dict[int, Call] = {}  # the oldest first
@@ -130,6 +132,10 @@ class Lessee:
         effects, self._effects = self._effects, []
         events, self._events = self._events, []
         return effects, events
+
+    def shown(self, key: SchedulingKey) -> bytes:
+        """The grant for tasks of this key."""
+        return narrowed(self.grant, self.root_public_key, key.on_behalf)
 
     # -- rounds ---------------------------------------------------------------------------------
 
@@ -163,7 +169,7 @@ class Lessee:
             if not collects:  # a gang seeks on for as long as it lacks a member
                 self._unserved.asked(self._request_count, key)
             request = work.PlacementRequest(
-                *(self._request_count, key.needs, self.grant, key.priority, near, self._name),
+                *(self._request_count, key.needs, self.shown(key), key.priority, near, self._name),
                 others,
                 ticket,
             )
@@ -433,7 +439,7 @@ class Lessee:
         """Its worker has the time for any answer to say that it is held."""
         expires_s = now.mono_s + self._parameters.answer_s
         # On what an earlier incarnation asked is not known.
-        grant = b"" if state is HeldState.ADOPTED else self.grant
+        grant = b"" if state is HeldState.ADOPTED else self.shown(key)
         asked_s = now.mono_s
         lease = HeldLease(
             lease_id, lessor, key, state, expires_s, fence, device_ids, asked_s=asked_s, grant=grant
@@ -448,7 +454,8 @@ class Lessee:
             commit = work.Commit(lease.lease_id, self.vouch(lease.lessor.peer_id, now))
             self._send(lease.lessor, commit, "the commit may be lost")
         elif asks:
-            grant = b"" if lease.grant == self.grant else self.grant
+            shown = self.shown(lease.scheduling_key)
+            grant = b"" if lease.grant == shown else shown
             voucher = self.vouch(lease.lessor.peer_id, now)
             renew = work.Renew(lease.lease_id, lease.fence, grant, voucher)
             self._send(lease.lessor, renew, "renewal is due")

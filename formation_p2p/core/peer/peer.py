@@ -121,6 +121,7 @@ class Peer:
         self._round_trips = RoundTrips(identity.peer_id)
         self._blobs = BlobIndex()
         self.lessee = Lessee(network.grant, rng, self._round_trips.rtt_us, parameters.lease, name)
+        self.lessee.root_public_key = network.root_public_key
         self.reputation = reputation or Reputation(identity.peer_id, parameters=parameters.trust)
         self._gossip = ReputationGossip(identity, network.grant, self.membership, self.reputation)
         self._context = PlacementContext(

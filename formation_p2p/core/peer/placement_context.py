@@ -17,7 +17,7 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_valid_at
-from formation_p2p.core.trust.grants import Right, Rights
+from formation_p2p.core.trust.grants import Right, Rights, narrowed
 from formation_p2p.core.trust.marks import marks_of
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Circles, Network
@@ -74,8 +74,9 @@ class PlacementContext:
         denied = self.membership.denies_work(profile, now)
         if denied is not None or terms is None or self._rights is None:
             return denied
+        key = self.network.root_public_key
         return self.membership.denies(
-            self.network.grant,
+            narrowed(self.network.grant, key, terms.on_behalf),
             self.circles.own,
             Right.SUBMIT,
             now,

@@ -72,7 +72,8 @@ class SchedulingKey(NamedTuple):
 
     The maximum price, the hints that prefer workers and the policy are not sent to workers; `find`
     says how these are looked for. `member` is a gang's id and a rank: only the lease of that member
-    runs such tasks. Workers that are to agree on them are drawn as `quorum` says.
+    runs such tasks. Workers that are to agree on them are drawn as `quorum` says. They are for the
+    holder of the grant `on_behalf`, where there is one.
     """
 
     needs: Requirements
@@ -85,6 +86,7 @@ class SchedulingKey(NamedTuple):
     member: tuple[str, int] | None = None
     find: Find = Find.DHT
     quorum: Quorum | None = None
+    on_behalf: bytes = b""
 
     def view(self, name: str, key: Key) -> TaskView:
         """A task with this scheduling key."""
@@ -174,6 +176,9 @@ class TaskOptionKwargs(CallKwargs, total=False):
     copies: int
     """How many workers are to hold the outputs of each task, from 1 to 3, before it has succeeded:
     its own, and others that may (docs/data.md)."""
+    on_behalf: bytes
+    """The grant of another member whom the tasks are for, as those of a gateway are: workers judge
+    them by what that and this node's own grant both allow."""
     learn: bool
     """Whether memory that `needs` do not give is estimated from earlier runs of the same kind, and
     recorded for later ones (docs/jobs.md)."""
@@ -219,6 +224,7 @@ class TaskOptions:
     quorum: Quorum | None = None
     rebalance: bool = False
     copies: int = 1
+    on_behalf: bytes = b""
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")
@@ -238,6 +244,7 @@ class TaskOptions:
         if self.copies > 1 and self.quorum is not None:
             problem = "is for one answer of each task, and a quorum has several"
             raise InvalidInput("copies", f"{problem}; leave one of them out")
+        _check_kind("on_behalf", self.on_behalf, bytes, "a grant")
         if self.env is not None:
             _check_kind("env", self.env, Env | Environment, "an Env, or a list of requirements")
         if self.quorum is not None:
@@ -263,6 +270,7 @@ class TaskOptions:
             member,
             self.find,
             self.quorum,
+            self.on_behalf,
         )
 
     def pack(self) -> list[list[object]]:

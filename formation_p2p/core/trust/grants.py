@@ -193,6 +193,24 @@ def attenuate(
     return narrower
 
 
+@lru_cache(maxsize=1024)
+def narrowed(grant: bytes, root_public_key: bytes, other: bytes, *, circles: bool = False) -> bytes:
+    """Ours, for what its bearer does for the holder of another: it allows what both do, or is of
+    the `circles` of both alone. Quotas are left out: each time workers would count a new account.
+    It is the same each time, and nothing, which all refuse, where the two make none together."""
+    if not other:
+        return grant
+    try:
+        rights = read_grant(other, root_public_key).rights
+        limits = statements.Block()
+        if not circles:
+            limits = replace(_limits_of(rights, frozenset()), quota=UNLIMITED)
+            limits = replace(limits, weight_milli=rights.weight_milli)
+        return attenuate(grant, root_public_key, limits, rights.place)
+    except InvalidInput:
+        return b""
+
+
 def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:
     """The same grant for one peer only; unchanged where it is that already.
 
@@ -341,8 +359,12 @@ def read_terms(form: GrantForm, root_public_key: bytes) -> GrantTerms:
     if len(whole.peers) > 1:
         raise InvalidInput("grant", "it is bound to more than one peer, and so is of no use")
     may = facts.may if whole.may is None else facts.may & whole.may
-    kept = statements.CIRCLES if whole.circles is None else whole.circles
-    left = {circle: "" for circle in statements.CIRCLES if circle not in kept}
+    # A name counts inside the next larger circle alone: who leaves one out is not in those inside.
+    left: dict[str, str] = {}
+    for number, circle in enumerate(statements.CIRCLES):
+        kept = whole.circles is None or circle in whole.circles
+        if not kept and getattr(facts.place, circle):
+            left = dict.fromkeys(statements.CIRCLES[: number + 1], "")
     # More than even is the root's alone to give.
     first_milli = blocks[0].weight_milli
     weights_milli = [EVEN_WEIGHT_MILLI if first_milli is None else first_milli]

@@ -134,16 +134,19 @@ class Circles:
     def __init__(self, own: PeerId, network: Network) -> None:
         self.own = own
         self._root_public_key = network.root_public_key
+        self._shown: tuple[bytes, ...] = (b"",)
         self.moved(network)
 
     def moved(self, network: Network) -> None:
         """This node has a new grant of the same network."""
         self._place = place_of(network.grant, network.root_public_key)
+        self._shown = (*self._shown, network.grant)[-3:]  # some are on their way
 
     def scope_of(self, grant: bytes, peer_id: PeerId) -> Scope:
         """The smallest circle that a peer shares with this one, or the commons without a grant of
-        this network. Whether it may show the grant is checked elsewhere."""
-        if peer_id == self.own:
+        this network. Whether it may show the grant is checked elsewhere. What this node does for
+        another, by a grant that is narrowed to the other's, is judged as the other's."""
+        if peer_id == self.own and grant in self._shown:
             return Scope.LOCAL
         return scope_between(self._place, place_of(grant, self._root_public_key))
 

@@ -269,7 +269,7 @@ class ReplicaRun:
         place = ReplicaPlace.made(root, spec, self.start.slot, volume, own_network=own)
         place.running = self._running
         if spec.uses and self._means.router is not None:
-            self._do(partial(lead, place.folder, spec.uses, self._means.router))
+            self._do(partial(lead, place.folder, self.start.signed, self._means.router))
         return place
 
     def _running(self) -> None:

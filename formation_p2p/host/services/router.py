@@ -68,6 +68,7 @@ class _Request:
 
     caller: str
     until_s: float
+    grant: bytes
     tried: dict[PeerId, ServiceError] = field(default_factory=dict)
     woken: trio.Event = field(default_factory=trio.Event)
     error: ServiceError | None = None
@@ -114,21 +115,21 @@ class _Known:
 
 class Router:
     """Of one node. Methods are for its thread. `spawn` runs a task of the node's own; `grant` is
-    what it shows."""
+    what it shows, for itself or on behalf of who has another grant."""
 
     def __init__(
         self,
         stack: Stack,
         me: PeerId,
         server: ServiceServer,
-        grant: Callable[[], bytes],
+        grant: Callable[[bytes], bytes],
         directory: Directory,
         spawn: Spawn,
         rng: random.Random,
     ) -> None:
         self.hang_ups = HangUps()
         self._stack = stack
-        self._me = me
+        self.me = me
         self._server = server
         self._grant = grant
         self.directory = directory
@@ -144,12 +145,13 @@ class Router:
         within_s: float = WAIT_S,
         sticky: PeerId | None = None,
         caller: str = "",
+        on_behalf: bytes = b"",
     ) -> ServiceStream:
         """A stream to a replica that has taken it: that on `sticky`, if it takes one more. Waits
-        until there is one; callers take turns. `ended` with it, once it is over. Raises
-        ServiceError: nothing has run then."""
+        until there is one; callers take turns. `ended` with it, once it is over. Replicas judge it
+        by the grant `on_behalf`, too. Raises ServiceError: nothing has run then."""
         known = self._of(service)
-        request = _Request(caller, trio.current_time() + within_s)
+        request = _Request(caller, trio.current_time() + within_s, self._grant(on_behalf))
         if (refused := known.turns.join(caller, request)) is not None:
             refused.is_refused = True
             refused.wake()
@@ -216,7 +218,8 @@ class Router:
         known.turns.take(request)
         known.wake_first()
         try:
-            stream = await self._asked(known.service, known.balancer, to, try_s)
+            asked = OpenService(known.service, request.grant, ANY)
+            stream = await self._asked(asked, known.balancer, to, try_s)
         except ServiceError as error:
             known.turns.put_back(request.caller, request)
             request.error = known.refused = error
@@ -299,14 +302,13 @@ class Router:
     # -- one replica ------------------------------------------------------------------------------
 
     async def _asked(
-        self, service: str, balancer: Balancer, to: Contact, within_s: float
+        self, asked: OpenService, balancer: Balancer, to: Contact, within_s: float
     ) -> ServiceStream:
         """Raises ServiceError."""
         replica = to.peer_id
-        asked = OpenService(service, self._grant(), ANY)
         balancer.began(replica)
         try:
-            if replica == self._me:
+            if replica == self.me:
                 stream = await self._locally(asked)
             else:
                 stream = await self._remotely(asked, to, within_s)
@@ -318,7 +320,8 @@ class Router:
             ):
                 raise
             why = "it did not answer in time" if isinstance(error, trio.TooSlowError) else error
-            problem = f"the replica of {service} on {short_id(replica)} was not reached: {why}"
+            of = f"{asked.service} on {short_id(replica)}"
+            problem = f"the replica of {of} was not reached: {why}"
             raise ServiceError(problem, never_ran=True) from error
         balancer.opened(replica)
         return stream
@@ -347,18 +350,18 @@ class Router:
 
         async def serve() -> None:
             try:
-                await self._server.serve_here(asked, its, self._me)
+                await self._server.serve_here(asked, its, self.me)
             except (RemoteError, IOException, trio.TooSlowError) as error:
                 its.abort(f"ended here: {error}")
 
         self._spawn(serve)
         try:
             with trio.fail_after(ANSWER_S):
-                await _taken(here, asked.service, self._me)
+                await _taken(here, asked.service, self.me)
         except BaseException:
             here.abort("it was not opened")
             raise
-        return ServiceStream(here, asked.service, self._me)
+        return ServiceStream(here, asked.service, self.me)
 
     def round_trip_us(self, peer: PeerId) -> int | None:
         """As measured on the connection to it; None where there is none yet."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from formation_p2p.core.effects import Contact
@@ -12,6 +11,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.claim import ClaimState
 from formation_p2p.core.services.events import ServicesRead
+from formation_p2p.core.trust.grants import narrowed
 from formation_p2p.core.trust.network import Circles, Network
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
@@ -49,7 +49,10 @@ class ServiceRouting:
         stack.served.by_protocol[PROTOCOL] = self.server.accept
         rng = random.Random(random.SystemRandom().getrandbits(128))
         directory = ClaimDirectory(reads)
-        grant = partial(getattr, exchange, "grant")
+
+        def grant(on_behalf: bytes) -> bytes:
+            return narrowed(exchange.grant, network.root_public_key, on_behalf, circles=True)
+
         self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
 
     def renewed(self, network: Network) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.host.machine.unix_socket import reachable
 from formation_p2p.host.services.place import USES
 from formation_p2p.host.services.router import Router
@@ -29,16 +30,19 @@ MAX_STREAMS: Final = 256
 WITHIN_S: Final = 10.0
 
 
-async def lead(folder: Path, names: tuple[str, ...], router: Router) -> None:
-    """Until cancelled. `folder` is that of the replica."""
+async def lead(folder: Path, signed: SignedSpec, router: Router) -> None:
+    """Until cancelled. `folder` is that of the replica. It may call what its publisher may call."""
+    on_behalf = b"" if signed.publisher == router.me else signed.grant
     (folder / USES).mkdir(mode=0o700, exist_ok=True)
     limiter = trio.CapacityLimiter(MAX_STREAMS)
     async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(_serve, folder / USES / name, name, router, limiter)
+        for name in signed.spec.uses:
+            nursery.start_soon(_serve, folder / USES / name, router, on_behalf, limiter)
 
 
-async def _serve(path: Path, name: str, router: Router, limiter: trio.CapacityLimiter) -> None:
+async def _serve(
+    path: Path, router: Router, on_behalf: bytes, limiter: trio.CapacityLimiter
+) -> None:
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listening:
         with reachable(path) as short:
@@ -50,17 +54,20 @@ async def _serve(path: Path, name: str, router: Router, limiter: trio.CapacityLi
                 await limiter.acquire_on_behalf_of(end)
                 its = socket.socket(fileno=end.detach())
                 its.setblocking(False)
-                nursery.start_soon(_join, its, path, router, partial(_release, limiter, end))
+                over = partial(_release, limiter, end)
+                nursery.start_soon(_join, its, path, router, on_behalf, over)
 
 
 def _release(limiter: trio.CapacityLimiter, end: object) -> None:
     limiter.release_on_behalf_of(end)
 
 
-async def _join(its: socket.socket, path: Path, router: Router, over: partial[None]) -> None:
-    name = path.name
+async def _join(
+    its: socket.socket, path: Path, router: Router, on_behalf: bytes, over: partial[None]
+) -> None:
+    name, caller = path.name, path.parent.parent.name
     try:
-        stream = await router.open(name, within_s=WITHIN_S, caller=path.parent.parent.name)
+        stream = await router.open(name, within_s=WITHIN_S, caller=caller, on_behalf=on_behalf)
     except ServiceError as error:
         log.debug("a replica cannot use %s: %s", name, error)
         its.close()
