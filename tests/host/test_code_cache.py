@@ -24,6 +24,8 @@ from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.code_bundle import MAX_BUNDLE_BYTES, CodeFile, write_bundle
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.code_cache import CodeCache
+from simulations.branch import branches
+from tests.support.users import be_ordinary
 from tests.support.waiting import run
 
 
@@ -85,6 +87,25 @@ def test_a_bundle_is_fetched_once_and_cannot_be_written_to(tmp_path: Path) -> No
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (seen[0], *seen[0].rglob("*"))}
     names = {str(path.relative_to(seen[0])): mode for path, mode in modes.items()}
     assert names == {".": 0o555, "shop": 0o555, "shop/prices.py": 0o444, "shop/tool": 0o555}
+
+
+def test_who_is_not_root_has_bundles_and_removes_them(tmp_path: Path) -> None:
+    """None but root may move a folder that is for reading only into another one."""
+    blobs, cache = Blobs(), CodeCache(tmp_path, max_bundles=1)
+    first, second = blobs.has(code("x = 1\n")), blobs.has(code("x = 2\n"))
+
+    async def use() -> None:
+        for blob, text in ((first, "x = 1\n"), (second, "x = 2\n")):
+            async with cache.held(blob, blobs) as folder:
+                assert (folder / "shop" / "prices.py").read_text() == text
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o555
+                assert left(tmp_path) == [folder]
+
+    def used_as_anyone() -> None:
+        be_ordinary()
+        run(use)
+
+    assert list(branches([used_as_anyone])) == [None]
 
 
 def test_a_bundle_that_does_not_come_keeps_no_other_waiting(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ class CodeCache:
         try:
             with suppress(FileExistsError):  # another process was faster
                 extracted.rename(path)
+                path.chmod(0o555)
                 return lock
         except BaseException:
             os.close(lock)
@@ -222,7 +223,8 @@ def _extract(bundle: Path, folder: Path) -> None:
     made = {""}
     for each in read_bundle(content):
         _write(folder, each, made)
-    for name in sorted(made, reverse=True):
+    # Its own folder comes later: none but root may move one that is for reading only.
+    for name in sorted(made - {""}, reverse=True):
         (folder / name).chmod(0o555)
 
 
