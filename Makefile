@@ -21,6 +21,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 COMPILED := $(VENV)/.compiled
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_GATEWAY := $(VENV)/.installed-gateway
 # What we are compared with, in an environment of its own.
 PEERS := .bench
 PEERS_TXT := benchmarks/peers.txt
@@ -61,7 +62,7 @@ help:
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-demo-services: $(INSTALLED)
+demo-services: $(INSTALLED_GATEWAY)
 	@$(BIN)/python -m examples.demo_services $(ARGS)
 
 # Two quiet cores take less.
@@ -142,6 +143,10 @@ $(INSTALLED): setup.cfg pyproject.toml | $(BIN)/python
 
 $(INSTALLED_DEV): setup.cfg pyproject.toml $(INSTALLED)
 	@$(INSTALL) $(VENV) -e '.[dev]'
+	@touch $@
+
+$(INSTALLED_GATEWAY): setup.cfg pyproject.toml $(INSTALLED)
+	@$(INSTALL) $(VENV) -e '.[gateway]'
 	@touch $@
 
 # All that tests import, once: in a new environment each of their processes would compile it for

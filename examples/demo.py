@@ -54,6 +54,8 @@ NEEDS: Final = "cpu=1,memory=256MiB"
 # Thirty seconds is usual on two cores, and minutes where others keep them busy; past this something
 # hangs.
 DEADLINE_S: Final = 600.0
+# Of tasks without a result, the reasons of so many are printed.
+WHY_SHOWN: Final = 3
 # Where output goes to no terminal, a line for each tenth that is done.
 PLAIN_LINES: Final = 10
 # Tests, some of them no valid Python on purpose, and what is not the library's own.
@@ -151,6 +153,9 @@ async def demo(console: Console) -> dict[str, bool | int | float]:
     analysed: Analysis = {
         result.label: value_of(result) for result in results if result.status == "succeeded"
     }
+    failed = [result for result in results if result.label not in analysed]
+    for result in failed[:WHY_SHOWN]:
+        console.print(f"{result.label}: {result.error()}", markup=False)
     show_functions(console, analysed)
     show_workers(console, account, network.workers, killed)
     checked_s = time.monotonic()

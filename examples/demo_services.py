@@ -1,9 +1,9 @@
 """The catalog of fourteen services on one machine: a gate, three workers of different kinds and a
 gateway. One worker is killed, its services move to another, and a picture of the page is saved.
 
-    make demo-services
+    make demo-services         or: python -m examples.demo_services [--port 8080]
 
-Everything is below a folder in /tmp, on loopback, and ends with this program.
+Everything is below a folder of its own, on loopback, and ends with this program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,17 @@ KINDS: Final = {"gpu": "gpu,edge", "cpu": "cpu,gpu,edge", "storage": "storage,cp
 # What is not in the picture: it needs gigabytes, or a package of the system.
 OPTIONAL: Final = ("rag-embeddings", "redis", "postgres")
 READY_S: Final = 240.0
-GATEWAY_S: Final = 20.0
+# A program imports for a second or two; on a busy machine for many.
+START_S: Final = 60.0
+LEAVE_S: Final = 20.0
+ANSWER_S: Final = 30.0
+PICTURE_S: Final = 60.0
+# Of what a program printed, where it did not come up.
+SHOWN_CHARS: Final = 2000
+
+
+class DemoFailed(Exception):
+    """It cannot go on; the text says why."""
 
 
 class Demo:
@@ -48,35 +58,45 @@ class Demo:
         command = [sys.executable, "-m", "formation_p2p", *words, "--home", str(self.root / home)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"formation {' '.join(words)}: {done.stderr.strip()}")
+            raise DemoFailed(f"formation {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
-    def start(self, name: str, *words: str) -> None:
-        """And wait until it is there."""
-        home = str(self.root / name)
-        log = (self.root / f"{name}.log").open("wb")
+    def start(self, name: str, *words: str) -> Any:
+        """And wait until it is there. Returns what it says of itself then."""
+        home, printed = str(self.root / name), self.root / f"{name}.log"
         command = [sys.executable, "-m", "formation_p2p", *words, "--home", home, "--no-mdns"]
-        self.programs[name] = subprocess.Popen(command, stdout=log, stderr=log)
-        until_s = time.monotonic() + 60
-        while not list((self.root / name).glob("status-*.sock")):
-            if self.programs[name].poll() is not None or time.monotonic() > until_s:
-                raise SystemExit((self.root / f"{name}.log").read_text())
+        with printed.open("wb") as log:
+            program = subprocess.Popen(
+                [*command, "--json"], stdout=log, stderr=log, start_new_session=True
+            )
+        self.programs[name] = program
+        until_s = time.monotonic() + START_S
+        while True:
+            has_ended = program.poll() is not None
+            text = printed.read_text(errors="replace")
+            for line in text.splitlines(keepends=True):
+                if line.startswith('{"event": "ready"') and line.endswith("\n"):
+                    return json.loads(line)
+            if has_ended or time.monotonic() > until_s:
+                why = "ended" if has_ended else f"is not ready after {START_S:.0f} s"
+                raise DemoFailed(f"the {name} {why}: {text[-SHOWN_CHARS:].strip()}")
             time.sleep(0.1)
+
+    def join(self, home: str) -> None:
+        self.formation(home, "network", "join", self.formation("gate", "network", "invite").strip())
 
     def close(self) -> None:
         for each in self.programs.values():
             each.send_signal(signal.SIGINT)
         for each in self.programs.values():
             try:
-                each.wait(20)
+                each.wait(LEAVE_S)
             except subprocess.TimeoutExpired:
                 each.kill()
+                each.wait()
 
     def services(self, home: str = "gate") -> Any:
         return json.loads(self.formation(home, "services", "--json"))
-
-    def peer_id(self, home: str) -> str:
-        return str(json.loads(self.formation(home, "status", "--json"))["peer_id"])
 
     def ready(self, dead: str) -> set[str]:
         """The services that have a replica on another node than the dead one."""
@@ -96,7 +116,7 @@ class Demo:
             if not missing:
                 return time.monotonic() - begun_s
             time.sleep(1)
-        raise SystemExit(f"{what}: not ready after {READY_S:.0f} s: {', '.join(missing)}")
+        raise DemoFailed(f"{what}: not ready after {READY_S:.0f} s: {', '.join(missing)}")
 
 
 def written(folder: Path, is_whole: bool) -> Path:
@@ -121,78 +141,102 @@ def demo() -> Iterator[Demo]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def asked(url: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    until_s = time.monotonic() + GATEWAY_S
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError:
-            raise
-        except urllib.error.URLError:  # it does not listen yet
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(0.2)
+def asked(url: str, body: Any) -> Any:
+    """What a service answers through the gateway."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        said = error.read(SHOWN_CHARS).decode(errors="replace").strip()
+        raise DemoFailed(f"{url} answers {error.code}: {said or error.reason}") from error
+    except (OSError, ValueError) as error:
+        raise DemoFailed(f"{url} does not answer: {error}") from error
 
 
-def picture(url: str, path: Path) -> bool:
-    """Of the page, by chromium where it is installed."""
+def picture(url: str, path: Path) -> str:
+    """Of the page, by chromium. What became of it."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
-        return False
+        return "there is no picture of the page: chromium is not installed"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     shown = ["--window-size=1400,1800", "--virtual-time-budget=6000", f"--screenshot={path}"]
-    done = subprocess.run(
-        [browser, *options, *shown, f"{url}/?still"], capture_output=True, check=False, timeout=60
-    )
-    return done.returncode == 0 and path.exists()
+    try:
+        done = subprocess.run(
+            [browser, *options, *shown, f"{url}/?still"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=PICTURE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"there is no picture of the page: {browser} took longer than {PICTURE_S:.0f} s"
+    if done.returncode == 0 and path.exists():
+        return f"the page is in {path}"
+    said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return f"there is no picture of the page: {browser}: {said[0]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--picture", type=Path, default=Path("services.png"))
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--all", action="store_true", help="also what takes gigabytes to install")
-    given = parser.parse_args()
-    os.environ.pop("FORMATION_HOME", None)
+def run(given: argparse.Namespace) -> None:
     with demo() as running:
         running.formation("gate", "network", "create")
         running.start("gate", "gate", "--listen", LOOPBACK)
+        running.join("gateway")
+        listen = f"127.0.0.1:{given.port}"
+        url = running.start("gateway", "gateway", "--listen", listen)["url"].rstrip("/")
+        running.say(f"the page is at {url}")
+        peer_ids = {}
         for name, types in KINDS.items():
-            invite = running.formation("gate", "network", "invite").strip()
-            running.formation(name, "network", "join", invite)
+            running.join(name)
             words = ["--listen", LOOPBACK, "--serve", types, "--services", "14"]
-            running.start(name, "worker", "--name", name, *words)
+            peer_ids[name] = running.start(name, "worker", "--name", name, *words)["peer_id"]
             running.say(f"a worker of the type {types} has joined")
-        home, mortal = running.peer_id("storage"), running.peer_id("cpu")
         catalog = str(written(running.root, given.all))
         running.say("publishing the catalog")
-        print(running.formation("gate", "service", "apply", catalog, "--pin-to", home), end="")
+        pinned = ("--pin-to", peer_ids["storage"])
+        print(running.formation("gate", "service", "apply", catalog, *pinned), end="")
         names = [each["service"] for each in running.services()["services"]]
         sure = [name for name in names if name not in OPTIONAL]
         took_s = running.wait_ready(sure, "the catalog")
         running.say(f"{len(sure)} services are ready after {took_s:.0f} s")
-        invite = running.formation("gate", "network", "invite").strip()
-        running.formation("gateway", "network", "join", invite)
-        running.start("gateway", "gateway", "--listen", f"127.0.0.1:{given.port}")
-        url = f"http://127.0.0.1:{given.port}"
         text = "Dr Ada Lovelace met Charles Babbage in London on 5 June 1833."
-        found = asked(f"{url}/service/ner-extraction/extract", {"text": text})["entities"]
+        service = f"{url}/service/ner-extraction/extract"
+        found = asked(service, {"text": text})["entities"]
         running.say(f"ner-extraction, through the gateway: {[each['text'] for each in found]}")
         running.say("killing the worker `cpu`")
-        running.programs.pop("cpu").kill()
-        took_s = running.wait_ready(sure, "after the death of a worker", mortal)
-        again = asked(f"{url}/service/ner-extraction/extract", {"text": text})["entities"]
+        running.programs["cpu"].kill()
+        took_s = running.wait_ready(sure, "after the death of a worker", peer_ids["cpu"])
+        again = asked(service, {"text": text})["entities"]
+        if again != found:
+            raise DemoFailed(f"ner-extraction answers {again}, and {found} before")
         running.say(
             f"every service is ready elsewhere {took_s:.0f} s later, and ner-extraction answers"
         )
-        assert again == found
         print(running.formation("gate", "services"))
-        if picture(url, given.picture):
-            running.say(f"the page is in {given.picture}")
+        running.say(picture(url, given.picture))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--picture", type=Path, default=Path("services.png"))
+    parser.add_argument("--port", type=int, default=0, help="the page's (default: a free one)")
+    parser.add_argument("--all", action="store_true", help="also what takes gigabytes to install")
+    given = parser.parse_args()
+    os.environ.pop("FORMATION_HOME", None)
+    # As Ctrl-C does: everything is ended and removed on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(given)
+    except KeyboardInterrupt:
+        print("interrupted; all of its programs are ended")
+        return 130
+    except DemoFailed as failed:
+        print(f"the demo cannot go on: {failed}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

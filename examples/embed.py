@@ -1,7 +1,7 @@
 """A web server that stays quick, since its slow answers are worked out elsewhere.
 
-FORMATION_HOME=... python examples/embed.py           # that which worker.py prints
-curl http://127.0.0.1:8080/100000980001501
+FORMATION_HOME=... python examples/embed.py 8088      # the home that worker.py prints
+curl http://127.0.0.1:8088/100000980001501
 """
 
 import asyncio
@@ -44,10 +44,13 @@ async def main(port: int) -> None:
             writer.write(reply.encode())
             writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", port)
+        try:
+            server = await asyncio.start_server(serve, "127.0.0.1", port)
+        except OSError as error:
+            sys.exit(f"port {port} cannot be had: {error.strerror}; name another, or none")
         print("http://{}:{}/".format(*server.sockets[0].getsockname()), flush=True)
         await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8080))
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))

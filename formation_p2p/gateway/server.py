@@ -329,7 +329,8 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             listener.close()
             raise
     except OSError as error:
-        problem = f"a gateway cannot listen at {host}:{port}: {error.strerror or error}"
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        problem = f"a gateway cannot listen at {where}: {error.strerror or error}"
         raise LocalError(f"{problem}; choose another address or port") from error
     return [listener]
 

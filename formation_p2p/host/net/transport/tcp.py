@@ -275,9 +275,11 @@ async def bind(address: TcpAddress, own_port: OwnPort) -> trio.socket.SocketType
             raise NoSuchFamily(
                 f"cannot listen on {address}: this machine has no {kind}; listen on the other"
             ) from error
-        raise LocalError(
-            f"cannot listen on {address}: {error}; stop what holds the port, or choose another"
-        ) from error
+        advice = "choose another address or port by --listen"
+        if error.errno == errno.EADDRINUSE:
+            advice = "stop what holds the port, or choose another by --listen"
+        problem = f"cannot listen on {address}: {error.strerror or error}"
+        raise LocalError(f"{problem}; {advice}") from error
     own_port.share(listener.socket)
     return listener.socket
 
