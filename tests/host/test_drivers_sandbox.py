@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox, readable
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.lent import Lent
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
@@ -97,42 +98,71 @@ def test_a_task_reads_no_secret_of_the_machine_even_where_root_runs_it(home: Pat
     assert printed(run(home, "sh", "-c", f"({script}) 2>/dev/null; id -u")) == f"{os.getuid()}\n"
 
 
-def test_secrets_that_this_user_can_read_are_masked_while_they_are_there(home: Path) -> None:
-    kept, key, private = home / "shadow", home / "ssh_host_rsa_key", home / "private"
-    kept.touch()
-    key.touch()
-    private.mkdir()
-    places = (str(kept), str(home / "ssh_host_*_key"), str(home / "none"), str(private))
-    sandbox = Bubblewrap("bwrap", home, secrets=readable(places))
-    key.unlink()
-    words = " ".join(sandbox.command(home, network=False, gpus=()))
-    assert f"--ro-bind /dev/null {kept} " in words
-    assert f"--tmpfs {private} " in words
-    assert f"--remount-ro {private} " in words
-    assert str(key) not in words
+@needs_sandbox
+def test_nothing_of_the_machine_is_inside_but_software(home: Path) -> None:
+    """Such as the home of another node of the same user, with sockets of its own."""
+    places = [Path(place) for place in ("/srv", "/mnt", "/opt", "/var/tmp")]
+    folder = next(place for place in places if os.access(place, os.W_OK))
+    with tempfile.TemporaryDirectory(dir=folder) as made, socket.socket(socket.AF_UNIX) as command:
+        (Path(made) / "root.key").touch()
+        command.bind(f"{made}/command.sock")
+        places_inside = f"/srv /mnt /opt /var /run /home {made}"
+        look = f"ls -m /; find {places_inside} -type s -o -name root.key 2>/dev/null; true"
+        names, *found = printed(run(home, "sh", "-c", look)).splitlines()
+    installed = {Path(path).parts[1] for path in (sys.prefix, sys.base_prefix, __file__)}
+    software = {"bin", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr"}
+    own = {"dev", "etc", "proc", "sys", "tmp", "var", home.parts[1]}
+    assert set(names.split(", ")) <= software | own | installed
+    assert found == []
 
 
 @needs_sandbox
-def test_a_home_that_holds_the_interpreter_shows_it_and_nothing_else(
+def test_a_task_does_not_see_the_folder_of_the_program_that_embeds_the_worker(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A virtual environment in the node's own home, and modules in the person's.
-    person = home.parent
-    (person / "modules").mkdir()
-    (person / "modules" / "mine.py").touch()
-    (person / "diary").touch()
-    monkeypatch.setenv("HOME", str(person))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(person), str(person / "modules")])
-    script = f"ls {person} {person}/modules; touch {person}/modules/theirs.py || echo refused"
+    """Nor what else is on its path, but for installed packages."""
+    program, installed = home.parent / "program", home.parent / "more" / "site-packages"
+    for folder in (program, installed):
+        folder.mkdir(parents=True)
+        (folder / "module.py").touch()
+    (program / ".env").write_text("PASSWORD=1")
+    (program / ".env").chmod(0o600)
+    monkeypatch.setattr(sys, "path", [str(program), *sys.path, str(installed)])
+    script = f"ls {program} 2>/dev/null; cd {installed}; ls; touch theirs.py 2>&1 || echo refused"
     text = printed(run(home, "sh", "-c", script))
-    assert text.split() == [
-        f"{person}:",
-        "home",
-        "modules",
-        f"{person}/modules:",
-        "mine.py",
-        "refused",
-    ]
+    assert text.split()[0] == "module.py"
+    assert text.split()[-1] == "refused"
+    assert ".env" not in text
+
+
+@needs_sandbox
+@pytest.mark.parametrize("whose", ["project", "home"])
+def test_of_a_prefix_with_other_things_in_it_python_alone_is_shown(
+    home: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """A virtual environment in the folder of a project; and Python installed to a person's home."""
+    prefix = home.parent
+    (prefix / "diary").touch()
+    (prefix / "bin").mkdir()
+    if whose == "project":
+        (prefix / "pyvenv.cfg").touch()
+    else:
+        monkeypatch.setenv("HOME", str(prefix))
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    shown = set(printed(run(home, "ls", "-A", str(prefix))).split())
+    assert shown == {"bin", "home"} | ({"pyvenv.cfg"} if whose == "project" else set())
+
+
+@needs_sandbox
+def test_programs_find_users_the_time_zone_certificates_and_libraries(home: Path) -> None:
+    program = (
+        "import ctypes.util, os, pwd, socket, ssl\n"
+        "print(pwd.getpwuid(os.getuid()).pw_name, ctypes.util.find_library('c'),"
+        " os.path.exists('/etc/localtime'), socket.getservbyname('http'),"
+        " len(ssl.create_default_context().get_ca_certs()))"
+    )
+    here = subprocess.run([*PYTHON, program], capture_output=True, text=True, check=True).stdout
+    assert printed(run(home, *PYTHON, program)) == here
 
 
 @needs_sandbox

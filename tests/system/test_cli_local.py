@@ -25,10 +25,13 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.drivers.bubblewrap import Bubblewrap
+from formation_p2p.host.drivers.machine import interpreter_environment
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.unix_socket import reachable
 from tests.support.commands import LOOPBACK, formation, started
 from tests.support.programs import Program
+from tests.support.sandboxes import needs_sandbox
 from tests.support.waiting import HANGS_S, wait_until
 
 JOB = """
@@ -286,6 +289,40 @@ def _another(home: Path, greeting: object) -> Iterator[None]:
         listener.close()
         greeter.join()
         socket_of(home).unlink()
+
+
+# Whether the program at the other end of a socket says anything, when it is asked.
+ASKS = """
+import socket, sys
+end = socket.socket(socket.AF_UNIX)
+end.settimeout(20)
+end.connect(sys.argv[1])
+try:
+    end.sendall(bytes.fromhex(sys.argv[2]))
+    print(bool(end.recv(1)))
+except ConnectionError:
+    print(False)
+"""
+
+
+@needs_sandbox
+def test_a_node_answers_no_task_in_a_sandbox(tmp_path: Path) -> None:
+    """Wherever its home lies, and whatever a task is shown of it."""
+    formation(tmp_path, "network", "create")
+    with started(tmp_path, "gate", *LOOPBACK) as gate:
+        gate.line_with("to invite others")
+        sandbox = Bubblewrap.found(tmp_path.parent / "another", interpreter_environment())
+        inside = sandbox.command(tmp_path, network=True, gpus=())
+        questions = {
+            socket_of(tmp_path): _frame({"formation": VERSION}),
+            tmp_path / "status-0.sock": b'{"ask": "status"}\n',
+        }
+        for path, question in questions.items():
+            _wait_for(path)
+            argv = (sys.executable, "-I", "-S", "-c", ASKS, str(path), question.hex())
+            for around, answers in (((), "True\n"), (inside, "False\n")):
+                asked = subprocess.run([*around, *argv], capture_output=True, text=True, check=True)
+                assert asked.stdout == answers
 
 
 def test_a_gate_alone_in_its_network_is_not_called_silent(tmp_path: Path) -> None:

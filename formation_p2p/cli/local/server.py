@@ -39,7 +39,7 @@ from formation_p2p.core.workload.environment import Env
 from formation_p2p.core.workload.plan import Plan, plan_of
 from formation_p2p.core.workload.work import Work
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
-from formation_p2p.host.machine.unix_socket import is_ours, reachable
+from formation_p2p.host.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.host.names import name_of
 from formation_p2p.host.policies import POLICIES, options_of
 
@@ -152,7 +152,8 @@ class _Server:
         task = asyncio.current_task()
         assert task is not None
         try:
-            if len(self._answering) < MAX_COMMANDS and is_ours(writer.get_extra_info("socket")):
+            theirs = writer.get_extra_info("socket")
+            if len(self._answering) < MAX_COMMANDS and is_beside_us(theirs):
                 self._answering.add(task)
                 await self._talk(_Client(reader, writer))
         except (EOFError, ConnectionError, TimeoutError, InvalidInput) as error:

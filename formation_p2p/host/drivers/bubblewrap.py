@@ -24,15 +24,28 @@ from formation_p2p.host.machine.gpus import AMD, INTEL, NVIDIA
 
 # It starts in milliseconds; a disk that has to wake up takes seconds.
 _PROBE_S: Final = 20.0
-# Where people, services and other tasks keep what is theirs, sockets to them included.
-_HIDDEN: Final = ("/home", "/root", "/run")
-# What is only root's to read: where this user is root, there is nothing to read in their places.
-_SECRETS: Final = (
-    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers"),
-    *("/etc/ssh/ssh_host_*_key", "/etc/ssl/private"),
+# What programs are installed to. In a root that is a link, such as /bin, it stays one.
+_SOFTWARE: Final = tuple(
+    f"/{name}"
+    for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store", "gnu/store")
 )
-# Hidden too, but to be written to. They are held in memory, which the supervisor counts.
-_TEMPORARY: Final = ("/tmp", "/var/tmp")
+# Of /etc, what programs and libraries of the distribution do not work without. Each takes 0.1 ms of
+# a start. None is secret: /etc/environment, gitconfig, pip.conf or npmrc may hold passwords.
+_SETTINGS: Final = (
+    *("ld.so.cache", "alternatives", "os-release", "localtime", "fonts", "mime.types"),
+    *("passwd", "group", "nsswitch.conf", "hosts", "protocols", "services", "crypto-policies"),
+    *("ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf"),
+    *("pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
+    *("pki/ca-trust/extracted", "ca-certificates/extracted", "ImageMagick-*"),
+    *("java*", "R", "openmpi*", "texmf", "OpenCL", "vulkan"),
+)
+_NAMESERVERS: Final = "resolv.conf"
+# What the kernel tells of processors, memory and devices, and of the task's own control group.
+_HARDWARE: Final = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs/cgroup")
+# Beside what is in /usr: formats of TeX, fonts by name.
+_DATA: Final = ("/var/lib/texmf", "/var/cache/fontconfig")
+# To be written to. They are held in memory, which the supervisor counts.
+_TEMPORARY: Final = "/tmp"
 _SHARED_MEMORY: Final = "/dev/shm"
 _HOSTS: Final = "/etc/hosts"
 # What the GPUs of a vendor need beside their libraries, which are on the root.
@@ -42,16 +55,20 @@ _GPUS: Final[Mapping[str, tuple[str, ...]]] = {
     AMD: ("kfd", _RENDER),
     INTEL: (_RENDER,),
 }
+# Their libraries, where those are not in /usr either.
+_GPU_SOFTWARE: Final[Mapping[str, tuple[str, ...]]] = {
+    AMD: ("opt/rocm*", "opt/amdgpu", "sys/module/amdgpu"),
+    INTEL: ("opt/intel",),
+}
 _PACKAGE: Final = Path(__file__).parents[2]
+# Where packages of Python are installed to; what else a program has on its path is its own.
+_PACKAGES: Final = ("site-packages", "dist-packages")
+# What of the prefix of an interpreter is Python's, where other things may lie in it too: a virtual
+# environment may be the folder of a project.
+_PREFIX: Final = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
 _USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
-
-
-def readable(places: Iterable[str] = _SECRETS) -> tuple[str, ...]:
-    """Those that are there and that this user can read, without links."""
-    found = (path for each in places for path in Path("/").glob(each[1:]))
-    return tuple(os.path.realpath(path) for path in found if os.access(path, os.R_OK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +87,9 @@ class NoSandbox(LocalError):
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
     """`home` is the node's home folder. `user` are the options for a user namespace, `devices` the
-    names below /dev of the GPUs of each vendor, `secrets` what is read by nobody inside."""
+    names below /dev of the GPUs of each vendor, `shown` what tasks may read beside the software of
+    the machine: the prefixes of interpreters, and programs of theirs; `needed` is what there is of
+    that."""
 
     program: str
     home: Path
@@ -78,7 +97,10 @@ class Bubblewrap:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _GPUS)
     shown: tuple[str, ...] = ()
     lent: tuple[Lent, ...] = ()
-    secrets: tuple[str, ...] = field(default_factory=readable)
+    needed: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "needed", _needed(self.shown))
 
     @classmethod
     def found(cls, home: Path, environment: Mapping[str, str], shown: tuple[str, ...] = ()) -> Self:
@@ -117,48 +139,38 @@ class Bubblewrap:
         may write to, `shown` are more folders that it may read, also in the node's home; `gpus` are
         the vendors whose devices it sees. With `hosts` it keeps the network that it is started in,
         which is one of its own already."""
-        hidden = _folders((*_HIDDEN, str(Path.home())))
-        temporary = _folders(_TEMPORARY)
-        own = _folders((str(self.home),))
-        needed = _below((*hidden, *temporary), (*_needed(network), *self.shown))
+        software = tuple(filter(os.path.lexists, _SOFTWARE))
+        own = _below((os.path.realpath(self.home),), (*software, *self.needed, _TEMPORARY))
         kinds = sorted({kind for vendor in gpus for kind in self.devices[vendor]})
-        secrets = [path for path in self.secrets if Path(path).exists()]
-        secret_folders = [path for path in secrets if Path(path).is_dir()]
-        devices = [str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind))]
+        devices = (str(path) for kind in kinds for path in sorted(Path("/dev").glob(kind)))
+        libraries = (path for vendor in gpus for path in _there("", _GPU_SOFTWARE.get(vendor, ())))
+        settings = _there("/etc", (*_SETTINGS, *((_NAMESERVERS,) if network else ())))
         return (
             *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts"),
             *(() if network or hosts else ("--unshare-net",)),
             *(() if hosts is None else ("--hostname", hosts.name)),
-            *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
+            # The root is empty at first.
+            *(word for path in (*software, *settings) for word in _as_it_is(path)),
+            *_each("--ro-bind-try", (*_HARDWARE, *_DATA)),
+            *_each("--ro-bind", libraries),
+            *("--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY),
             # Its files are the real root's to write to, if the node is that one.
             *("--ro-bind-try", "/proc/sys", "/proc/sys"),
-            *(
-                word
-                for path in secrets
-                if path not in secret_folders
-                for word in ("--ro-bind", os.devnull, path)
-            ),
-            # One may be below another.
-            *_each("--tmpfs", sorted((*hidden, *secret_folders, *temporary))),
-            *(word for path in needed for word in ("--ro-bind", path, path)),
+            *("--symlink", "../tmp", "/var/tmp", "--tmpfs", _SHARED_MEMORY),
+            *_each("--ro-bind", self.needed),
             # After what is shown: it may be below that.
-            *_each("--tmpfs", own),
-            *(word for path in shown for word in ("--ro-bind", str(path), str(path))),
+            *(word for path in own for word in ("--tmpfs", path)),
+            *_each("--ro-bind", map(str, shown)),
             *(
                 word
                 for each in self.lent
-                for word in (
-                    "--bind" if each.writable else "--ro-bind",
-                    str(each.path),
-                    str(each.path),
-                )
+                for word in _each("--bind" if each.writable else "--ro-bind", (str(each.path),))
             ),
-            *("--tmpfs", _SHARED_MEMORY),
-            *(word for path in devices for word in ("--dev-bind", path, path)),
-            *(word for path in (folder, *writable) for word in ("--bind", str(path), str(path))),
+            *_each("--dev-bind", devices),
+            *_each("--bind", map(str, (folder, *writable))),
             *(() if hosts is None else ("--ro-bind", str(hosts.file), _HOSTS)),
-            *_each("--remount-ro", (*hidden, *secret_folders, *own, "/dev")),
+            *(word for path in (*own, "/dev", "/") for word in ("--remount-ro", path)),
             "--",
         )
 
@@ -171,49 +183,58 @@ class Bubblewrap:
     @property
     def in_memory(self) -> tuple[str, ...]:
         """The folders whose files take memory, as the task sees them."""
-        return (*_folders(_TEMPORARY), _SHARED_MEMORY)
+        return _TEMPORARY, _SHARED_MEMORY
 
 
-def _each(option: str, values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(word for value in values for word in (option, value))
+def _each(option: str, paths: Iterable[str]) -> Iterator[str]:
+    """Each at the same path inside."""
+    for path in paths:
+        yield from (option, path, path)
 
 
-def _folders(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that are there, without links, and without those that are below another."""
-    found = sorted({os.path.realpath(name) for name in names if Path(name).is_dir()})
-    return tuple(
-        path for path in found if path != "/" and not any(_is_below(path, other) for other in found)
-    )
+def _there(folder: str, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        found = map(str, sorted(Path(folder).glob(name))) if "*" in name else (f"{folder}/{name}",)
+        yield from filter(os.path.lexists, found)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    """Of two without links. No folder is below itself."""
-    return path.startswith(f"{folder}/")
+def _as_it_is(path: str) -> tuple[str, str, str]:
+    """A link stays one where it leads to software: its name may say something too, such as the time
+    zone."""
+    if Path(path).is_symlink() and os.path.realpath(path).startswith("/usr/"):
+        return "--symlink", str(Path(path).readlink()), path
+    return "--ro-bind-try", path, path
 
 
-def _needed(network: bool) -> Iterator[str]:
-    """What this interpreter reads: itself, its library, this package, which may be installed from
-    where its sources lie, and all modules."""
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(_PACKAGE))
-    yield from filter(None, sys.path)
-    if network:
-        yield "/etc/resolv.conf"
+def _needed(shown: Iterable[str]) -> tuple[str, ...]:
+    """What the interpreters in `shown` and this one read, by name and without links: themselves,
+    their libraries, packages that are installed for them, and this package, which may be installed
+    from where its sources lie."""
+    named = [_PACKAGE, *(Path(each) for each in sys.path if Path(each).name in _PACKAGES)]
+    libraries = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    for each in map(Path, (sys.executable, *prefixes, *libraries, *shown)):
+        if not each.is_dir():
+            named += _links(each)
+        elif (each / "pyvenv.cfg").exists() or Path.home().is_relative_to(each):
+            named += (each / name for name in _PREFIX)
+        else:
+            named.append(each)
+    paths = {str(path.absolute()) for path in named} | {str(path.resolve()) for path in named}
+    found = {path for path in paths if Path(path).exists()}
+    found -= {*_below(found, _SOFTWARE), *_SOFTWARE}
+    return tuple(sorted(found - set(_below(found, found))))
 
 
-def _below(covered: Iterable[str], needed: Iterable[str]) -> tuple[str, ...]:
-    """Those of `needed`, by name and without links, that would be hidden. Not a folder that is to
-    be hidden itself, nor one above it: modules that lie loose in a person's home are not found."""
-    folders = tuple(covered)
-    paths = {
-        path for name in needed for path in (str(Path(name).absolute()), os.path.realpath(name))
-    }
-    hidden = {
-        path
-        for path in paths
-        if any(_is_below(path, folder) for folder in folders)
-        and not any(path == folder or _is_below(folder, path) for folder in folders)
-        and Path(path).exists()
-    }
-    return tuple(
-        path for path in sorted(hidden) if not any(_is_below(path, other) for other in hidden)
-    )
+def _links(program: Path) -> Iterator[Path]:
+    """By which it is found."""
+    yield program
+    while program.is_symlink():
+        program = Path(os.path.normpath(program.parent / program.readlink()))
+        yield program
+
+
+def _below(paths: Iterable[str], folders: Iterable[str]) -> tuple[str, ...]:
+    """Those of `paths` that are below one of `folders`. No folder is below itself."""
+    starts = tuple(f"{folder}/" for folder in folders)
+    return tuple(path for path in paths if path.startswith(starts))

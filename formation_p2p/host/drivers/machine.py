@@ -82,7 +82,9 @@ class Machine:
                 raise InvalidInput("bind", f"{problem}; lend another folder")
         if sandbox != "off":
             try:
-                shown = tuple(str(x) for each in pythons.values() for x in each.prefixes)
+                shown = tuple(
+                    str(x) for each in pythons.values() for x in (each.path, *each.prefixes)
+                )
                 around = Bubblewrap.found(place, interpreter_environment(), shown)
                 around = replace(around, lent=lent)
             except NoSandbox as why:

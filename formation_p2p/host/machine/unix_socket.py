@@ -33,29 +33,20 @@ def reachable(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def is_ours(end: HasOptions) -> bool:
-    """Whether the program at the other end is this user's; the folder's mode says so already."""
-    return _credentials(end)[1] == os.getuid()
-
-
 def is_beside_us(end: HasOptions) -> bool:
-    """Whether it is this user's, and sees the machine's files as this process does. A task in a
-    sandbox with a network does not, and has the user's id: it could open what it is handed by its
-    descriptor once more, to write (proc_pid_fd(5))."""
-    pid, uid = _credentials(end)
+    """Whether the program at the other end is this user's, and no task in a sandbox: a task has the
+    user's id too, and what it is handed leads out of its sandbox. Its namespaces tell. Those of
+    mounts do not: systemd gives services a /tmp of their own."""
+    packed = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", packed)  # of who connected, or listens
     try:
-        own, its = (Path(f"/proc/{each}/ns/mnt").stat() for each in ("self", pid))
+        own, its = (
+            [Path(f"/proc/{each}/ns/{name}").stat().st_ino for name in ("pid", "user")]
+            for each in ("self", pid)
+        )
     except OSError:  # it has ended, or is no process that this user may look at
         return False
-    is_same = (its.st_dev, its.st_ino) == (own.st_dev, own.st_ino)
-    return uid == os.getuid() and is_same and not _has_ended(end)
-
-
-def _credentials(end: HasOptions) -> tuple[int, int]:
-    """The process that connected, or listens, and its user."""
-    packed = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", packed)
-    return pid, uid
+    return uid == os.getuid() and own == its and not _has_ended(end)
 
 
 def _has_ended(end: HasOptions) -> bool:

@@ -43,7 +43,7 @@ from formation_p2p.core.peer.events import Explain, PeerEvent, Resume, Submit
 from formation_p2p.core.services.events import DrainReplica
 from formation_p2p.core.units import MIB
 from formation_p2p.host.clock import moment
-from formation_p2p.host.machine.unix_socket import is_ours, reachable
+from formation_p2p.host.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.host.names import name_of
 from formation_p2p.host.observe import clients, status_json
 from formation_p2p.host.observe.gangs_json import gangs_in_json
@@ -187,7 +187,7 @@ class StatusSocket:
             await clients.serve_clients(self._listener, partial(self._answer, shell))
 
     async def _answer(self, shell: Shell, client: trio.SocketStream) -> None:
-        if not is_ours(client.socket):
+        if not is_beside_us(client.socket):
             return
         try:
             with trio.fail_after(clients.EXCHANGE_S):
