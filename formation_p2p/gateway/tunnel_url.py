@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from formation_p2p.core.errors import InvalidInput, Unreachable
+from formation_p2p.core.records.addresses import is_public
 
 MAX_URL_CHARS: Final = 512
 # A tunnel's far end answers a handshake within a second; a name is looked up in less.
@@ -64,7 +65,7 @@ async def resolved(url: TunnelUrl, *, allows_private: bool) -> str:
     try:
         async with asyncio.timeout(CONNECT_S):
             found = await loop.getaddrinfo(url.host, url.port, type=1)
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):  # the last of what is no name
         raise Unreachable(f"{url.host} has no address; is the tunnel open?") from None
     addresses = [str(each[4][0]) for each in found]
     if not allows_private:
@@ -93,8 +94,7 @@ def _refuse_private(host: str, addresses: list[str]) -> None:
             address = ipaddress.ip_address(each.partition("%")[0])
         except ValueError:
             continue  # a name: its addresses are looked at when they are known
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if not mapped.is_global or mapped.is_multicast:
+        if not is_public(address):
             problem = (
                 f"{host} is at {each}, which is private, and this gateway serves others; name "
                 "an address that they can reach"

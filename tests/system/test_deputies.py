@@ -16,7 +16,9 @@ from formation_p2p import Home, Right, Rights, ScopeShares
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.signed_spec import SignedSpec, seal_spec
 from formation_p2p.core.services.spec import Program, ServiceSpec
+from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope
 from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.sources import ServicesView
@@ -107,6 +109,7 @@ async def test_a_gateway_lends_its_circle_to_no_caller_of_another(tmp_path: Path
         rival = there.token("eve", Place(org="beta"))
         bearer = token_of(parse_invite(there._home.invite(Rights(int(time.time()) + 600))).grant)
         heavy = there.token("hal", ACME, max_priority=1)
+        sandboxed = there.token("wes", ACME, drivers=frozenset({"wasm"}))
 
         async def asked(token: str, method: str, path: str, body: Any = None) -> Reply:
             shown = {"authorization": f"Bearer {token}"}
@@ -144,6 +147,7 @@ async def test_a_gateway_lends_its_circle_to_no_caller_of_another(tmp_path: Path
         over = await ended(heavy, {**JOB, "priority": 2})
         assert "priorities up to 1, not 2" in str(over)
         assert (await ended(heavy, {**JOB, "priority": 1}))["state"] == "succeeded"
+        assert "allows the drivers wasm, not process" in str(await ended(sandboxed, JOB))
 
 
 async def test_a_service_uses_what_its_publisher_may_use(tmp_path: Path) -> None:
@@ -228,6 +232,43 @@ async def test_who_is_outside_reaches_no_worker_behind_a_gateway_for_those_insid
         assert await status(own_token, "GET", path) == 200
         assert await status(carol, "GET", path) == (403 if scope is Scope.LOCAL else 200)
         assert await status(mallory, "GET", path) == (200 if scope is Scope.COMMONS else 403)
+
+
+async def test_what_would_be_counted_for_a_gateway_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "gate")
+    home.create_network()
+    network = home.network()
+    assert network is not None
+    soon = int(time.time()) + 600
+    few = Quota(leases=5)
+    limited = parse_invite(home.invite(Rights(soon, quota=few)))
+    free = parse_invite(home.invite(Rights(soon)))
+    bob, carol = (Home(tmp_path / name).identity() for name in ("bob", "carol"))
+    counts: list[Charter | None] = [None]
+
+    async def statuses(own: Network) -> list[int]:
+        made = GatewayServer(MemorySource(), own, "0.0.0.0:0", charter=lambda: counts[-1])
+        async with made as server:
+            found = []
+            for token in (
+                *(
+                    make_token(each, of.bound_to(each.peer_id), frozenset({Right.SUBMIT}), soon)
+                    for of in (free, limited)
+                    for each in (bob, carol)
+                ),
+                token_of(free.grant),
+                token_of(limited.grant),
+            ):
+                shown = {"authorization": f"Bearer {token}"}
+                address = ("127.0.0.1", server.address[1])
+                found.append((await fetch(address, "POST", "/api/jobs", JOB, shown)).status)
+            return found
+
+    bobs_free, bobs_limited = free.bound_to(bob.peer_id), limited.bound_to(bob.peer_id)
+    assert await statuses(bobs_free) == [202, 202, 403, 403, 202, 403]
+    assert await statuses(bobs_limited) == [202] * 6, "its account is the same"
+    counts.append(charter_at(home, network, quotas=few).charter)
+    assert await statuses(bobs_free) == [202, 403, 403, 403, 403, 403]
 
 
 async def test_jobs_of_whom_the_charter_bans_are_cancelled_at_a_gateway(tmp_path: Path) -> None:

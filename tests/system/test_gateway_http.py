@@ -13,15 +13,17 @@ import h11
 import pytest
 
 from formation_p2p import Home, InvalidInput, Right, Rights
+from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import bind, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.core.trust.quota import Quota
 from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
 from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.server import GatewayServer, parse_listen
 from formation_p2p.gateway.sources import ServicesView
 from formation_p2p.gateway.token import make_token, read_token
-from formation_p2p.gateway.tunnel_url import parse_tunnel_url
+from formation_p2p.gateway.tunnel_url import connected, parse_tunnel_url
 from tests.support.charters import charter_at
 from tests.support.gateways import (
     CATALOG,
@@ -494,10 +496,12 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         assert await status("GET", "/api/admin/gaps", bearer) == 200
         job = {"argv": ["true"]}
         assert await status("POST", "/api/jobs", bearer, job) == 202
-        limited = parse_invite(home.invite(Rights(soon, drivers=frozenset({"wasm"}))))
+        limited = parse_invite(home.invite(Rights(soon, quota=Quota(leases=1))))
         narrow = token_of(limited.grant)
         assert await status("GET", "/service/llm-inference/", narrow) == 503
-        assert await status("POST", "/api/jobs", narrow, job) == 403, "or it would run programs"
+        assert await status("POST", "/api/jobs", narrow, job) == 403, (
+            "workers count for the gateway"
+        )
         bound = token_of(bind(invited.grant, own.root_public_key, identity.peer_id))
         assert await status("GET", "/api/admin/gaps", bound) == 403, "others can see it"
 
@@ -727,6 +731,16 @@ async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> Non
         "http://[::ffff:10.0.0.1]",
         "http://localhost",
         "http://100.64.0.1",
+        "http://192.0.0.8",
+        "http://224.0.0.1",
+        "http://[64:ff9b::127.0.0.1]",
+        "http://[64:ff9b::a9fe:a9fe]",
+        "http://[64:ff9b:1::8.8.8.8]",
+        "http://[2002:7f00:1::]",
+        "http://[2001:0:808:808::1]",
+        "http://[::127.0.0.1]",
+        "http://[::ffff:0:127.0.0.1]",
+        "http://[fec0::1]",
         "ftp://example.org",
         "https://user:pass@example.org",
         "https://example.org/?x=1",
@@ -738,6 +752,35 @@ async def test_a_body_of_the_interface_is_bounded(gateway: GatewayServer) -> Non
 def test_tunnels_at_private_places_are_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="tunnel_url"):
         parse_tunnel_url(url, allows_private=False)
+
+
+@pytest.mark.parametrize("host", ["localhost.", "0x7f.1", "2130706433", "127.1", "a..b"])
+async def test_a_name_of_a_private_place_is_refused_where_it_is_known(host: str) -> None:
+    url = parse_tunnel_url(f"http://{host}", allows_private=False)
+    with pytest.raises((InvalidInput, Unreachable)):
+        await connected(url, allows_private=False)
+
+
+async def test_a_tunnel_is_connected_to_at_the_address_that_was_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a name could lead elsewhere by then."""
+    asked: list[object] = []
+    loop = asyncio.get_running_loop()
+    look_up = loop.getaddrinfo
+
+    async def counted(host: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(host)
+        return await look_up(host, *arguments, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", counted)
+    async with program(echo) as port:
+        asked.clear()
+        url = parse_tunnel_url(f"http://localhost:{port}", allows_private=True)
+        _, writer = await connected(url, allows_private=True)
+        assert asked == ["localhost"]
+        assert writer.get_extra_info("peername")[1] == port
+        writer.close()
 
 
 @pytest.mark.parametrize("text", ["8080", ":8080", "127.0.0.1:", "127.0.0.1:99999", "x:y"])

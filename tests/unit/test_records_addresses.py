@@ -1,4 +1,6 @@
-"""Multiaddrs of strangers."""
+"""Multiaddrs of strangers, and which of their addresses are public."""
+
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from formation_p2p.core.records.addresses import (
     MAX_ADDRESS_BYTES,
     address_bytes,
     address_text,
+    is_public,
     read_addresses,
 )
 
@@ -79,3 +82,46 @@ def test_no_damage_breaks_the_reader(text: str, data: st.DataObject) -> None:
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     read = address_text(bytes(raw))
     assert read is None or address_bytes(read)
+
+
+# `is_global` of ipaddress in Python 3.13.0, for the first address of each network and the last. It
+# goes by IANA's registries of special addresses, as of 2024.
+IN_3_13 = {
+    "0.0.0.0/8": False, "10.0.0.0/8": False, "100.64.0.0/10": False, "127.0.0.0/8": False,
+    "169.254.0.0/16": False, "172.16.0.0/12": False, "192.0.0.0/29": False,
+    "192.0.0.170/31": False, "192.0.2.0/24": False, "192.168.0.0/16": False,
+    "198.18.0.0/15": False, "198.51.100.0/24": False, "203.0.113.0/24": False,
+    "240.0.0.0/4": False, "255.255.255.255/32": False, "::/128": False, "::1/128": False,
+    "64:ff9b:1::/48": False, "100::/64": False, "2001::/32": False, "2001:2::/48": False,
+    "2001:10::/28": False, "2001:db8::/32": False, "2002::/16": False, "fc00::/7": False,
+    "fe80::/10": False, "::ffff:10.0.0.0/104": False, "::ffff:127.0.0.0/104": False,
+    "::ffff:192.168.0.0/112": False, "::ffff:169.254.0.0/112": False,
+    "1.0.0.0/8": True, "8.8.8.8/32": True, "100.63.0.0/16": True, "100.128.0.0/9": True,
+    "172.15.0.0/16": True, "172.32.0.0/11": True, "192.0.1.0/24": True, "192.0.3.0/24": True,
+    "198.17.0.0/16": True, "198.20.0.0/14": True, "223.0.0.0/8": True, "::ffff:8.8.8.8/128": True,
+    "2001:200::/23": True, "2003::/16": True, "2606:4700::/32": True, "2620:4f:8000::/48": True,
+    "2a00::/12": True, "3ffe::/16": True,
+}  # fmt: skip
+# That has these for global, of which some lead into private networks, and the others to no host
+# that offers a tunnel.
+STRICTER = (
+    "192.0.0.9/32", "192.0.0.10/32", "192.88.99.0/24", "224.0.0.0/4", "::2/127", "::7f00:1/128",
+    "::10.0.0.1/128", "::ffff:0:10.0.0.1/128", "64:ff9b::10.0.0.0/104", "64:ff9b::7f00:0/104",
+    "64:ff9b::a9fe:a9fe/128", "64:ff9b::c0a8:0/112", "2001:1::1/128", "2001:3::/32",
+    "2001:20::/28", "3fff::/20", "4000::/3", "5f00::/16", "fec0::/10", "ff00::/8",
+)  # fmt: skip
+
+
+def test_an_address_is_public_as_the_newest_python_has_it_or_stricter() -> None:
+    expected = IN_3_13 | dict.fromkeys(STRICTER, False) | {"64:ff9b::8.8.8.8/128": True}
+    for text, is_one in expected.items():
+        network = ip_network(text)
+        for ip in (network[0], network[-1]):
+            assert is_public(ip) is is_one, ip
+
+
+def test_this_python_has_no_address_for_private_that_is_taken_for_public() -> None:
+    for text in (*IN_3_13, *STRICTER):
+        for ip in (ip_network(text)[0], ip_network(text)[-1]):
+            is_mapped = ip.version == 6 and ip.ipv4_mapped is not None
+            assert is_mapped or ip.is_global or not is_public(ip), ip

@@ -20,6 +20,7 @@ from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.dht.subnets import Subnet, subnets
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.records.addresses import is_public
 
 _MINUTE_S: Final = 60.0
 
@@ -168,4 +169,4 @@ def _scope(host: str) -> int:
         ip = ipaddress.ip_address(host)
     except ValueError:
         return 2  # a name, which is meant for all
-    return 0 if ip.is_loopback else 1 + ip.is_global
+    return 0 if ip.is_loopback else 1 + is_public(ip)

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from formation_p2p.core.records.addresses import is_public
+
 # Names cannot be told apart: one who has a domain has any number of them, all leading anywhere.
 NAMED: Final = "a name"
 
@@ -78,6 +80,6 @@ def _subnets(address: str) -> Iterator[Subnet]:
     except ValueError:
         yield from (Subnet(NAMED, rank) for rank in range(len(WIDTHS)))
         return
-    for rank, width in enumerate(WIDTHS if ip.is_global else ()):
+    for rank, width in enumerate(WIDTHS if is_public(ip) else ()):
         bits = width.ip4_bits if ip.version == 4 else width.ip6_bits
         yield Subnet(str(ipaddress.ip_network((ip, bits), strict=False)), rank)

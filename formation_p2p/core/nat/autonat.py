@@ -28,6 +28,7 @@ from formation_p2p.core.nat.autonat_messages import (
     DialStatus,
     Status,
 )
+from formation_p2p.core.records.addresses import is_public
 
 # What a peer sends before a dial elsewhere than to where it comes from: between these.
 MIN_DATA_BYTES: Final = 30_000
@@ -74,7 +75,7 @@ class DialBackServer:
         can = frozenset(families)
         for number, address in enumerate(request.addresses):
             ip = _ip_of(address, peer)
-            if ip is None or not (ip == seen or (ip.is_global and ip.version in can)):
+            if ip is None or not (ip == seen or (is_public(ip) and ip.version in can)):
                 continue
             free = ip == seen
             if not self._limits.counts(peer, now_s, in_half=not free):

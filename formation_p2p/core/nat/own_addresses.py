@@ -19,7 +19,7 @@ from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dht.subnets import WIDTHS, Subnet, subnets
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached, Way
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.addresses import MAX_ADDRESSES, is_public
 
 # Peers whose word is kept, beside that of the gates: some times as many as have to agree.
 MAX_OBSERVERS: Final = 64
@@ -84,7 +84,7 @@ class OwnAddresses:
         """A peer, which is connected from or at `host`, sees us at `address`. `is_exact` where the
         connection is at a port that we listen on, at our end."""
         place = _place_of(address)
-        if place is None or not place.ip.is_global:
+        if place is None or not is_public(place.ip):
             return
         networks = subnets((f"/ip/{host}",))
         if by not in self._gates and not networks:
@@ -213,4 +213,4 @@ def _relay_of(circuit: str) -> PeerId:
 
 def _is_private(address: str) -> bool:
     place = _place_of(address)
-    return place is not None and not place.ip.is_global
+    return place is not None and not is_public(place.ip)

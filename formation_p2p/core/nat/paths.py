@@ -16,7 +16,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Final
 
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.addresses import MAX_ADDRESSES, is_public
 
 # The head start of a better address, as RFC 8305 has it. Before it ends where that one fails.
 STEP_S: Final = 0.25
@@ -77,8 +77,8 @@ def plan(
     chosen_circuits = tuple(dict.fromkeys(circuits))
     near = [text for text, ip in parsed if ip and not ip.is_loopback and here.is_near(ip)]
     loopback = [text for text, ip in parsed if ip and ip.is_loopback]
-    public = [(text, ip) for text, ip in parsed if text not in near and (not ip or ip.is_global)]
-    far = [text for text, ip in parsed if ip and not ip.is_global and text not in near + loopback]
+    public = [(text, ip) for text, ip in parsed if text not in near and (not ip or is_public(ip))]
+    far = [text for text, ip in parsed if ip and not is_public(ip) and text not in near + loopback]
     if not shares_host and (public or chosen_circuits):
         far = []
     ordered = (*near, *_alternating(public), *far, *loopback)
@@ -103,7 +103,7 @@ def at_its_word(addresses: Iterable[str], here: Here) -> tuple[str, ...]:
     parsed = [(text, _ip_of(text)) for text in dict.fromkeys(addresses)]
     hosts: dict[int, Ip] = {}
     for _, ip in parsed:
-        if ip and ip.is_global:
+        if ip and is_public(ip):
             hosts.setdefault(ip.version, ip)
     is_neighbour = any(str(ip) in here.public_hosts for ip in hosts.values())
     allowed = [
@@ -113,11 +113,11 @@ def at_its_word(addresses: Iterable[str], here: Here) -> tuple[str, ...]:
         and _port_of(text) >= FIRST_OPEN_PORT
         and (
             ip == hosts.get(ip.version)
-            or (is_neighbour and not ip.is_global and not ip.is_loopback and here.is_near(ip))
+            or (is_neighbour and not is_public(ip) and not ip.is_loopback and here.is_near(ip))
         )
     ]
-    near = [text for text, ip in allowed if not ip.is_global]
-    public = [(text, ip) for text, ip in allowed if ip.is_global]
+    near = [text for text, ip in allowed if not is_public(ip)]
+    public = [(text, ip) for text, ip in allowed if is_public(ip)]
     return (*near, *_alternating(public))[:MAX_AT_ITS_WORD]
 
 
@@ -125,7 +125,7 @@ def from_own_port(ip: Ip, here: Here) -> bool:
     """Whether a connection to an IP address is made from the port that we listen on: where a router
     may lie between, whose mapping then is that of the port, or a peer may tell us where others see
     it."""
-    return ip.is_global or not here.is_near(ip)
+    return is_public(ip) or not here.is_near(ip)
 
 
 def _ip_of(text: str) -> Ip | None:

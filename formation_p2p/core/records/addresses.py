@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final
 
 from multiaddr import Multiaddr
@@ -18,10 +19,30 @@ MAX_ADDRESSES: Final = 8
 # The longest in use, `/dns6/<name>/tcp/<port>/wss/p2p/<relay>/p2p-circuit`, stays below this
 # but for names of absurd length.
 MAX_ADDRESS_BYTES: Final = 256
-
+# Of no host, of a private network, or of a way to others: RFC 6890, and IANA's registries.
+_NO_HOSTS: Final = (
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
+    "192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 "
+    "224.0.0.0/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20"
+)
+_SPECIAL: Final = tuple(map(ip_network, _NO_HOSTS.split()))
+_UNICAST: Final = ip_network("2000::/3")
+_NAT64: Final = ip_network("64:ff9b::/96")
 
 # multiaddr 0.2 lets these through from its codecs, on malformed addresses.
 _UNREADABLE: Final = (MultiaddrError, ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
+@lru_cache(maxsize=16_384)  # 20 us each
+def is_public(ip: IPv4Address | IPv6Address) -> bool:
+    """Whether all of the internet reaches one host there: the same in each release of Python. What
+    NAT64 or a dual stack reads as an address of IPv4 counts as that."""
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None or ip in _NAT64:
+            ip = IPv4Address(ip.packed[-4:])
+        elif ip not in _UNICAST:
+            return False
+    return not any(ip in each for each in _SPECIAL)
 
 
 @lru_cache(maxsize=16_384)  # parsing one costs 50 us, and the same few thousand come and go

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.records.addresses import is_public
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.trust.grants import read_grant
 
@@ -54,6 +55,6 @@ def _subnets(addresses: Iterable[str]) -> Iterator[str]:
             ip = ipaddress.ip_address(host[0] if host else "")
         except ValueError:
             continue
-        if ip.is_global and "/p2p-circuit" not in address:
+        if is_public(ip) and "/p2p-circuit" not in address:
             bits = _IP4_BITS if ip.version == 4 else _IP6_BITS
             yield str(ipaddress.ip_network((ip, bits), strict=False))

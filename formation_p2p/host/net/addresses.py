@@ -12,7 +12,7 @@ from typing import Final, Self
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
-from formation_p2p.core.records.addresses import MAX_ADDRESSES
+from formation_p2p.core.records.addresses import MAX_ADDRESSES, is_public
 from formation_p2p.host.net.interfaces import Ip, interface_ips, lasting
 
 # The longest is /dns6/<253 characters>/tcp/65535/p2p/<52 characters>.
@@ -151,8 +151,8 @@ def told_by(peer: PeerId, addresses: Iterable[str], seen_from: str | None) -> tu
     seen = None if seen_from is None else ipaddress.ip_address(seen_from)
     claimed = dialable(addresses, peer)
     kept = [address for address in claimed if address.ip is not None]
-    if seen is not None and seen.is_global:
-        kept = [address for address in kept if address.ip is not None and address.ip.is_global]
+    if seen is not None and is_public(seen):
+        kept = [address for address in kept if address.ip is not None and is_public(address.ip)]
         kept += [
             replace(a, family=f"ip{seen.version}", host=str(seen)) for a in claimed if not a.ip
         ]

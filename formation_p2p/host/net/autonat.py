@@ -36,6 +36,7 @@ from formation_p2p.core.nat.autonat_messages import (
     Status,
 )
 from formation_p2p.core.nat.own_addresses import OwnAddresses
+from formation_p2p.core.records.addresses import is_public
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.interfaces import reached_families
@@ -199,7 +200,7 @@ class AutoNat:
     def _is_guess(self, address: str) -> bool:
         """Whether it is where others see us come from, and not where an interface has us."""
         ip = TcpAddress.parse(address).ip
-        return ip is not None and ip.is_global and address not in self.listening()
+        return ip is not None and is_public(ip) and address not in self.listening()
 
     def _gate(self) -> Connection | None:
         connections = filter(None, map(self.swarm.direct_to, self.gates))

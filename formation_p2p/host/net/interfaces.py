@@ -19,6 +19,8 @@ from typing import Final
 import psutil
 import trio
 
+from formation_p2p.core.records.addresses import is_public
+
 log = logging.getLogger(__name__)
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -127,7 +129,7 @@ def reached_families() -> frozenset[int]:
     """The versions of IP that lead outside."""
     ways = (_way_out(family) for family in _OUTSIDE)
     ips = [ipaddress.ip_address(way) for way in ways if way]
-    return frozenset(ip.version for ip in ips if ip.version == 4 or ip.is_global)
+    return frozenset(ip.version for ip in ips if ip.version == 4 or is_public(ip))
 
 
 def _way_out(family: socket.AddressFamily) -> str:
