@@ -50,7 +50,7 @@ from tests.support.circuits import (
 )
 from tests.support.protobuf import integer, octets
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 DENIED = Answered(Status.PERMISSION_DENIED)
 
@@ -231,7 +231,7 @@ def test_gates_of_strangers_serve_only_while_that_of_the_network_does_not() -> N
 def test_a_stream_that_asks_for_nothing_is_reset() -> None:
     async def story() -> None:
         async with relayed() as world:
-            stream = await world.bob.stack.open(world.gate.contact, HOP_PROTOCOL, timeout_s=5)
+            stream = await world.bob.stack.open(world.gate.contact, HOP_PROTOCOL, timeout_s=HANGS_S)
             with pytest.raises(IOException):
                 await stream.read(1)
 
@@ -243,7 +243,9 @@ def test_only_a_gate_that_was_reserved_at_brings_circuits() -> None:
         async with relayed() as world:
             mallory = Node(listen=())
             async with running(mallory):
-                stream = await mallory.stack.open(world.worker.contact, STOP_PROTOCOL, timeout_s=5)
+                stream = await mallory.stack.open(
+                    world.worker.contact, STOP_PROTOCOL, timeout_s=HANGS_S
+                )
                 incoming = Incoming(world.bob.peer_id)
                 await stream.write(encode_frame(encode_stop(incoming)))
                 raw = await read_frame(stream, MAX_MESSAGE_BYTES)

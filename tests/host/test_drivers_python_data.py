@@ -254,6 +254,7 @@ def test_data_that_the_kernel_does_not_take_fails_its_call_at_once(
         import time
         from pathlib import Path as Place
 
+        Place(path + ".begun").touch()
         while not Place(path).exists():
             time.sleep(0.01)
 
@@ -262,7 +263,7 @@ def test_data_that_the_kernel_does_not_take_fails_its_call_at_once(
         async with trio.open_nursery() as nursery:
             if behind:
                 nursery.start_soon(world.value, first, str(go))
-                await trio.sleep(0.3)
+                await until((tmp_path / "go.begun").exists)
             monkeypatch.setattr(socket, "send_fds", refuses)
             outcomes: list[Outcome] = []
 
@@ -292,7 +293,7 @@ def test_a_call_that_is_taken_back_gives_its_data_back(tmp_path: Path) -> None:
             parcels = [world.packed(np.full(MIB, number)) for number in range(5)]
 
             async def call(parcel: Parcel) -> None:
-                outcome = await world.outcome(lambda array: time.sleep(20), parcel)
+                outcome = await world.outcome(lambda array: time.sleep(600), parcel)
                 assert isinstance(outcome, Failed)
                 assert outcome.kind is FailureKind.CANCELLED
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -130,7 +129,7 @@ def test_an_environment_is_built_once_and_has_what_was_asked_for(
         assert await build.use("greet==1.0", then=says) == "hello"
         assert len(index.asked) == asked
 
-    within(60, story)
+    within(HANGS_S, story)
     (name,) = build.cache.warm()
     assert told == [(), (name,)]
     assert not any(build.cache.root.glob("*/build"))
@@ -172,14 +171,14 @@ def test_many_that_want_one_at_once_have_it_built_once(build: Builder) -> None:
             for _ in range(5):
                 nursery.start_soon(partial(build.use, "greet", then=says))
 
-    within(60, story)
+    within(HANGS_S, story)
     assert build.printed.count("building environment") == 1
 
 
 def test_what_was_built_is_there_for_the_next_incarnation(
     build: Builder, found: Machine, index: Index
 ) -> None:
-    within(60, partial(build.make, "greet"))
+    within(HANGS_S, partial(build.make, "greet"))
     name = build.cache.warm()
     half = build.cache.root / "0123456789ab-01234567"
     half.mkdir()
@@ -188,7 +187,7 @@ def test_what_was_built_is_there_for_the_next_incarnation(
     again = builder(found, home, EnvironmentSettings((index.url,)))
     assert again.cache.warm() == name
     assert not half.exists()
-    within(60, partial(again.make, "greet"))
+    within(HANGS_S, partial(again.make, "greet"))
     assert again.printed == ""
 
 
@@ -218,9 +217,7 @@ def test_one_that_is_never_resolved_is_stopped(
 ) -> None:
     index.hangs.add("greet")
     build = builder(found, tmp_path / "home", EnvironmentSettings((index.url,), build_s=1.5))
-    began_s = time.monotonic()
     assert "uv was stopped after 1.5 s" in trio.run(build.refused, "greet")
-    assert time.monotonic() - began_s < 60
     assert build.left == set()
 
 
@@ -251,7 +248,7 @@ def test_a_package_whose_build_hangs_is_named(found: Machine, index: Index, tmp_
             nursery.start_soon(named, "built", PeerId("first"))
             nursery.start_soon(named, "asked", PeerId("second"))
 
-    within(60, story)
+    within(HANGS_S, story)
     assert build.left == set()
 
 
@@ -266,7 +263,7 @@ def test_a_build_that_is_cancelled_leaves_nothing(build: Builder, index: Index) 
         assert build.left == set()
         assert await build.use("greet", then=says) == "hello"
 
-    within(60, story)
+    within(HANGS_S, story)
 
 
 def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_runs(
@@ -293,7 +290,7 @@ def test_what_a_stopped_build_left_among_the_downloads_goes_with_the_last_that_r
             others.cancel_scope.cancel()
         assert not list(build.cache.downloads.glob(".tmp*"))
 
-    within(60, story)
+    within(HANGS_S, story)
     (build.cache.downloads / ".tmpOfACrash" / "half").mkdir(parents=True)
     home = build.cache.root.parent
     del build.cache, build.machine
@@ -310,7 +307,7 @@ def test_one_that_is_too_large_is_refused(found: Machine, index: Index, tmp_path
     assert "16" in why
     assert "environments" in why or "--env-disk" in why
     assert build.left == set()
-    within(60, partial(build.make, "greet"))
+    within(HANGS_S, partial(build.make, "greet"))
 
 
 def test_the_least_lately_used_make_room_but_not_those_in_use(
@@ -333,7 +330,7 @@ def test_the_least_lately_used_make_room_but_not_those_in_use(
 
         await build.use("one", then=meanwhile)
 
-    within(60, story)
+    within(HANGS_S, story)
     kept = {key.partition("-")[0] for key in build.left}
     names = {word: Environment((word,)).name("") for word in ("one", "two", "three")}
     assert names["one"] in kept
@@ -372,7 +369,7 @@ def test_environments_in_use_leave_the_rest_to_others_and_take_no_more(
         await build.use("greet")
         assert folder_bytes(root) <= 16 * MIB
 
-    within(60, story)
+    within(HANGS_S, story)
 
 
 def test_what_a_build_that_fails_has_downloaded_makes_room(
@@ -419,7 +416,7 @@ SNOOPS = """
 def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index: Index) -> None:
     home = build.cache.root.parent
     (home / "identity.key").write_text(SECRET)
-    within(60, partial(build.make, "greet"))
+    within(HANGS_S, partial(build.make, "greet"))
     (other,) = build.left
     written = [str(build.cache.downloads), str(build.cache.root / other / "venv"), str(home)]
     snoops = dedent(SNOOPS).format(paths=[str(home / "identity.key")], written=written)
@@ -433,7 +430,7 @@ def test_a_package_that_is_built_sees_nothing_of_the_node(build: Builder, index:
         assert SECRET not in saw
         assert saw.count("Error") == 4
 
-    within(60, story)
+    within(HANGS_S, story)
     assert "a package has no wheel" in build.printed
     assert not any(home.rglob("planted"))
     assert not holds(build.cache.downloads, "SEEN")
@@ -528,7 +525,7 @@ def test_one_owner_has_one_built_at_a_time_and_keeps_no_other_waiting(
             assert "two" not in index.asked
             nursery.cancel_scope.cancel()
 
-    within(60, story)
+    within(HANGS_S, story)
 
 
 TELLS_ITS_LIMIT = """
@@ -641,7 +638,7 @@ def test_that_a_package_has_no_wheel_is_an_error_only_where_it_cannot_be_built(
 ) -> None:
     index.add(source("snoop", "1.0", dedent(SNOOPS).format(paths=[], written=[])))
     index.add(source("broken", "1.0", "raise SystemExit('no compiler')"))
-    within(60, partial(build.make, "snoop"))
+    within(HANGS_S, partial(build.make, "snoop"))
     assert "error" not in build.printed
     assert "--no-build" not in build.printed
     assert "Installed 1 package" in build.printed
@@ -658,7 +655,7 @@ def test_without_a_sandbox_no_code_of_packages_runs(
     build = builder(bare, tmp_path / "home", EnvironmentSettings((index.url,)))
     assert "no usable wheels" in trio.run(build.refused, "snoop")
     assert not ran.exists()
-    within(60, partial(build.make, "greet"))
+    within(HANGS_S, partial(build.make, "greet"))
     willing = EnvironmentSettings((index.url,), sources=True)
     build = builder(bare, tmp_path / "other", willing)
     trio.run(build.refused, "snoop")
@@ -735,7 +732,7 @@ def test_wheels_that_one_owner_does_not_hand_over_keep_no_other_waiting(
             assert await use(some) == "hello"
             nursery.cancel_scope.cancel()
 
-    within(60, story)
+    within(HANGS_S, story)
 
 
 def test_wheels_that_take_too_long_are_not_handed_over(found: Machine, tmp_path: Path) -> None:
@@ -778,7 +775,7 @@ def test_wheels_that_came_along_are_refused_where_they_are_not_what_was_asked_fo
         why = await refused("greet==1.0", other)
         assert "`other-2.0` does not start with the normalized package name: greet" in why
 
-    within(60, story)
+    within(HANGS_S, story)
     assert build.left == set()
 
 
@@ -812,7 +809,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
         why = trio.run(build.refused, "heavy")
         assert "No space left on device" in why
         assert build.left == set()
-        within(60, partial(build.make, "greet"))
+        within(HANGS_S, partial(build.make, "greet"))
     finally:
         subprocess.run(("umount", "-l", str(small)), check=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,13 @@ from tests.host.test_reachability import Host, up
 from tests.support.fuzz import kad_message
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import until
+from tests.support.working import compute
 
 
 def test_whoever_asks_for_what_takes_long_gets_less_of_it() -> None:
 
     def take_long(frame: bytes, answer: Answer) -> None:
-        time.sleep(0.01)
+        compute(0.01)
         answer(b"")
 
     async def story() -> None:

@@ -47,6 +47,7 @@ from tests.host import mallory
 from tests.host.mallory import DATA, RST, SYN, WINDOW_UPDATE
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import AT_ONCE_S, HANGS_S, until
+from tests.support.working import compute
 
 # What a node may grow by under attack; the good peer's own work and Python's slack included.
 ROOM_BYTES = 64 * MIB
@@ -471,12 +472,6 @@ def test_work_frames_of_strangers_are_paced_by_the_time_that_they_take() -> None
             assert len(victim.frames) < 150 + 25 * (trio.current_time() - began_s)
 
     run(story)
-
-
-def compute(seconds: float) -> None:
-    until_s = time.thread_time() + seconds
-    while time.thread_time() < until_s:
-        pass
 
 
 def test_a_peer_does_not_pay_for_a_machine_that_stands_still() -> None:

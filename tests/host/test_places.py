@@ -31,7 +31,7 @@ from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import Holder, Liar, content, from_
 from tests.support.stacks import run, running
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 # Far below what a source may be silent for.
 SOON_S = 40.0
@@ -95,7 +95,7 @@ def test_who_does_not_read_keeps_no_other_from_being_served(tmp_path: Path) -> N
             blob = alice.put(content(1))
             for each in mallories:
                 for _ in range(MAX_DATA_STREAMS):
-                    stream = await each.stack.open(alice.contact, PROTOCOL, timeout_s=5)
+                    stream = await each.stack.open(alice.contact, PROTOCOL, timeout_s=HANGS_S)
                     opening = Open(each.exchange.grant, blob.cid, manifest=False)
                     for request in (opening, Want(0)):
                         await stream.write(encode_frame(pack_request(request)))

@@ -15,6 +15,7 @@ from formation_p2p.host.net.protocols import rate
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.stacks import Node, run, running
+from tests.support.waiting import HANGS_S
 
 GRANT = b"a grant"
 
@@ -89,7 +90,7 @@ def test_a_peer_that_reads_nothing_is_sent_little_and_not_for_long() -> None:
 
         bob.stack.served.by_protocol[rate.PROTOCOL] = watched
         async with running(alice, bob):
-            stream = await alice.stack.open(bob.contact, rate.PROTOCOL, timeout_s=5)
+            stream = await alice.stack.open(bob.contact, rate.PROTOCOL, timeout_s=HANGS_S)
             await stream.write(encode_frame(GRANT))
             await ended.wait()
             assert len(stream.unread) < rate.RATE_BYTES

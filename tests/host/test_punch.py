@@ -196,7 +196,8 @@ def test_peers_that_fall_silent_hold_no_place_and_one_relay_brings_only_so_many(
                 for name, node in (("bob", world.bob), ("carol", carol)):
                     node.stack.served.by_protocol[PROTOCOL] = silent(name)
                     assert await node.ask(world.circuit, b"hello") == b"re:hello"
-                    await trio.sleep(0.3)
+                    await until(lambda: asked)
+                await trio.sleep(0.3)
                 assert asked == ["bob"]
                 assert world.worker.stack.punching.places.borrowed_tokens == 0
 

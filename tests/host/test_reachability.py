@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht import messages as kad
@@ -32,9 +33,9 @@ from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
 from formation_p2p.host.net.transport.yamux import Muxer
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
-from tests.support.loopback import LOOPBACK
+from tests.support.loopback import LOOPBACK, free_port, tcp
 from tests.support.stacks import Node, run, running
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until
 
 ROOT = Identity.from_seed(bytes(range(32)))
 A_MACHINE = Serve(Capability(cpu_milli=1000, memory_bytes=GIB), ("process",))
@@ -92,14 +93,6 @@ async def up(*hosts: Host) -> AsyncIterator[None]:
             await host.shell.leave()
 
 
-async def free_port() -> int:
-    """Where nobody listens."""
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port: int = listener.socket.getsockname()[1]
-    await listener.aclose()
-    return port
-
-
 # -- whole nodes --------------------------------------------------------------------------------
 
 
@@ -124,7 +117,7 @@ def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(tmp_pa
         gate = Host(tmp_path / "gate")
         async with up(gate):
             bob = Host(tmp_path / "bob", (gate.contact,))
-            nowhere = f"/ip4/127.0.0.1/tcp/{await free_port()}"
+            nowhere = tcp(free_port())
             alice = Host(tmp_path / "alice", (gate.contact,), announce=(nowhere,))
             async with up(bob):
                 await until(lambda: gate.knows(bob))
@@ -132,12 +125,12 @@ def test_who_cannot_be_dialled_stays_a_client_and_gets_into_nobodys_table(tmp_pa
                     await until(lambda: alice.reach is Reach.CLIENT)
                     assert alice.knows(gate)
                     assert alice.knows(bob)
-                    await trio.sleep(0.2)
+                    await wait_all_tasks_blocked(IDLE_S)
                     assert not gate.knows(alice)
                     assert not bob.knows(alice)
                     # It is answered all the same, and answers on what it has opened itself.
                     asked = codec.encode(kad.FindNode(b"anything"))
-                    assert await gate.stack.ask(alice.contact, asked, timeout_s=2) is not None
+                    assert await gate.stack.ask(alice.contact, asked, timeout_s=HANGS_S) is not None
                     assert not gate.knows(alice)
 
     run(story)
@@ -172,7 +165,7 @@ def test_a_worker_whom_nobody_can_dial_says_so_once_and_what_to_do(
                 client.shell.serve(A_MACHINE, {})
                 client.shell._performer.serves(None)
                 await until(lambda: warned())
-                await trio.sleep(0.1)
+                await wait_all_tasks_blocked(IDLE_S)
                 (said,) = warned()
                 assert "does not listen" in said
                 assert "gets no work from others" in said
@@ -270,7 +263,7 @@ def test_a_dial_back_is_a_new_connection_that_is_closed_again() -> None:
         alice, bob = Node(), Node()
         async with running(alice, bob):
             await alice.ask(bob, b"hello")
-            assert await bob.stack.dial_back(alice.peer_id, timeout_s=2)
+            assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S)
             await until(lambda: alice.dialled == [(bob.peer_id, "127.0.0.1")])
             await until(lambda: len(list(alice.stack.swarm.all())) == 1)
             assert alice.gone == []
@@ -306,12 +299,11 @@ def test_a_request_that_dials_back_holds_up_no_other() -> None:
             await alice.ask(bob, b"warm")
 
             async def slow() -> None:
-                with trio.move_on_after(3):
-                    await alice.stack.ask(bob.contact, b"slow", timeout_s=9, dials_back=True)
+                await alice.stack.ask(bob.contact, b"slow", timeout_s=HANGS_S, dials_back=True)
 
             nursery.start_soon(slow)
             await until(lambda: bob.requests[-1][1] == b"slow")
-            assert await alice.ask(bob, b"quick", timeout_s=1) == b"quick"
+            assert await alice.ask(bob, b"quick") == b"quick"
             nursery.cancel_scope.cancel()
 
     run(story)
@@ -344,7 +336,7 @@ def test_nobody_is_dialled_but_who_asks() -> None:
             assert dialled == []
             many = tuple(f"/ip4/192.0.2.7/tcp/{port}" for port in range(1, 9))
             connection.contact = Contact(alice.peer_id, many)
-            await bob.stack.dial_back(alice.peer_id, timeout_s=0.1)
+            await bob.stack.dial_back(alice.peer_id, timeout_s=1)
             assert sorted(dialled) == list(many[:MAX_DIALLED_BACK])
         await victim.aclose()
 
@@ -376,7 +368,7 @@ def test_a_peer_behind_a_router_is_told_so_and_of_a_mere_name_nobody_can_tell() 
                 if reached:  # at the host that it comes from, which here is on the internet
                     assert connection.contact.addresses == ("/ip4/8.8.4.4/tcp/1",)
                 else:
-                    assert await bob.stack.dial_back(alice.peer_id, timeout_s=2) is reached
+                    assert await bob.stack.dial_back(alice.peer_id, timeout_s=HANGS_S) is reached
             connection.remote_host = "192.168.1.7"
             connection.contact = Contact(alice.peer_id)
             connection.identified(Identified((NAMED,), frozenset()))

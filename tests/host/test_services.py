@@ -34,7 +34,7 @@ from tests.support.services import (
     start,
 )
 from tests.support.stacks import run
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 
 HASTY = NetParameters(tick_s=0.05, window_stall_s=0.2, write_stall_s=0.5)
 
@@ -111,7 +111,7 @@ def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
         alice, bob = ServiceNode(Notice()), ServiceNode(Notice())
         async with network_of(alice, bob):
             for nonsense in (b"\xff" * 20, pack(ServiceOpened()), b""):
-                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=5)
+                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=HANGS_S)
                 await stream.write(encode_frame(nonsense))
                 with pytest.raises(IOException):
                     await stream.read(1)

@@ -81,7 +81,7 @@ def test_a_request_without_an_answer_ends_once_it_is_written() -> None:
         async with running(alice, bob):
             for _ in range(3):
                 answer = await alice.stack.ask(
-                    bob.contact, b"tell", timeout_s=5, expects_answer=False
+                    bob.contact, b"tell", timeout_s=HANGS_S, expects_answer=False
                 )
                 assert answer is None
             assert await alice.ask(bob, b"ask") == b"ask"

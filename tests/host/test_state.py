@@ -499,9 +499,9 @@ def test_pruning_makes_way_for_whoever_waits_and_goes_on_later(path: Path) -> No
 def test_ten_thousand_tasks_cost_less_than_a_second_of_processor(path: Path) -> None:
     state = State(path)
     job = job_of(10_000, shared=b"f" * 2_000)
-    began_s = time.process_time()
+    began_s = time.thread_time()
     state.save_job(job)
-    took_s = time.process_time() - began_s
+    took_s = time.thread_time() - began_s
     state.close()
     assert took_s < 1.0  # 0.05 s on an idle machine
     assert path.stat().st_size < 3 * 1024 * 1024  # what they share is there once

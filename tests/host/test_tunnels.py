@@ -30,7 +30,7 @@ from formation_p2p.host.net.transport.stream import LINGER_TICKS
 from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of, read_all, roster_of
 from tests.support.stacks import run
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
 
 async def said(tunnel: Tunnel, data: bytes) -> bytes:
@@ -80,7 +80,7 @@ def test_the_owner_reaches_members_and_they_reach_it() -> None:
 
 async def asked(node: TunnelNode, to: TunnelNode, opening: OpenTunnel) -> TunnelRefusal | None:
     """What one is answered who says that."""
-    stream = await node.stack.open(to.contact, PROTOCOL, timeout_s=5)
+    stream = await node.stack.open(to.contact, PROTOCOL, timeout_s=HANGS_S)
     await stream.write(encode_frame(pack(opening)))
     answer = parse(await read_frame(stream, 1024))
     stream.abort("done")
@@ -129,7 +129,7 @@ def test_an_opening_that_is_none_costs_its_sender_the_stream() -> None:
         alice, bob = TunnelNode(), TunnelNode()
         async with gang_of(alice, bob):
             for nonsense in (b"\xff" * 20, pack(TunnelOpened()), b""):
-                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=5)
+                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=HANGS_S)
                 await stream.write(encode_frame(nonsense))
                 with pytest.raises(IOException):
                     await stream.read(1)
@@ -332,7 +332,7 @@ def test_tunnels_that_are_opened_and_broken_leave_no_looks_behind() -> None:
             assert seat is not None
             good = encode_frame(pack(OpenTunnel(GANG, 0, FENCE, 1, FENCE + 1, "slow", 60_000)))
             for _ in range(3 * MAX_TUNNELS):
-                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=5)
+                stream = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=HANGS_S)
                 await stream.write(good)
                 if not looks:
                     await until(lambda: looks)
@@ -349,10 +349,10 @@ def test_half_an_opening_and_bytes_after_a_refusal_cost_their_sender_alone() -> 
         async with gang_of(alice, bob):
             bob.tunnels.serve("_echo", echo)
             bob.tunnels.answer_s = 0.3
-            half = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=5)
+            half = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=HANGS_S)
             await half.write(encode_frame(bytes(100))[:50])
             stale = OpenTunnel(GANG, 0, FENCE - 1, 1, FENCE + 1, "_echo", 0)
-            refused = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=5)
+            refused = await alice.stack.open(bob.contact, PROTOCOL, timeout_s=HANGS_S)
             await refused.write(encode_frame(pack(stale)))
             with pytest.raises(IOException):
                 await refused.write(bytes(MIB))

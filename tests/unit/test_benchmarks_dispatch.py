@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.dispatch.recovery import Recovery, Told, recovery
 from benchmarks.dispatch.timing import ROUND_S, affordable, percentile
 from formation_p2p import JobEvent, TaskBegan, TaskPlaced, TaskSucceeded
 from formation_p2p.core.identity import PeerId, peer_id_of
+from tests.support.waiting import until
 
 ALICE, BOB = peer_id_of(bytes(31) + b"a"), peer_id_of(bytes(31) + b"b")
 
@@ -151,11 +153,14 @@ async def test_a_side_whose_interpreter_is_missing_says_what_to_run() -> None:
         await run_side("/nowhere/python", ["this"], {}, 5.0)
 
 
-async def test_a_side_past_its_deadline_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+async def test_a_side_past_its_deadline_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The child is in a session of its own, and ignores what it is asked to do.
     child = (
         "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+        "open(sys.argv[1] + '.new', 'w').write(str(os.getpid()));"
+        "os.rename(sys.argv[1] + '.new', sys.argv[1]); time.sleep(600)"
     )
     side = (
         "import subprocess, sys;"
@@ -163,8 +168,15 @@ async def test_a_side_past_its_deadline_is_ended_with_all_that_it_started(tmp_pa
     )
     (tmp_path / "side.py").write_text(side)
     pid_file = tmp_path / "pid"
+    loop = asyncio.get_running_loop()
+    now, ahead_s = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: now() + ahead_s)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    side_runs = asyncio.create_task(
+        run_side(sys.executable, ["side", str(pid_file)], environment, deadline_s=600)
+    )
+    await until(pid_file.exists)
+    ahead_s = 600.0
     with pytest.raises(SideFailed, match="did not end within"):
-        await run_side(
-            sys.executable, ["side", str(pid_file)], {"PYTHONPATH": str(tmp_path)}, deadline_s=1.5
-        )
+        await side_runs
     assert not psutil.pid_exists(int(pid_file.read_text()))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.cbor import MAX_DEPTH, MAX_ITEMS, decode
+from tests.support.working import calls_of
 
 PLAIN = st.recursive(
     st.none()
@@ -101,10 +102,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("raw", "why"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_trick_is_refused_at_once(raw: bytes, why: str) -> None:
-    began = time.process_time()
+    began_s = time.thread_time()
     with pytest.raises(ValueError, match=why):
         decode(raw)
-    assert time.process_time() - began < 0.1
+    assert time.thread_time() - began_s < 0.5  # of a second and more
 
 
 CONTENT = b"\0"
@@ -148,10 +149,13 @@ def short_lists(count: int) -> bytes:
 
 def test_what_costs_more_than_its_bytes_is_not_made() -> None:
     """These lists would take a gigabyte, and four seconds."""
-    began = time.process_time()
-    with pytest.raises(ValueError, match="more than 131072 items"):
-        decode(short_lists(8_000_000))
-    assert time.process_time() - began < 1
+    raw = short_lists(8_000_000)
+
+    def refused() -> None:
+        with pytest.raises(ValueError, match="more than 131072 items"):
+            decode(raw)
+
+    assert calls_of(refused) < 3 * 131_072  # two of each item that is looked at
 
 
 def test_as_many_items_as_are_allowed_are_read_and_not_one_more() -> None:

@@ -523,7 +523,7 @@ def test_the_first_signal_does_what_the_work_asked_for(capsys: pytest.CaptureFix
 def test_work_that_asked_for_nothing_is_cancelled() -> None:
     async def work(interrupt: Interrupt) -> int:
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(5)
+        await asyncio.sleep(600)
         return 0
 
     # A shell's & has it ignored, which the tests inherit.

@@ -316,7 +316,7 @@ def test_each_is_ready_once_after_all_before_it_or_falls_once(
 def test_a_hundred_thousand_tasks_that_wait_take_a_moment() -> None:
     blocked = Blocked()
     run = JobRun(job())
-    began_s = time.process_time()
+    began_s = time.thread_time()
     for number in range(1, 100_000):
         task = Task(f"job/{number}", NEEDS, b"", after=(f"job/{number - 1}", "job/0"))
         blocked.add(TaskRun(task, run, task.key, TaskState.BLOCKED), dict.fromkeys(task.after))
@@ -324,7 +324,7 @@ def test_a_hundred_thousand_tasks_that_wait_take_a_moment() -> None:
     for number in range(99_999):
         count += len(blocked.succeeded(f"job/{number}"))
     assert count == 99_999
-    assert time.process_time() - began_s < 10
+    assert time.thread_time() - began_s < 10
 
 
 # -- memory that was learnt -----------------------------------------------------------------

@@ -612,9 +612,9 @@ COSTLY = "".join(f"a({n});" for n in range(30)) + (
 def test_a_block_that_would_keep_the_engine_busy_is_never_run(datalog: str) -> None:
     grant = appended(issue(ROOT, ALL, ALICE), datalog)
     assert len(grant) < MAX_GRANT_BYTES
-    began = time.monotonic()
+    began_s = time.thread_time()
     assert not allowed(grant)
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began_s < 1.0
 
 
 def with_raw_block(grant: bytes, block: bytes) -> bytes:

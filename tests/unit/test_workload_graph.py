@@ -84,6 +84,6 @@ def test_there_is_a_bound_on_pairs() -> None:
 @pytest.mark.at_length
 def test_a_hundred_thousand_tasks_take_a_moment() -> None:
     labels = [str(n) for n in range(100_000)]
-    began_s = time.process_time()
+    began_s = time.thread_time()
     refuse_cycles(labels, [(n - 1, n - 2) if n > 1 else () for n in range(100_000)])
-    assert time.process_time() - began_s < 5
+    assert time.thread_time() - began_s < 5

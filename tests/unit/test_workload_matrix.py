@@ -80,9 +80,9 @@ def test_as_many_rules_as_there_may_be_are_soon_applied() -> None:
     """To hold each against each combination took a quarter of a minute."""
     axes: dict[str, list[Value]] = {"a": [*range(1000)], "b": [*range(100)]}
     rules: list[Parameters] = [{"a": n, "b": str(n)} for n in range(MAX_RULES)]
-    began_s = time.process_time()
+    began_s = time.thread_time()
     found = combinations(axes, [{**rule, "c": 1} for rule in rules], rules)
-    assert time.process_time() - began_s < 5
+    assert time.thread_time() - began_s < 5
     assert len(found) == MAX_TASKS  # each was taken away, and was then one of its own
     assert found[-1] == {"a": 99, "b": "99", "c": 1}
 
