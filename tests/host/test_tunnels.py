@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 
@@ -339,6 +340,25 @@ def test_tunnels_that_are_opened_and_broken_leave_no_looks_behind() -> None:
                 stream.abort("on to the next")
             await until(lambda: (looks, len(seat)) == (0, 0))
             assert most <= MAX_TUNNELS
+
+    run(story)
+
+
+def test_a_member_on_this_node_that_gives_no_answer_is_not_waited_for_for_ever() -> None:
+    async def story() -> None:
+        alice = TunnelNode()
+        async with gang_of(alice, alice):
+
+            async def no_descriptor_is_free(seat: object, service: str) -> str:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+            alice.tunnels.find = no_descriptor_is_free
+            alice.tunnels.answer_s = 0.1
+            with pytest.raises(TunnelError, match="no stream to web of member 1"):
+                await alice.tunnels.open(GANG, 0, 1, "web", wait_s=0)
+            seat = alice.tunnels.seat(GANG, 0)
+            assert seat is not None
+            assert not len(seat)
 
     run(story)
 

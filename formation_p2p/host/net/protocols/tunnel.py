@@ -237,7 +237,8 @@ class Tunnels:
         answers, answered = trio.open_memory_channel[TunnelOpened | TunnelRefused](1)
         self._spawn(partial(self._serve_locally, tunnel, asked, answers.send))
         try:
-            answer = await answered.receive()
+            with trio.fail_after(asked.wait_ms / 1000 + self.answer_s):  # what finds it may fail
+                answer = await answered.receive()
             if isinstance(answer, TunnelRefused):
                 raise TunnelError(answer.why, answer.refusal)
         except BaseException:
