@@ -77,8 +77,10 @@ def test_a_disk_has_room_for_the_node_and_for_its_tasks(free_bytes: int, verdict
 
 
 def test_a_sandbox_that_does_not_work_says_why_and_what_to_do() -> None:
-    told(machine.check_sandbox(None), Verdict.OK)
-    missing = machine.check_sandbox("bwrap is not on PATH; install the package bubblewrap")
+    told(machine.check_sandbox(None, None), Verdict.OK, "the kernel filters")
+    unfiltered = machine.check_sandbox(None, "none for s390x")
+    told(unfiltered, Verdict.WARNING, "all system calls: none for s390x", "CONFIG_SECCOMP")
+    missing = machine.check_sandbox("bwrap is not on PATH; install the package bubblewrap", None)
     told(missing, Verdict.WARNING, "bwrap is not on PATH")
     assert missing.advice == "install the package bubblewrap"
 
@@ -88,6 +90,9 @@ def test_control_groups_need_delegation_and_controllers() -> None:
     told(machine.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
     told(machine.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate")
     told(machine.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
+    told(machine.check_cgroups(None, ()), Verdict.WARNING, "tasks keep to whole cores", "Delegate")
+    advisory = machine.check_cgroups(parent, ("memory", "pids"), "none for s390x")
+    told(advisory, Verdict.WARNING, "lacks cpu; cores are advisory", "Delegate")
 
 
 def test_cards_that_no_driver_drives_are_told_of() -> None:

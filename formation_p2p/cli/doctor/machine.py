@@ -57,24 +57,35 @@ def check_disk(home: Path, free_bytes: int, used_bytes: Mapping[str, int]) -> Fi
     return ok("disk", found)
 
 
-def check_sandbox(problem: str | None) -> Finding:
-    """Of a program that was really started in it; `problem` is why that failed."""
+def check_sandbox(problem: str | None, unfiltered: str | None) -> Finding:
+    """Of a program that was really started in it; `problem` is why that failed, `unfiltered` why no
+    system calls are refused."""
+    if problem is None and unfiltered is None:
+        return ok(
+            "sandbox", "bubblewrap starts programs, and the kernel filters their system calls"
+        )
     if problem is None:
-        return ok("sandbox", "bubblewrap starts programs")
+        found = f"bubblewrap starts programs, which may use all system calls: {unfiltered}"
+        return warning("sandbox", found, "use a kernel with CONFIG_SECCOMP_FILTER for strangers")
     found, _, advice = problem.partition("; ")
     found = f"tasks run without one, and read what this user can: {found}"
     return warning("sandbox", found, advice or "install the package bubblewrap")
 
 
-def check_cgroups(parent: Path | None, controllers: Collection[str]) -> Finding:
-    """`parent` is where this process may make groups, with these controllers."""
+def check_cgroups(
+    parent: Path | None, controllers: Collection[str], unfiltered: str | None = None
+) -> Finding:
+    """`parent` is where this process may make groups, with these controllers; `unfiltered` is why
+    tasks are not kept from taking more cores by a system call."""
     delegate = "run the node as a service with Delegate=yes (docs/deploy.md), or by systemd-run"
+    missing = [each for each in CONTROLLERS if each not in controllers]
+    cores = "cores are advisory" if unfiltered else "tasks keep to whole cores"
+    cores = f"; {cores}" if "cpu" in missing else ""
     if parent is None:
         found = "none may be made here: limits are watched by the node, not held by the kernel"
-        return warning("cgroups", found, delegate)
-    missing = [each for each in CONTROLLERS if each not in controllers]
+        return warning("cgroups", f"{found}{cores}", delegate)
     if missing:
-        return warning("cgroups", f"{parent} lacks {', '.join(missing)}", delegate)
+        return warning("cgroups", f"{parent} lacks {', '.join(missing)}{cores}", delegate)
     return ok("cgroups", f"{parent} has {', '.join(CONTROLLERS)}")
 
 

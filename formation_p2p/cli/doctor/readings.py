@@ -22,6 +22,7 @@ from formation_p2p.cli.words import Json
 from formation_p2p.core.errors import FormationError, LocalError
 from formation_p2p.core.trust.grants import Right, check
 from formation_p2p.core.trust.network import Network
+from formation_p2p.host.drivers import seccomp
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.groups import Groups
 from formation_p2p.host.drivers.machine import interpreter_environment
@@ -119,16 +120,16 @@ def _sandbox(home: Path) -> Finding:
     try:
         Bubblewrap.found(home, interpreter_environment())
     except NoSandbox as why:
-        return machine.check_sandbox(str(why))
-    return machine.check_sandbox(None)
+        return machine.check_sandbox(str(why), seccomp.why_none())
+    return machine.check_sandbox(None, seccomp.why_none())
 
 
 def _cgroups() -> Finding:
     groups = Groups.found()
     if groups is None:
-        return machine.check_cgroups(None, ())
+        return machine.check_cgroups(None, (), seccomp.why_none())
     given = (groups.parent / "cgroup.subtree_control").read_text().split()
-    return machine.check_cgroups(groups.parent, given)
+    return machine.check_cgroups(groups.parent, given, seccomp.why_none())
 
 
 def _gpus() -> Finding:

@@ -42,7 +42,7 @@ class ContainerDriver:
 
     def __init__(self, machine: Machine, engine: Engine) -> None:
         # The client is the node's own, and reads its user's credentials.
-        self._machine = replace(machine, sandbox=None)
+        self._machine = replace(machine, sandbox=None, filters=False)
         self._engine = engine
         self.blobs: BlobAccess | None = None
 

@@ -50,6 +50,11 @@ class ProcessGroup:
         """Whether the kernel keeps it to its memory limit."""
         return (self.path / "memory.max").exists()
 
+    @property
+    def holds_cores(self) -> bool:
+        """Whether the kernel keeps it to its share of the processor."""
+        return (self.path / "cpu.max").exists()
+
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel killed in it at its memory limit."""
         with suppress(OSError):

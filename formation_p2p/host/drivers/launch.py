@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.host.drivers import seccomp
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
 from formation_p2p.host.drivers.supervisor import GRACE_S
@@ -56,6 +57,7 @@ class Orders:
     in_memory: tuple[str, ...]
     holds_memory: bool
     stays: bool
+    filter: tuple[int, bytes] | None = None  # of system calls, with the number of seccomp(2)
 
     def order(self, launch: Launch) -> bytes:
         """For the next of them. Both ends are the same interpreter, and no other program writes
@@ -80,5 +82,7 @@ class Orders:
                 "in_memory": list(self.in_memory),
                 "storage_bytes": limits.storage_bytes,
                 "grace_s": launch.grace_s,
+                "filter": self.filter,
+                "keyctl": seccomp.number_of("keyctl"),
             }
         )

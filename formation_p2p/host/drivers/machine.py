@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.host.drivers import seccomp
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap, NoSandbox
 from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.groups import Groups
@@ -33,7 +34,8 @@ Sandboxing = Literal["off", "auto", "required"]
 class Machine:
     """What the drivers of one node share out between their tasks, and the sandbox of those. `home`
     is the node's home folder; `pythons` are the interpreters of calls, by their names;
-    `environments` are those of tasks that bring packages, None where none can be kept."""
+    `environments` are those of tasks that bring packages, None where none can be kept; `filters`
+    is whether tasks are kept from system calls that they need not."""
 
     cores: Cores
     groups: Groups | None
@@ -41,6 +43,13 @@ class Machine:
     home: Path = field(default_factory=default_path)
     pythons: Mapping[str, Interpreter] = field(default_factory=interpreters)
     environments: EnvironmentCache | None = None
+    filters: bool = field(default_factory=lambda: seccomp.why_none() is None)
+
+    def filter(self, *, holds_cores: bool) -> tuple[int, bytes] | None:
+        """Of the system calls of a task, whose share of the cores the kernel holds or not."""
+        if not self.filters:
+            return None
+        return seccomp.number_of("seccomp"), seccomp.program(holds_cores=holds_cores)
 
     @property
     def in_memory(self) -> tuple[str, ...]:
@@ -93,6 +102,8 @@ class Machine:
                 _log.warning(
                     "tasks run without a sandbox, and can read what this user can: %s", why
                 )
+        if (why_none := seccomp.why_none()) is not None:
+            _log.warning("tasks may use all system calls: %s", why_none)
         cache = None
         try:
             cache = EnvironmentCache.open(place, environments or EnvironmentSettings())

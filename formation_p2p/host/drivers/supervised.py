@@ -13,7 +13,9 @@ without privileges, on any Linux:
 - What it leaves in its folder is counted the same way, where its lease holds storage, and each
   file as 4 KiB at least. A file that it keeps open and has removed is not counted; no file is
   longer than the lease holds.
-- The task runs on as many cores as its share, rounded up, and behind the node (nice).
+- The task runs on as many cores as its share, rounded up, and behind the node (nice). It can take
+  no others, nor calls of the kernel that no task needs, where the kernel filters those
+  (`seccomp.py`).
 
 With control groups (`groups.py`) the kernel holds memory and processor share exactly, and the
 number of processes; and what is killed cannot run from it.
@@ -156,8 +158,9 @@ class Supervised:
                     around = (*device_around(its_channel.fileno(), network.rank), *around)
                 stays = launch.root is not None and machine.sandbox is not None
                 holds_memory = group is not None and group.holds_memory
+                held_to = machine.filter(holds_cores=group is not None and group.holds_cores)
                 order = Orders(
-                    fds, cores, machine.sandbox, machine.in_memory, holds_memory, stays
+                    fds, cores, machine.sandbox, machine.in_memory, holds_memory, stays, held_to
                 ).order
                 order_file = os.memfd_create("order")
                 held.callback(os.close, order_file)
