@@ -59,6 +59,8 @@ class Caller:
 
 
 NOBODY: Final = Caller()
+# By which nothing is allowed.
+STRANGER: Final = Caller(on_behalf=b"none")
 
 
 class Access:
@@ -79,12 +81,12 @@ class Access:
 
     def refused(self, head: Head, now_unix_s: float, *, is_public: bool = False) -> Refused | None:
         """`is_public` is what needs no token: the page's own files, which hold no data."""
-        text, is_explicit = shown_token(head)
+        text, is_explicit = ("", False) if self.is_local else shown_token(head)
         if text:
             why = self._denied(text, head, now_unix_s)
             if why is None and is_explicit:
                 return None  # no page of another site can send it
-            if why is not None and not self.is_local and not is_public:
+            if why is not None and not is_public:
                 return Refused(403, why)
         if (why := _foreign(head)) is not None and not self._may_all_read(head):
             return Refused(403, why)
@@ -103,9 +105,11 @@ class Access:
 
     def caller(self, head: Head) -> Caller:
         """Who made the token of a request that was not refused."""
-        token = None if self.is_local else self._known.get(shown_token(head)[0])
-        if token is None or self._network is None:
+        if self.is_local or self._network is None:
             return NOBODY
+        token = self._known.get(shown_token(head)[0])
+        if token is None:  # it has asked for what is public
+            return STRANGER
         key = self._network.root_public_key
         own = read_grant(self._network.grant, key).bound_to
         if isinstance(token, Bearer):

@@ -461,3 +461,45 @@ async def test_a_token_counts_however_bearer_is_written(
             assert (await fetch(address, "GET", "/api/overview", None, shown)).status == 200
             session = await fetch(address, "POST", "/api/session", None, shown)
             assert token in session.headers["set-cookie"]
+
+
+async def test_a_token_opens_no_gateway_of_loopback_to_pages_of_other_names(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    """A page whose name leads to 127.0.0.1 can send it in a header."""
+    home, own = network_at(tmp_path)
+    token = make_token(home.identity(), own, frozenset({Right.SUBMIT}), int(time.time()) + 600)
+    async with GatewayServer(source, own, "127.0.0.1:0") as server:
+        shown = {"formation-token": token}
+        for path in ("/api/overview", "/service/vision-ocr/"):
+            rebound = await fetch(server.address, "GET", path, None, shown, "evil.example:80")
+            assert rebound.status == 403
+        foreign = {**shown, "origin": "https://evil.example"}
+        assert (await fetch(server.address, "POST", "/api/jobs", JOB, foreign)).status == 403
+        assert source.jobs == []
+
+
+async def test_an_upgrade_amid_a_body_is_no_fault_of_the_gateway(
+    gateway: GatewayServer, source: MemorySource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client's body would be read twice at once."""
+
+    async def switches(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        switch = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+        writer.write(switch + b"Connection: Upgrade\r\n\r\nhello")
+        await reader.read()
+
+    async with (
+        asyncio.timeout(60),
+        program(switches) as port,
+        caller(gateway.address) as calling,
+    ):
+        source.ports["vision-ocr"] = {"a": port}
+        host = f"Host: {gateway.address[0]}:{gateway.address[1]}\r\n".encode()
+        upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n"
+        calling.writer.write(b"POST /service/vision-ocr/ HTTP/1.1\r\n" + host + upgrade + b"ab")
+        assert b" 101 " in await calling.reader.readline()
+        calling.writer.write(b"cde")
+    assert (await fetch(gateway.address, "GET", "/health")).status == 200
+    assert "fault" not in caplog.text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from formation_p2p import Home, Right
 from formation_p2p.core.services.spec import WorkerType
@@ -298,7 +298,8 @@ def test_elsewhere_the_page_asks_for_a_token_once(browser: Browser, tmp_path: Pa
     home.create_network()
     network, identity = home.network(), home.identity()
     assert network is not None
-    token = make_token(identity, network, frozenset({Right.SUBMIT}), int(time.time()) + 600)
+    soon = int(time.time()) + 600
+    token = make_token(identity, network, frozenset({Right.SUBMIT}), soon)
     with served(MemorySource(MISSING, workers(3)), network) as gateway:
         context = browser.new_context(**DESKTOP)
         page = context.new_page()
@@ -319,3 +320,16 @@ def test_elsewhere_the_page_asks_for_a_token_once(browser: Browser, tmp_path: Pa
         other.goto(f"{gateway.url}/#token={token}")
         expect(other.locator("#live")).to_contain_text("Live at edge")
         assert other.url == gateway.url + "/"
+        theirs = make_token(identity, network, frozenset({Right.SUBMIT}), soon, "of another")
+        asked: list[str] = []
+
+        def said(dialog: Dialog) -> None:
+            asked.append(dialog.message)
+            dialog.dismiss()
+
+        other.on("dialog", said)
+        other.goto("about:blank")
+        other.goto(f"{gateway.url}/#token={theirs}")
+        expect(other.locator("#live")).to_contain_text("Live at edge")
+        assert asked == ["Use the token of this address in place of yours?"]
+        assert [each["value"] for each in other.context.cookies()] == [token]

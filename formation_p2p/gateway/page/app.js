@@ -171,7 +171,9 @@ $("token").addEventListener("submit", async (event) => {
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) {
   history.replaceState(null, "", location.pathname + location.search);
-  await keep(given).catch(() => {});
+  // Nobody's link has a person go on as somebody else unasked, who would see what is submitted then.
+  const isKnown = await get("/api/overview").then(() => true, () => false);
+  if (!isKnown || confirm("Use the token of this address in place of yours?")) await keep(given).catch(() => {});
 }
 // Whoever has a token for this gateway in the address was told to come here: they are asked, not sent.
 if (!STILL) sendToNearest({ asks: Boolean(given) }).catch(() => {}); // without it, this gateway serves as well
