@@ -77,8 +77,9 @@ ready: $(COMPILED)
 
 # On every core: hardly anything in it looks at a clock, so that it may run beside what does, on what
 # that leaves of the processor. What takes longest comes first.
+NICE ?= nice -n 19
 test-pure: $(COMPILED)
-	nice -n 19 $(BIN)/python -m pytest tests/simulations tests/unit -n auto \
+	$(NICE) $(BIN)/python -m pytest tests/simulations tests/unit -n auto \
 		--cov --cov-fail-under=100 --cov-report=term-missing:skip-covered $(ARGS)
 
 # Four at a time, also on two cores: they wait more than they compute. What takes longest comes first.

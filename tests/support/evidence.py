@@ -60,7 +60,7 @@ class Limits:
     (waiting.py)."""
 
     long_s: float = 10.0
-    test_s: float = 600.0
+    test_s: float = 1200.0
 
 
 limits = Limits()
