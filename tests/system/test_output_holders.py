@@ -47,7 +47,7 @@ async def test_another_life_of_the_submitter_has_the_place_of_a_lost_holder_fill
         if isinstance(event, OutputsCopied):
             told.append(event)
 
-    async with asyncio.timeout(DEADLINE_S), gate_at(tmp_path) as invitation:
+    async with asyncio.timeout(2 * DEADLINE_S), gate_at(tmp_path) as invitation:
         with ExitStack() as workers:
             options = ("--sandbox", "off")
             running = await working(tmp_path, invitation, WORKERS, workers, options)
@@ -66,7 +66,7 @@ async def test_another_life_of_the_submitter_has_the_place_of_a_lost_holder_fill
             again = OpenNode.join(home=home, listen=(), state=state)
             async with OpenNode(replace(again.config, observers=(see,))) as bob:
                 # Others are asked half a minute after one was found to be gone.
-                await until(lambda: told and len(told[-1].holders) == 2)
+                await until(lambda: told and len(told[-1].holders) == 2, within_s=DEADLINE_S)
                 third = {each.peer_id for each in told[-1].holders} - {maker}
                 assert not third & {other}
                 # What the first two had is gone.

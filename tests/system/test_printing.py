@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import cloudpickle
 import pytest
 
 from formation_p2p import Node, ProcessSpec
+from formation_p2p.api.mapped import Mapped
 from formation_p2p.core.identity import shown_peer
-from tests.support.network import DEADLINE_S, SmallNetwork, small_network
+from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
+from tests.support.waiting import until
 
 # As a script's own functions: interpreters need not import this module, and all that it imports.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -114,25 +117,38 @@ async def test_progress_counts_to_the_end(
         assert "formation: 0 of 1 done, 1 failed" in capsys.readouterr().err
 
 
-def waits(s: float) -> float:
-    time.sleep(s)
-    return s
+def waits(program: str) -> None:
+    if program:
+        subprocess.run(["sleep", program], check=True)
 
 
 async def test_progress_is_not_told_after_a_map_has_ended(world: SmallNetwork) -> None:
+    long = f"600.{secrets.randbelow(10**9)}"
     said: list[tuple[int, int, int | None]] = []
 
     def progress(done: int, failed: int, total: int | None) -> None:
         said.append((done, failed, total))
 
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await world.bob.map(waits, [30, 30, 30], needs=SMALL, progress=progress)
-        async for _ in world.bob.map(waits, [0, 30, 30], needs=SMALL, progress=progress):
+        mapping = asyncio.create_task(
+            _of(world.bob.map(waits, [long] * 3, needs=SMALL, progress=progress))
+        )
+        await until(lambda: runs(long))
+        mapping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await mapping
+        await until(lambda: not runs(long))
+        async for _ in world.bob.map(waits, ["", long, long], needs=SMALL, progress=progress):
+            await until(lambda: runs(long))
             break
-        await asyncio.sleep(1)  # in which the cancelled calls end
+        await until(lambda: not runs(long))
+        # What the calls that were cancelled tell, the node has told before it answers this.
+        assert await world.bob.map(abs, [-1], needs=SMALL) == [1]
     assert said == [(0, 0, 3), (0, 0, 3), (1, 0, 3)]
+
+
+async def _of(mapped: Mapped[None]) -> list[None]:
+    return await mapped
 
 
 async def test_what_ones_own_progress_raises_is_raised(world: SmallNetwork) -> None:

@@ -7,8 +7,8 @@ import json
 import re
 import socket
 import stat
-import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from formation_p2p.host.machine.unix_socket import reachable
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.observe.clients import MAX_CLIENTS
 from tests.support.network import DEADLINE_S, SmallNetwork, gate_at, small_network
-from tests.support.waiting import AT_ONCE_S, until
+from tests.support.waiting import until
 
 SMALL = "cpu=0.5,memory=64MiB"
 ROOT = Path(__file__).parents[2]
+# Clients that say nothing are sent away after ten seconds, for which a machine may stand still.
+TRIES = 5
 
 
 @pytest.fixture
@@ -39,6 +41,16 @@ def connected(home: Path) -> socket.socket:
     with reachable(home / "status-0.sock") as name:
         client.connect(name)
     return client
+
+
+def is_there(client: socket.socket) -> bool:
+    """Whether its connection is open, and nothing was said on it."""
+    client.setblocking(False)
+    try:
+        client.recv(1)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def asked(home: Path, question: object) -> list[dict[str, Any]]:
@@ -65,7 +77,7 @@ def test_a_socket_far_down_in_folders_can_be_reached(tmp_path: Path) -> None:
 
 async def test_a_node_tells_what_it_does(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        sleeps = [ProcessSpec(("sleep", "30"))] * 8
+        sleeps = [ProcessSpec(("sleep", "600"))] * 8
         job = await world.bob.submit(sleeps, needs=SMALL, name="naps", labels=[*"abcdefgh"])
 
         async def four_run() -> bool:
@@ -138,12 +150,15 @@ async def test_nonsense_and_crowds_at_the_door_harm_nobody(world: SmallNetwork) 
             with connected(home) as client:
                 client.sendall(nonsense)
                 assert b"error" in client.recv(1000)
-        idlers = [connected(home) for _ in range(MAX_CLIENTS)]
-        with connected(home) as one_too_many:
-            one_too_many.settimeout(AT_ONCE_S)  # at once, and not as one that asks nothing
-            assert one_too_many.recv(1) == b""
-        for idler in idlers:
-            idler.close()
+        assert any(one_too_many(home) for _ in range(TRIES))
+
+    def one_too_many(home: Path) -> bool:
+        """It is sent away while those who ask nothing, and were there before, may stay: where the
+        machine stands still, so long that they may not, it may come in."""
+        with ExitStack() as clients:
+            idlers = [clients.enter_context(connected(home)) for _ in range(MAX_CLIENTS)]
+            assert clients.enter_context(connected(home)).recv(1) == b""
+            return all(is_there(each) for each in idlers)
 
     async with asyncio.timeout(DEADLINE_S):
         await asyncio.to_thread(crowd)
@@ -170,9 +185,8 @@ async def test_one_who_leaves_amid_events_does_not_close_the_door(world: SmallNe
             client = await asyncio.to_thread(connected, world.folder / "bob")
             client.sendall(b'{"ask": "events", "follow": ' + follow + b"}\n")
             await world.bob.map(abs, range(50), needs=SMALL)
-            await asyncio.sleep(0.2)  # for some to arrive
+            client.recv(1)  # some have arrived
             client.close()
-            await asyncio.sleep(0.2)  # for the node to see that
             await until(is_over)
 
 
@@ -205,7 +219,7 @@ def divide(by: int) -> float:
 async def test_metrics_count_what_happened(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         await world.bob.map(abs, range(50), needs=SMALL)
-        saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT" && sleep 0.5; false'
+        saves = 'echo half > new && mv new "$FORMATION_CHECKPOINT"; false'
         failing = ProcessSpec(("sh", "-c", saves))
         job = await world.bob.submit(failing, needs=SMALL, attempts=2)
         await job
@@ -261,7 +275,8 @@ async def test_metrics_and_their_document_agree(world: SmallNetwork) -> None:
 async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
     world: SmallNetwork,
 ) -> None:
-    def tried() -> None:
+    def tried() -> bool:
+        """Whether the slow one is there still at the end, so that nobody waited for that."""
         address = world.bob.metrics_address
         with socket.create_connection(address) as slow:
             slow.sendall(b"GET /metr")
@@ -270,11 +285,13 @@ async def test_a_slow_client_and_a_rude_one_do_not_keep_others_from_the_metrics(
             assert fetched(world.bob, b"x" * 9000) == ""
             assert fetched(world.bob, b"HEAD /metrics HTTP/1.0\r\n\r\n").endswith("\r\n\r\n")
             assert "formation_peers" in fetched(world.bob)
+            return is_there(slow)
 
     async with asyncio.timeout(DEADLINE_S):
-        began = time.monotonic()
-        await asyncio.to_thread(tried)
-        assert time.monotonic() - began < AT_ONCE_S
+        for _ in range(TRIES):
+            if await asyncio.to_thread(tried):
+                return
+    pytest.fail("others wait until a slow client is sent away")
 
 
 async def test_an_address_that_is_taken_or_none_is_refused(world: SmallNetwork) -> None:

@@ -12,18 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from formation_p2p import JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
+from formation_p2p import Hints, JobEvent, JobHandle, Node, TaskPlaced, TaskSucceeded
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.heartbeat import SILENCE_S
+from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
 from tests.support.programs import Program, running
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until
 
-STORY_S = 180.0
-# From its first beat missed to the last process dead: sampling, killing, a busy machine.
-KILLING_S = 15.0
+STORY_S = 2 * HANGS_S
 
 # The first attempt goes on for as long as its lease, and would then say so; the next is done.
 TASK = """
@@ -122,8 +120,8 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
         family = node.children(recursive=True)
         assert {each.pid for each in family} >= set(pids)
         asleep = [node] if stopped == "the node" else [node, *family]
-        signal_all(asleep, signal.SIGSTOP)
         stopped_s = time.monotonic()
+        signal_all(asleep, signal.SIGSTOP)
         held.callback(signal_all, asleep, signal.SIGCONT)
 
         if stopped == "the node":
@@ -131,9 +129,9 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
             async def dead() -> bool:
                 return not any(map(alive, pids))
 
-            await until(dead, within_s=SILENCE_S + KILLING_S)
+            await until(dead)
             took_s = time.monotonic() - stopped_s
-            assert LEASE_DEFAULTS.lease_s - 1 < took_s < SILENCE_S + KILLING_S
+            assert took_s > SILENCE_S - 2 * BEAT_S
             assert node.status() == psutil.STATUS_STOPPED
             print(f"dead {took_s:.1f} s after the node was stopped")
         await job.results()
@@ -146,12 +144,10 @@ async def test_the_task_of_a_stopped_worker_ends_and_is_done_elsewhere(
         async def tidy() -> bool:
             return not any(map(alive, pids)) and holds_nothing(home)
 
-        await until(tidy, within_s=KILLING_S + 2)
+        await until(tidy)
         # Nothing of what was before counts, and the worker works on.
         assert ProcessResult.decode(elsewhere.result).stdout_tail == b"again\n"
-        more = await bob.submit(
-            [ProcessSpec(("sleep", "1")) for _ in range(8)], needs="cpu=1,memory=64MiB"
-        )
-        later: list[JobEvent] = []
-        await watched(more, later)
-        assert {x.worker for x in later if isinstance(x, TaskSucceeded)} == set(workers)
+        hints = Hints(prefer=(placed.worker,), required=frozenset({"prefer"}))
+        true = ProcessSpec(("true",))
+        (more,) = await (await bob.submit(true, needs="cpu=1,memory=64MiB", hints=hints))
+        assert more.worker == placed.worker
