@@ -16,7 +16,8 @@ def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names
     other, top = tmp_path / "other", tmp_path / "top"
     (top / "exchanged").mkdir(parents=True)
     (top / "locked").mkdir(mode=0)
-    other.mkdir(mode=0o755)
+    other.mkdir()
+    other.chmod(0o755)
     (other / "file").touch()
     is_link = Path.is_symlink
 

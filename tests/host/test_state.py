@@ -74,6 +74,7 @@ from tests.support.state_world import (
     reported,
     succeeded,
 )
+from tests.support.waiting import HANGS_S
 
 DAY_S = 24 * 3600.0
 
@@ -537,7 +538,9 @@ def test_one_process_at_a_time_may_use_it(path: Path) -> None:
         "except StateError as error: print(error)\n"
     )
     argv = [sys.executable, "-c", code, str(path)]
-    printed = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    printed = subprocess.run(
+        argv, capture_output=True, text=True, timeout=HANGS_S, check=True
+    ).stdout
     assert "in use by another process" in printed
     state.close()
     State(path).close()
