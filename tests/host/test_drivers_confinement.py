@@ -451,11 +451,15 @@ def test_a_group_below_a_delegated_one_is_found_and_cleared_of_the_dead(tmp_path
 
         dead = subprocess.Popen(["true"])
         dead.wait()
-        for owner in (dead.pid, os.getpid()):
-            (unit / f"formation-{owner}-0").mkdir()
+        here = Path("/proc/self/ns/pid").stat().st_ino
+        # A process of that number may live in another namespace.
+        left = {f"formation-{os.getpid()}-{here}-0", f"formation-{dead.pid}-{here + 1}-0"}
+        for name in (*left, f"formation-{dead.pid}-{here}-0"):
+            (unit / name).mkdir()
         Groups(unit).sweep()
-        assert [path.name for path in unit.glob("formation-*")] == [f"formation-{os.getpid()}-0"]
-        (unit / f"formation-{os.getpid()}-0").rmdir()
+        assert {path.name for path in unit.glob("formation-*")} == left
+        for name in left:
+            (unit / name).rmdir()
     finally:
         (unit / "node").rmdir()
         unit.rmdir()

@@ -95,8 +95,9 @@ class Groups:
         return groups
 
     def sweep(self) -> None:
-        """Removes the groups of processes that are no more."""
-        for path in self.parent.glob(f"{_PREFIX}*"):
+        """Removes the groups of processes that are no more. Of those in other namespaces, such as
+        the containers of this machine, nobody can tell here."""
+        for path in self.parent.glob(f"{_PREFIX}*-{_namespace()}-*"):
             owner = path.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path("/proc", owner).exists():
                 _kill(path)
@@ -108,7 +109,7 @@ class Groups:
 
         Raises OSError. Limits whose controller is not to be had are left out.
         """
-        path = self.parent / f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
+        path = self.parent / f"{_PREFIX}{os.getpid()}-{_namespace()}-{next(_NUMBERS)}"
         path.mkdir()
         try:
             for name, value in limits.group_files.items():
@@ -119,6 +120,11 @@ class Groups:
         finally:
             with trio.CancelScope(shield=True):
                 await _remove(path)
+
+
+def _namespace() -> int:
+    """In which the number of this process is its own (pid_namespaces(7))."""
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _place(mountinfo: str, own_groups: str) -> Path | None:
