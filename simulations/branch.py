@@ -7,28 +7,54 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import selectors
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+_PART_BYTES: Final = 65_536
+
 
 def branches(ways: Iterable[Callable[[], T]], at_once: int = 1) -> Iterator[T]:
-    """What comes of each, in order. It has to be such as can be pickled."""
+    """What comes of each, in order, up to `at_once` of them at the same time. It has to be such as
+    can be pickled."""
     gc.collect()
     gc.freeze()  # to look for garbage in a large world takes a third of the time
-    running: deque[tuple[int, int]] = deque()
+    left = enumerate(ways)
+    told: dict[int, T] = {}
+    number = 0
     try:
-        for way in ways:
-            running.append(_begin(way))
-            if len(running) == at_once:
-                yield _end(*running.popleft())
-        while running:
-            yield _end(*running.popleft())
+        with selectors.DefaultSelector() as running:
+            while True:
+                for begun, way in islice(left, at_once - len(running.get_map())):
+                    pid, read = _begin(way)
+                    running.register(read, selectors.EVENT_READ, _Running(begun, pid))
+                if not running.get_map():
+                    return
+                for key, _ in running.select():
+                    branch = key.data
+                    if part := os.read(key.fd, _PART_BYTES):
+                        branch.told += part
+                    else:
+                        running.unregister(key.fd)
+                        os.close(key.fd)
+                        told[branch.number] = _end(branch)
+                while number in told:
+                    yield told.pop(number)
+                    number += 1
     finally:
         gc.unfreeze()
+
+
+@dataclass(slots=True)
+class _Running:
+    number: int
+    pid: int
+    told: bytes = b""
 
 
 def _begin(way: Callable[[], Any]) -> tuple[int, int]:
@@ -53,10 +79,8 @@ def _begin(way: Callable[[], Any]) -> tuple[int, int]:
         os._exit(code)
 
 
-def _end(pid: int, read: int) -> Any:
-    with os.fdopen(read, "rb") as file:
-        told = file.read()
-    _, status = os.waitpid(pid, 0)
+def _end(branch: _Running) -> Any:
+    _, status = os.waitpid(branch.pid, 0)
     if status:
         raise AssertionError(f"a branch ended with status {status}; what it printed says why")
-    return pickle.loads(told)
+    return pickle.loads(branch.told)

@@ -2,6 +2,9 @@
 
     python -m simulations.services --seeds 0..9 --json
 
+Seeds run side by side, one on each core. What a seed raises is printed with the seed, and the exit
+code is 1 then.
+
 A village of 200 workers with 14 services of 3 replicas, every node the shipped peer; a replica
 takes 20 s to start. Twenty seeds have one village, whose story goes on in twenty ways. In half of
 them the dead refuse connections at once, as after a kill; in the others they are silent, as after
@@ -11,7 +14,8 @@ a power failure.
     filled_p95_s             from their death until as many are ready again; filled_late were so
                              after more than 40 s
     moves_quiet              replicas started or stopped in ten minutes in which nothing happens
-    false_gap_starts         replicas started while all reads fail for 40 s and 120 s, and after
+    false_gap_starts         replicas started while reads, or reads and writes, fail for 40 s or
+                             120 s, and after: of four seeds in a row each has one of these
     duplicates_after_heal_s  after 120 s in two parts: until no service has more than it wants
     pinned_twice             times that a pinned service ran twice
     loss_starts              replicas started in five minutes in which 15 % of messages are lost
@@ -27,7 +31,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import sys
+import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,13 +64,16 @@ FILLED_S: Final = 40.0
 AFTER_FILLED_S: Final = 20.0
 LOSS: Final = 0.15
 LOSS_S: Final = 300.0
+# How long nothing is answered, and whether what is written is lost as well: seeds take turns.
+FALSE_GAPS: Final = ((40.0, False), (40.0, True), (120.0, False), (120.0, True))
+AFTER_FALSE_GAP_S: Final = 180.0
 # Seeds with one village.
 STORIES: Final = 20
 
 
 def quiet(village: Village, seed: int) -> dict[str, Any]:
     """Nothing happens for ten minutes, but what workers that have nothing say to each other."""
-    village.world.elapse(2 * SETTLE_S)
+    village.leave_tables()
     began_s, seen = village.now_s, village.seen
     idle = [node for node in village.alive() if not node.replicas.running]
     before = {node.name: _for_services(node) for node in idle}
@@ -144,9 +154,10 @@ def _for_services(node: SimNode) -> int:
     return sum(count for cause, count in node.messages.items() if cause.startswith("services: "))
 
 
-def false_gap(village: Village, seed: int, lasts_s: float, *, writes_fail: bool) -> int:
+def false_gap(village: Village, seed: int) -> int:
     """How many replicas are started where nobody dies, and what is asked is not answered."""
     began_s = village.now_s
+    lasts_s, writes_fail = FALSE_GAPS[seed % len(FALSE_GAPS)]
 
     def fails(ask: rpc.SendRequest) -> bool:
         is_write = type(ask.message).__name__ == "PutValue"
@@ -155,7 +166,7 @@ def false_gap(village: Village, seed: int, lasts_s: float, *, writes_fail: bool)
     village.requests.fails = fails
     village.world.elapse(lasts_s)
     village.requests.fails = lambda ask: False
-    village.world.elapse(180.0)
+    village.world.elapse(AFTER_FALSE_GAP_S)
     starts = len(village.seen.since(began_s, "start"))
     if starts:
         how = "reads and writes" if writes_fail else "reads"
@@ -208,31 +219,66 @@ def _pinned_twice(village: Village) -> int:
 def main(arguments: argparse.Namespace) -> int:
     gc.set_threshold(100_000, 50, 1000)
     figures: dict[str, Any] = {"seeds": len(arguments.seeds), "workers": arguments.workers}
+    failed: list[str] = []
     for name in arguments.only:
-        figures |= SCENARIOS[name](arguments)
+        try:
+            figures |= SCENARIOS[name](arguments)
+        except SeedsFailed as these:
+            failed.append(f"{name}: {these}")
     if arguments.json:
         print(json.dumps(figures))
     else:
         print("\n".join(f"{name:24} {value}" for name, value in figures.items()))
-    return 0
+    for each in failed:
+        print(each, file=sys.stderr)
+    return 1 if failed else 0
+
+
+class SeedsFailed(Exception):
+    """Something was raised in the stories of these seeds; what they printed says what."""
 
 
 def _stories(
-    arguments: argparse.Namespace, *tell: Callable[[Village, int], T], pinned: int = 0
+    arguments: argparse.Namespace,
+    tell: Callable[[Village, int], T],
+    *,
+    pinned: int = 0,
+    settle_s: float = SETTLE_S,
 ) -> list[T]:
-    """Each of them for each seed."""
+    """What comes of each seed, and its progress on the standard error. Raises SeedsFailed."""
     told: list[T] = []
-    for number, seeds in groupby(arguments.seeds, lambda seed: seed // STORIES):
+    failed: list[int] = []
+    what = tell.__name__.replace("_", "-")
+    began_s, began_cpu_s = time.monotonic(), _cpu_s()
+    for number, group in groupby(arguments.seeds, lambda seed: seed // STORIES):
+        seeds = list(group)
         village = Village(number, arguments.workers, pinned=pinned)
-        village.world.elapse(SETTLE_S)
-        ways = (partial(_tell, village, seed, each) for seed in seeds for each in tell)
-        told += branches(ways, arguments.at_once)
+        village.world.elapse(settle_s)
+        ways = (partial(_tell, village, seed, tell) for seed in seeds)
+        for seed, one in zip(seeds, branches(ways, arguments.at_once), strict=True):
+            told += one
+            failed += [] if one else [seed]
+            done = f"{len(told) + len(failed)} of {len(arguments.seeds)} seeds"
+            took = f"{time.monotonic() - began_s:.0f} s, {_cpu_s() - began_cpu_s:.0f} s of CPU"
+            print(f"{what}: {done} after {took}", file=sys.stderr, flush=True)
+    if failed:
+        raise SeedsFailed(f"failed: seeds {', '.join(map(str, failed))}")
     return told
 
 
-def _tell(village: Village, seed: int, tell: Callable[[Village, int], T]) -> T:
-    village.go_on_as(seed)
-    return tell(village, seed)
+def _tell(village: Village, seed: int, tell: Callable[[Village, int], T]) -> list[T]:
+    """Nothing where it raises, which is printed."""
+    try:
+        village.go_on_as(seed)
+        return [tell(village, seed)]
+    except Exception:  # noqa: BLE001 -- the other seeds go on; this one is told by its number
+        print(f"{tell.__name__}: seed {seed}:\n{traceback.format_exc()}", file=sys.stderr)
+        return []
+
+
+def _cpu_s() -> float:
+    """Of this process, and of the branches that have ended."""
+    return sum(os.times()[:4])
 
 
 def _deaths(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -255,7 +301,7 @@ def _deaths(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _quiet(arguments: argparse.Namespace) -> dict[str, Any]:
-    runs = _stories(arguments, quiet)
+    runs = _stories(arguments, quiet, settle_s=3 * SETTLE_S)
     rates = [each for run in runs for each in run["messages"]]
     return {
         "moves_quiet": sum(run["moves_quiet"] for run in runs),
@@ -269,12 +315,7 @@ def _crowd(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _false_gaps(arguments: argparse.Namespace) -> dict[str, Any]:
-    gaps = [
-        partial(false_gap, lasts_s=lasts_s, writes_fail=writes_fail)
-        for lasts_s in (40.0, 120.0)
-        for writes_fail in (False, True)
-    ]
-    return {"false_gap_starts": sum(_stories(arguments, *gaps))}
+    return {"false_gap_starts": sum(_stories(arguments, false_gap))}
 
 
 def _losses(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -342,6 +383,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=_seeds, default=range(10), help="FIRST..LAST")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), default=USUAL)
-    parser.add_argument("--at-once", type=int, default=1, help="seeds, each in a process")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--at-once", type=int, default=cores, help="seeds, each in a process")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     sys.exit(main(parser.parse_args()))
