@@ -25,7 +25,7 @@ from typing import Final
 
 from simulations.arguments import positive, storm_parser
 from tests.soak.account import Account
-from tests.soak.memory import Scales
+from tests.soak.memory import Scales, growth_of
 from tests.soak.network import Kills, SoakNetwork
 
 QUIET_S: Final = 60.0
@@ -61,7 +61,7 @@ def story(
         held.callback(network.end)
         network.start()
         told("all have started")
-        scales = Scales(network.nodes)
+        scales = Scales([node for node in network.nodes if node not in network.submitters])
         scales.start()
         held.callback(scales.stop)
         quiet_s = time.monotonic()
@@ -92,7 +92,10 @@ def story(
             account.tracebacks += 1
         quiet_p95_s = account.p95_s(quiet_s, storm_s)
         honest_p95_s = account.p95_s(storm_s, over_s)
-        growth_mb = {name: round(grown / MB, 1) for name, grown in scales.growth().items()}
+        growth = scales.growth() | {
+            node.name: growth_of(account.weights[node.name]) for node in network.submitters
+        }
+        growth_mb = {name: round(grown / MB, 1) for name, grown in growth.items()}
         return {
             "lost": len(account.lost),
             "wrong": len(account.wrong),

@@ -25,7 +25,8 @@ SHOWN_CHARS: Final = 1000
 
 @dataclass
 class Account:
-    """Jobs, by their ids or names, and one line for each that is not as it should be."""
+    """Jobs, by their ids or names, and one line for each that is not as it should be. `weights` are
+    those of each incarnation that weighs itself, by the node's name."""
 
     kept: set[str] = field(default_factory=set)
     right: set[str] = field(default_factory=set)
@@ -33,6 +34,7 @@ class Account:
     wrong: set[str] = field(default_factory=set)
     duplicated: set[str] = field(default_factory=set)
     small: list[tuple[float, float]] = field(default_factory=list)
+    weights: dict[str, list[list[int]]] = field(default_factory=dict)
     tracebacks: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -57,6 +59,10 @@ class Account:
                 case {"event": "duplicated", "tasks": tasks}:
                     self.duplicated.update(tasks)
                     self.faults.append(f"{path.stem}: twice {tasks}")
+                case {"event": "goes on"}:
+                    self.weights.setdefault(path.stem, []).append([])
+                case {"event": "weighed", "bytes": weight}:
+                    self.weights[path.stem][-1].append(weight)
                 case {"event": "small", "began_s": began_s, "took_s": took_s}:
                     self.small.append((began_s, took_s))
                 case _:

@@ -1,11 +1,18 @@
-"""How much each process of the soak has grown since it settled."""
+"""How much each process of the soak has grown since it settled.
+
+What serves is weighed from outside, at its peaks. Submitters hold the results of several large jobs
+at once, more or fewer of them by chance: these weigh themselves while no job is under way, when
+what they still have is what they keep.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +24,18 @@ from simulations.node_process import NodeProcess
 EVERY_S: Final = 0.25
 # A node has settled so long after it was up: it has done some of each kind of work.
 SETTLED_S: Final = 15.0
+
+
+def kept_bytes() -> int:
+    """What this process has, without what Python and the allocator hold ready for it."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_info().rss)
+
+
+def growth_of(incarnations: Iterable[Sequence[int]]) -> int:
+    """Of a process that weighs itself: the most that one incarnation had over its first time."""
+    return max((max(weights) - weights[0] for weights in incarnations if weights), default=0)
 
 
 @dataclass

@@ -3,8 +3,9 @@
     python -m tests.soak.submitter HOME STATE SEED
 
 It prints a line of JSON for each job that it was told is kept, for each whose results it has
-compared, and for what was wrong. SIGTERM: it submits no more, waits for all that is under way,
-says `done` and ends.
+compared, and for what was wrong. Again and again it waits for all that is under way, and tells what
+memory it has then. SIGTERM: it submits no more, waits for all that is under way, says `done` and
+ends.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from formation_p2p.core.errors import StateError
 from tests.soak import calls
 from tests.soak.calls import digest
 from tests.soak.jobs import HEAVY, KINDS, NEEDS, Drawn
+from tests.soak.memory import kept_bytes
 
 # Under way at once: half of what the workers can take, so that there is room for others' jobs.
 MAX_JOBS: Final = 3
 PAUSE_S: Final = (0.3, 1.2)
+# What is under way ends once in so long, before more is submitted.
+REST_S: Final = 10.0
 # Kept once they have ended: few, so that the file is pruned all the time; more than end between the
 # end of a job and the moment at which its results were compared.
 KEPT_JOBS: Final = 50
@@ -111,8 +115,18 @@ async def main(home: str, state: str, seed: str) -> None:
     joining = Node.join(home=Path(home), listen=(), state=state, retention=retention)
     async with joining as node, asyncio.TaskGroup() as tasks:
         say("goes on")
-        tasks.create_task(compare_kept(node))
+        before = tasks.create_task(compare_kept(node))
+        loop = asyncio.get_running_loop()
+        rest_s = loop.time() + REST_S
         while not over.is_set():
+            if loop.time() > rest_s:
+                await before
+                for _ in range(MAX_JOBS):
+                    await room.acquire()
+                say("weighed", bytes=kept_bytes())
+                for _ in range(MAX_JOBS):
+                    room.release()
+                rest_s = loop.time() + REST_S
             async with room:  # there is some
                 pass
             kind = first.pop() if first else chance.choice(KINDS)

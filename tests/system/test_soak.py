@@ -21,7 +21,7 @@ from simulations.node_process import NodeProcess
 from tests.soak import __main__ as soak
 from tests.soak.account import Account
 from tests.soak.jobs import TASKS, Drawn
-from tests.soak.memory import Scales
+from tests.soak.memory import Scales, growth_of, kept_bytes
 from tests.soak.network import SoakNetwork
 from tests.support.waiting import wait_until
 
@@ -120,6 +120,20 @@ def test_a_worker_is_not_killed_before_another_takes_tasks(tmp_path: Path) -> No
         assert not network.may_die(starting)
     finally:
         network.end()
+
+
+def test_what_a_submitter_keeps_is_counted_by_incarnations(tmp_path: Path) -> None:
+    goes_on = {"event": "goes on"}
+    weighed = [{"event": "weighed", "bytes": each} for each in (50, 90, 70)]
+    first, second = [goes_on, *weighed[:2]], [goes_on, *weighed[1:]]
+    account = told(tmp_path, *first, *second, goes_on)
+    assert account.weights == {"submitter0": [[50, 90], [90, 70], []]}
+    assert growth_of(account.weights["submitter0"]) == 40
+    assert growth_of([[90, 70], []]) == 0
+    kept = b"x" * 50_000_000
+    with_it = kept_bytes()
+    del kept
+    assert with_it - kept_bytes() > 40_000_000
 
 
 def test_a_process_that_grows_in_the_storm_is_seen(tmp_path: Path) -> None:
