@@ -47,12 +47,17 @@ def rank_of(member: Any, name: str) -> int:
 
 
 def sliced(member: Any, item: int) -> tuple[int, int]:
-    time.sleep(0.2 if member.rank == 0 else 0.0)
-    return member.rank, item * item
+    """Rank 0 does not come to the end of its first item before the others have done all others."""
+    if member.rank:
+        member.store.add("done", 1)
+        return member.rank, item * item
+    turn = member.store.add("turn", 1)
+    while member.store.add("done", 0) < 5 * turn:
+        time.sleep(0.05)
+    return 0, item * item
 
 
 def batch(member: Any, shared: int, samples: int) -> int:
-    time.sleep(0.005 * (member.rank + 1))
     return shared + samples
 
 
@@ -76,7 +81,7 @@ async def test_a_gang_divides_its_work_and_says_what_it_uses(tmp_path: Path) -> 
             assert gang.pool.total.cpu_milli == pool.total.cpu_milli
             found = gang.partition([Part(f"p{n}") for n in range(6)])
             assert await gang.work(rank_of, found) == dict(found.assigned)
-            spinning = [gang.call(rank, spins, 60.0) for rank in range(3)]
+            spinning = [gang.call(rank, spins, 600.0) for rank in range(3)]
             await until(lambda: _all_busy(gang))
             assert gang.pool.used.cpu_milli == sum(each.cpu_milli for each in gang.usage())
             await asyncio.to_thread(_shown, tmp_path, gang)
@@ -84,7 +89,7 @@ async def test_a_gang_divides_its_work_and_says_what_it_uses(tmp_path: Path) -> 
                 call.cancel()
             by_round = await gang.slices(sliced, range(6), rounds=2)
             assert [[value for _, value in each] for each in by_round] == [[0, 1, 4, 9, 16, 25]] * 2
-            assert sum(rank == 0 for rank, _ in by_round[1]) == 1
+            assert [sum(rank == 0 for rank, _ in each) for each in by_round] == [1, 1]
             play = gang.rounds(batch, target=60, rounds=2, samples=5, shared=1)
             async for each in play:
                 assert each.samples >= 60 or each.number == 0
@@ -130,28 +135,31 @@ def slow_part(member: Any, name: str) -> tuple[int, bytes | None]:
     restored: bytes | None = member.restored
     if member.rank == 1:
         member.checkpoint(name.encode())
-        time.sleep(60)
+        time.sleep(600)
     return member.rank, restored
 
 
 async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, workers):
-        async with bob.gang(2, needs=NEEDS) as gang:
-            parts = [Part(f"p{n}") for n in range(4)]
-            found = gang.partition(parts)
-            work = asyncio.create_task(gang.work(slow_part, found, recovery="repartition"))
-            await until(lambda: _saved_by(gang, 1))
-            lost = gang.members[1].peer_id
-            (worker,) = [each for each in workers if each.peer_id == lost]
-            await worker.close()
-            done = await work
-            assert set(done) == {part.name for part in parts}
-            assert {rank for rank, _ in done.values()} == {0}
-            went_on = {name for name, (_, restored) in done.items() if restored == name.encode()}
-            assert len(went_on) == 1  # the other one of rank 1 had not begun
-            assert went_on < set(found.of(1))
-            await until(lambda: len(gang.members) == 2)
-            assert gang.members[1].peer_id != lost
+        while True:
+            async with bob.gang(2, needs=NEEDS) as gang:
+                found = gang.partition([Part(f"p{n}") for n in range(4)])
+                work = asyncio.create_task(gang.work(slow_part, found, recovery="repartition"))
+                await until(lambda g=gang, w=work: _saved_or_done(g, w))  # type: ignore[misc]
+                if work.done():
+                    continue  # the machine stood still, and rank 1 was lost before it had saved
+                lost = gang.members[1].peer_id
+                (worker,) = [each for each in workers if each.peer_id == lost]
+                await worker.close()
+                done = await work
+                assert set(done) == {f"p{n}" for n in range(4)}
+                assert {rank for rank, _ in done.values()} == {0}
+                from_saved = {name for name, (_, saved) in done.items() if saved == name.encode()}
+                assert len(from_saved) == 1  # the other one of rank 1 had not begun
+                assert from_saved < set(found.of(1))
+                await until(lambda g=gang: len(g.members) == 2)  # type: ignore[misc]
+                assert gang.members[1].peer_id != lost
+                break
         events = [event async for event in gang.events()]
     kinds = [type(event) for event in events]
     assert (kinds[:2], kinds[-1]) == ([GangFormed, MemberLost], GangEnded)
@@ -161,11 +169,12 @@ async def test_the_parts_of_a_lost_member_go_on_with_those_that_are_left(tmp_pat
 
 
 def counted(member: Any, name: str) -> tuple[int, int]:
-    """Its rank, and where it began to count."""
+    """Its rank, and where it began to count. Rank 1 comes to no end but where it goes on."""
     first = int(member.restored or b"0")
-    for number in range(first, 12):
+    for number in range(first, 12 if member.rank else 0):
         member.checkpoint(b"%d" % (number + 1))
-        time.sleep(0.2)
+        while not first:
+            time.sleep(0.1)
     return member.rank, first
 
 
@@ -178,16 +187,19 @@ async def test_the_part_of_a_killed_worker_goes_on_at_the_same_rank(tmp_path: Pa
                 async with bob.gang(2, needs=NEEDS) as gang:
                     found = gang.partition([Part("a"), Part("b")])
                     work = asyncio.create_task(gang.work(counted, found, recovery="checkpoint"))
-                    await until(lambda: _saved_by(gang, 2))
+                    await until(lambda: _saved_by(gang, 1))
                     lost = gang.members[1].peer_id
                     running[lost].process.kill()
                     done = await work
                     assert gang.members[1].peer_id != lost
     (part,) = found.of(1)
     rank, began = done.pop(part)
-    assert rank == 1
-    assert began >= 1
-    assert list(done.values()) == [(0, 0)]
+    assert (rank, began) == (1, 1)
+    assert [rank for rank, _ in done.values()] == [0]
+
+
+async def _saved_or_done(gang: Gang, work: asyncio.Task[Any]) -> bool:
+    return work.done() or await _saved_by(gang, 1)
 
 
 async def _saved_by(gang: Gang, count: int) -> bool:
@@ -198,12 +210,17 @@ async def test_a_gang_grows_while_its_members_are_busy(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), three_workers(tmp_path) as (bob, _):
         forming = bob.gang(1, needs=NEEDS)
         async with forming as gang:
-            busy = gang.call(0, spins, 60.0)
-            scaled = gang.autoscale(most=2, target_percent=20, out_cooldown_s=0.0)
+            busy = gang.call(0, spins, 600.0)
+            # So little that one that spins has more, also where many others want the processor.
+            scaled = gang.autoscale(most=2, target_percent=3, out_cooldown_s=0.0)
             async with scaled as scaling:
-                await until(lambda: gang.usage())
-                await scaling.look(1e6)
-                await until(lambda: gang.size == 2 and len(gang.members) == 2)
+
+                async def is_grown() -> bool:
+                    await scaling.look(1e6)
+                    return gang.size == 2
+
+                await until(is_grown)
+                await until(lambda: len(gang.members) == 2)
                 await until(lambda: _is(scaling, Phase.COMPLETED))
                 await scaling.look(1e6)  # it is as large as it may be
                 assert gang.size == 2

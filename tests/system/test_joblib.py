@@ -75,7 +75,10 @@ def sleeps_or_fails(long: str, fails: bool) -> None:
     subprocess.run(["sleep", long], check=True)
 
 
-def test_calls_run_on_workers_in_batches(bob: SyncNode) -> None:
+def test_calls_run_on_workers_in_batches(bob: SyncNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On the slowest machine none lasts so long, so that each may be larger than the one before.
+    monkeypatch.setattr(formation_p2p.joblib.FormationBackend, "MIN_IDEAL_BATCH_DURATION", 1000.0)
+    monkeypatch.setattr(formation_p2p.joblib.FormationBackend, "MAX_IDEAL_BATCH_DURATION", 5000.0)
     with parallel_config("formation", node=bob, needs="cpu=0.5,memory=256MiB"):
         assert effective_n_jobs() == effective_n_jobs(-1) == 4
         assert (effective_n_jobs(-2), effective_n_jobs(-9), effective_n_jobs(3)) == (3, 2, 3)
@@ -112,16 +115,19 @@ def test_an_initializer_is_called_once_in_each_interpreter(bob: SyncNode) -> Non
 
 
 def test_the_calls_of_a_loop_find_their_interpreters_running(bob: SyncNode) -> None:
-    pids: set[int] = set()
+    pids: list[set[int]] = [set()]
+
+    def found() -> bool:
+        time.sleep(0.5)  # longer than leases are kept without the backend
+        pids.append(set(Parallel()(delayed(os.getpid)() for _ in range(4))))
+        return bool(pids[-2] & pids[-1])
+
     with parallel_config("formation", node=bob, needs=SMALL["needs"]):
-        for _ in range(3):
-            pids.update(Parallel()(delayed(os.getpid)() for _ in range(4)))
-            time.sleep(0.5)  # longer than leases are kept without the backend
-    assert 1 <= len(pids) <= 2
+        wait_until(found)
 
 
 def test_a_call_that_fails_stops_the_others_and_the_next_ones_run(bob: SyncNode) -> None:
-    long = f"60.{secrets.randbelow(10**9)}"
+    long = f"600.{secrets.randbelow(10**9)}"
     with parallel_config("formation", node=bob, **SMALL), Parallel(n_jobs=3) as parallel:
         with pytest.raises(LookupError, match="one of them failed"):
             parallel(delayed(sleeps_or_fails)(long, fails) for fails in (True, False, False))
