@@ -136,7 +136,8 @@ def _tracked(root: Path) -> list[str]:
         check=False,
     )
     found = listed.stdout.split("\0") if listed.returncode == 0 else []
-    paths = found or [path.relative_to(root).as_posix() for path in root.rglob("*.py")]
+    shown = (path.relative_to(root) for path in root.rglob("[!.]*"))
+    paths = found or [each.as_posix() for each in shown if not each.parts[0].startswith(".")]
     return [path for path in paths if path and (root / path).is_file()]
 
 
@@ -183,7 +184,7 @@ def run(
     sample: int,
     seed: int,
     only: str = "",
-    number: int = 2,
+    beside: int = 2,
 ) -> list[Result]:
     """A sample of the mutants of each group, by as much as it has points of all."""
     began_s = time.monotonic()
@@ -201,17 +202,19 @@ def run(
     }
     total = sum(map(len, found.values()))
     results: list[Result] = []
-    with workers(root, number) as crew:
+    with workers(root, beside) as crew:
         for group, all_points in found.items():
             share = min(len(all_points), round(sample * len(all_points) / total))
             drawn = random.Random(f"{seed} {group.name}").sample(all_points, share)
             print(f"{group.name}: {share} of {len(all_points)} mutants, seed {seed}", flush=True)
             reach = _reach(root, group, library, package, crew)
             choices = reach.choices(drawn, sources)
-            for result in _results(crew, group, drawn, choices, sources):
+            for number, result in enumerate(_results(crew, group, drawn, choices, sources), 1):
                 results.append(result)
                 if not result.noticed:
                     print(_told(result, sources[result.point.path]), flush=True)
+                if number % 50 == 0:
+                    print(f"  {number} of {share}", flush=True)
     print(f"in {(time.monotonic() - began_s) / 60:.1f} min")
     return results
 

@@ -180,18 +180,17 @@ class Finder:
         self._proceed(find, self._search(find, now), now)
         return find.find
 
-    def searched(self, ended: Searched[SignedProfile], now: Moment) -> bool:
-        """Whether the search was ours."""
+    def searched(self, ended: Searched[SignedProfile], now: Moment) -> None:
+        """A search has ended; only those that this asked for are looked at."""
         find = self._finds.pop(ended.operation, None)
         if find is None:
-            return False
+            return
         heard = not ended.asked or bool(ended.closest)
         held = agreed(ended.counts[: self._dht.parameters.beta])
         answer = _Answer(ended.found, held, ended.asked, heard, ended.closest)
         if ended.found and len(ended.found) < self._parameters.max_providers:
             self._answers.learn((self._shard(find), find.requirements), answer, now)
         self._proceed(find, answer, now)
-        return True
 
     def take(self) -> list[Found]:
         ended, self._ended = self._ended, []
