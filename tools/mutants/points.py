@@ -1,9 +1,11 @@
 """Where a source file can be changed, and to what.
 
 Left alone is what has no effect by design, or only on what people read: docstrings, annotations,
-assertions, logging, prose (a text of two words or more, f-strings), what is raised with an error,
-arguments of `@dataclass`, `strict=` of `zip`. Lines that end processes, delete files or leave a
-namespace are left alone too: what their mutants end and delete is somebody else's.
+assertions, logging, prose (a text of two words or more, f-strings), the causes of effects, texts
+that are raised with an error, arguments of `@dataclass`, `strict=` of `zip`. So are numbers past 2
+that a name declares as a bound or a time (MAX_JOBS, HOLD_S, a field of LeaseParameters): tests read
+them from there, and are to hold whatever they are. Lines that end processes, delete files or leave
+a namespace are left alone too: what their mutants end and delete is somebody else's.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ DANGEROUS: Final = re.compile(
 LOGS: Final = frozenset({"log", "logger", "logging", "warnings"})
 # Their arguments are for the type checker.
 TYPING: Final = frozenset({"cast", "TypeVar", "ParamSpec", "NewType", "assert_never", "overload"})
+BOUND: Final = re.compile(r"^_?(MAX|MIN|MOST|LEAST)_|_(S|MS|BYTES|CHARS)$|(Parameters|Limits)$")
 PROSE: Final = re.compile(r"\w\W*\s\W*\w")
 
 COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -148,6 +151,8 @@ class _Finder:
 
     def _field(self, value: object, around: _Around) -> Iterator[Point]:
         for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, ast.keyword) and each.arg == "cause":
+                continue
             if isinstance(each, ast.stmt):
                 yield from self._statement(each, around)
             elif isinstance(each, ast.expr):
@@ -238,7 +243,8 @@ def _changes(node: ast.expr, around: _Around) -> Iterator[tuple[str, str]]:
         case ast.Constant(value=bool() as value):
             yield "constant", str(not value)
         case ast.Constant(value=int() | float() as value):
-            yield "constant", repr(value + 1)
+            if value <= 2 or around.in_function or not any(map(BOUND.search, around.names)):
+                yield "constant", repr(value + 1)
         case ast.Constant(value=str() as value):
             if not PROSE.search(value) and not around.is_raised:
                 yield "constant", repr(value + "x")

@@ -13,6 +13,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +21,14 @@ from coverage.numbits import numbits_to_nums
 
 from tools.mutants.points import Point
 
-# What the tests of one mutant may take, by their records. Past that, tests that reach a line by
-# chance are told from those that say what it is for.
-TESTS_S: Final = 25.0
-FILES: Final = 10
+# What the tests of one mutant may take, by their records: those of the test files that are nearest
+# to its file, and those of others, of each for so long at most.
+NEAR_FILES: Final = 6
+NEAR_S: Final = 20.0
+OTHERS_S: Final = 10.0
+OTHER_S: Final = 1.0
 # What a test file takes to import, about.
-FILE_S: Final = 0.5
+FILE_S: Final = 0.3
 
 
 @dataclass(slots=True)
@@ -166,22 +169,30 @@ class Reach:
 
     def _choice(self, point: Point, tests: set[str]) -> Choice:
         """First those that execute the line, from the test files that are nearest to it; then the
-        others of these files: they may look at what an earlier one has made for all."""
+        others of these files, for they may look at what an earlier one has made for all; then the
+        fastest of each other file."""
         files = sorted(
             {test.partition("::")[0] for test in tests},
             key=lambda each: -self._files[each].shares.get(point.path, 0.0),
-        )[:FILES]
-        chosen: list[str] = []
-        takes_s = 0.0
-        for executing in (True, False):
-            for each in files:
-                times = self._files[each].tests
-                for test in sorted(times, key=lambda test: times[test]):
-                    if (test in tests) is executing and takes_s + times[test] <= TESTS_S:
-                        chosen.append(test)
-                        takes_s += times[test]
+        )
+        chosen: dict[str, float] = {}
+
+        def take(among: Sequence[str], executing: bool, left_s: float) -> float:
+            """The fastest first, into `chosen`; returns what is left of the time."""
+            for each in among:
+                for test, took_s in sorted(self._files[each].tests.items(), key=itemgetter(1)):
+                    if (test in tests) is executing and took_s <= left_s:
+                        chosen[test] = took_s
+                        left_s -= took_s
+            return left_s
+
+        near, others = files[:NEAR_FILES], files[NEAR_FILES:]
+        left_s = take(near, False, take(near, True, NEAR_S)) + OTHERS_S
+        for each in others:
+            first_s = min(OTHER_S, left_s - FILE_S)
+            left_s -= FILE_S + first_s - take([each], True, first_s)
         within = tuple(dict.fromkeys(test.partition("::")[0] for test in chosen))
-        return Choice(tuple(chosen), within, takes_s + FILE_S * len(within))
+        return Choice(tuple(chosen), within, sum(chosen.values()) + FILE_S * len(within))
 
 
 def _lines(point: Point, sources: Mapping[str, str]) -> dict[str, set[int]]:
