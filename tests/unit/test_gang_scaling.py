@@ -176,6 +176,7 @@ def test_a_phase_that_takes_too_long_or_a_target_that_is_forbidden_fails_the_cha
     assert undone is not None
     assert (undone.failure, undone.reason) == (ResizeFailure.TIMEOUT, "Timeout after 300 seconds")
     again = Resizing().begin(1, 3, 0.0)
+    assert again.check(ScalingPolicy(least=3, most=3), 0.0) is None
     undone = again.check(ScalingPolicy(most=2), 0.0)
     assert undone is not None
     assert undone.reason == "1 to 2 members are allowed by now, and not 3"

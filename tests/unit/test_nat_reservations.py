@@ -81,6 +81,7 @@ def test_a_client_reserves_at_two_gates_and_says_where_it_is() -> None:
 def test_who_does_not_know_its_reach_waits_for_it() -> None:
     world = World(reach=Reach.UNKNOWN)
     assert world.effects == []
+    assert world.reservations.reached(Reach.UNKNOWN, at(1)) == []
     assert world.reservations.at_s == LIMITS.unknown_s
     assert len(asked(world.reservations.tick(at(LIMITS.unknown_s)))) == 2
 

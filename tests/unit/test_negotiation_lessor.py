@@ -238,6 +238,15 @@ def test_an_offer_holds_capacity_softly_and_for_less_than_two_seconds(alice: Ali
     assert alice.lessor.next_timeout() == float("inf")
 
 
+def test_what_it_is_asked_for_is_remembered_where_the_grant_is_good() -> None:
+    alice = Alice(replace(MACHINE, gpus=(Gpu("GPU-0", "nvidia", "h100", 80 * GIB, 90),)))
+    needs, before = replace(NEEDS, gpu_count=1), alice.lessor.seen.mix
+    alice.refusal(needs, grant=b"another")
+    assert alice.lessor.seen.mix == before
+    alice.offer(needs=needs)
+    assert alice.lessor.seen.mix != before
+
+
 def test_a_commit_after_the_hold_is_refused(alice: Alice) -> None:
     lease_id = alice.offer()
     alice.lessor.tick(at(HOLD_S))

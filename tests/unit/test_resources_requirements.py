@@ -292,6 +292,7 @@ def test_a_mapping_is_checked_like_a_text(mapping: dict[str, object], field: str
         ({"memory_bytes": (1 << 60) + 1}, "memory"),
         ({"storage_bytes": -1}, "storage"),
         ({"network_mbps": -1}, "network"),
+        ({"cloudpickle": -1}, "cloudpickle"),
         ({"gpu_count": -1}, "gpu"),
         ({"gpu_memory_bytes": 1}, "gpu.memory"),
         ({"gpu_count": 1, "gpu_models": ["h100"]}, "gpu.model"),

@@ -43,6 +43,12 @@ def test_those_that_an_answer_names_are_asked_where_they_have_addresses() -> Non
     assert set(holders.nearest(NAME, NOW)) == {BOB, CAROL}
 
 
+def test_who_answers_is_one_of_them_though_no_lookup_has_named_it() -> None:
+    holders = known(BOB)
+    holders.answered(NAME, [Answer(CAROL, kad.Providers(()))], NOW)
+    assert set(holders.nearest(NAME, NOW)) == {BOB, CAROL}
+
+
 def test_who_does_not_answer_is_asked_again_later() -> None:
     holders = known(BOB, CAROL)
     holders.answered(NAME, failed(BOB), NOW)

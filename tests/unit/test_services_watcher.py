@@ -77,3 +77,17 @@ def test_a_reader_goes_on_to_nearer_peers_until_it_has_asked_a_holder() -> None:
     played.answer(plays)
     assert asked == [crowd[-8], crowd[0]]
     assert seen == ["echo"]
+
+
+def test_a_service_is_read_once_its_time_has_come_and_next_a_while_after_that() -> None:
+    played = Played()
+    played.means.shelf.catalog.take(sealed(person("alice")))
+    read: list[float] = []
+    watcher = Watcher(played.means, lambda service, now: read.append(now.mono_s))
+    watcher.watch(ECHO, NOW)
+    first_s = watcher.next_timeout() - NOW.mono_s
+    watcher.tick(after(first_s - 0.001))
+    assert read == []
+    watcher.tick(after(first_s))
+    assert read == [NOW.mono_s + first_s]
+    assert 0.8 <= (watcher.next_timeout() - read[0]) / watcher.every_s(ECHO) < 1.2
