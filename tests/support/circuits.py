@@ -34,9 +34,7 @@ BULK = "/test/bulk"
 
 
 def circuits(
-    relay: RelaySettings | None = None,
-    gates: Iterable[Contact] = (),
-    grant: bytes = GRANT,
+    relay: RelaySettings | None = None, gates: Iterable[Contact] = (), grant: bytes = GRANT
 ) -> CircuitSettings:
     """Of a node that reserves at these gates, if there are any."""
     listed = tuple(gates)

@@ -209,11 +209,7 @@ class Caller:
     http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
 
     async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         await self.begin(method, path, body, headers)
         return await self.reply()

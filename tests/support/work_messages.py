@@ -131,9 +131,7 @@ refusals: st.SearchStrategy[PeerRefusal] = (
 blobs = st.binary(max_size=20)
 lines = st.lists(shown, max_size=3).map("\n\t".join)
 usages = st.builds(
-    Usage,
-    st.none() | st.integers(0, MAX_MEMORY_BYTES),
-    st.none() | st.integers(0, MAX_CPU_MS),
+    Usage, st.none() | st.integers(0, MAX_MEMORY_BYTES), st.none() | st.integers(0, MAX_CPU_MS)
 )
 outcomes: st.SearchStrategy[Outcome] = st.builds(Succeeded, blobs) | st.builds(
     Failed, st.sampled_from(FailureKind), lines, blobs
@@ -224,11 +222,7 @@ messages: st.SearchStrategy[WorkMessage] = st.one_of(
     st.builds(SliceAnswer, ids, months, counts, st.booleans(), used, used),
     st.builds(AskAccount, ids, months, blobs),
     st.builds(
-        AccountRows,
-        ids,
-        months,
-        st.booleans(),
-        tuples_of(st.builds(SliceRow, peers, counts, used)),
+        AccountRows, ids, months, st.booleans(), tuples_of(st.builds(SliceRow, peers, counts, used))
     ),
     st.builds(Enlist, ids, counts, st.integers(0, MAX_MEMBERS - 1), rosters),
     st.builds(ReportUsage, tuples_of(lease_usages)),

@@ -56,9 +56,7 @@ BY_HAND: Final = (
     ),
     Vector("hypha/scheduler_price_cap", {"max": 20, "offers": [19, 20, 21]}, {"kept": [19, 20]}),
     Vector(
-        "formation/cluster_size_configurable",
-        {"capable": 3, "cluster_size": 2},
-        {"cluster_len": 2},
+        "formation/cluster_size_configurable", {"capable": 3, "cluster_size": 2}, {"cluster_len": 2}
     ),
     Vector(
         "icn/trust_gates",

@@ -65,10 +65,7 @@ def check_ranking(vector: Vector, hashed: Callable[[str], int], scores: Mapping[
         assert [each.peer_id for each in three] == expect["cluster3"]
 
 
-@covers(
-    "formation/xor_rank_defaulthasher64:build-1",
-    "formation/xor_rank_defaulthasher64:build-2",
-)
+@covers("formation/xor_rank_defaulthasher64:build-1", "formation/xor_rank_defaulthasher64:build-2")
 def as_rust_hashes(vector: Vector) -> None:
     check_ranking(vector, default_hasher, vector.expect["scores"])
 
@@ -263,11 +260,7 @@ def within_their_ranges(vector: Vector) -> None:
     said = needs_of(f"VCPU {vcpu}\nMEM {memory_mb}\nDISK {disk_gb}")
     assert (
         said.items()
-        >= {
-            "vcpus": int(vcpu),
-            "memory_mb": int(memory_mb),
-            "storage_gb": int(disk_gb),
-        }.items()
+        >= {"vcpus": int(vcpu), "memory_mb": int(memory_mb), "storage_gb": int(disk_gb)}.items()
     )
     assert vector.expect["all_others"] == "error"
     for directive, key in (("VCPU", "vcpu"), ("MEM", "memory_mb"), ("DISK", "disk_gb")):

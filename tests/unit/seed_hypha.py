@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples.tariffs import (
-    offered_price_micro,
-    price_under_load_micro,
-    unit_price_micro,
-)
+from examples.tariffs import offered_price_micro, price_under_load_micro, unit_price_micro
 from formation_p2p.core.dht.messages import GetProviders
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.effects import Contact

@@ -23,13 +23,7 @@ from formation_p2p.core.peer.events import Serve
 from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.policy import Policy, Score, Sum
 from formation_p2p.core.placement.scored import PRESETS, Scored
-from formation_p2p.core.placement.should_move import (
-    RULES,
-    Host,
-    MoveReason,
-    accepts,
-    should_move,
-)
+from formation_p2p.core.placement.should_move import RULES, Host, MoveReason, accepts, should_move
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_STORAGE_BYTES

@@ -314,12 +314,7 @@ def test_wants_that_are_kept_are_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("reach", "with_room", "looked_at", "expected"),
-    [
-        (300, 0, 100, 1.0),
-        (300, 1, 100, 1.0),
-        (300, 50, 100, 6 / 150),
-        (50, 100, 100, 0.12),
-    ],
+    [(300, 0, 100, 1.0), (300, 1, 100, 1.0), (300, 50, 100, 6 / 150), (50, 100, 100, 0.12)],
 )
 def test_as_many_answer_as_are_of_use(
     reach: int, with_room: int, looked_at: int, expected: float

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 
-from formation_p2p.core.capability.buckets import (
-    ANY,
-    bucket_key,
-    buckets_of,
-    widening,
-)
+from formation_p2p.core.capability.buckets import ANY, bucket_key, buckets_of, widening
 from formation_p2p.core.resources.bounds import (
     MAX_CPU_MILLI,
     MAX_DRIVERS,

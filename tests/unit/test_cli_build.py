@@ -66,10 +66,7 @@ def test_a_formfile_says_what_it_needs(tmp_path: Path) -> None:
 def test_targets_are_built_in_their_order(tmp_path: Path) -> None:
     made = build_of(source(tmp_path, build_toml=TARGETS), None, (), None)
     assert (list(made.targets), made.wanted) == (["lib", "app", "docs"], ["app", "docs"])
-    assert places_of(made, tmp_path) == {
-        "app": tmp_path / "app.tar",
-        "docs": tmp_path / "docs.tar",
-    }
+    assert places_of(made, tmp_path) == {"app": tmp_path / "app.tar", "docs": tmp_path / "docs.tar"}
     with pytest.raises(InvalidInput, match=r"several results \(app, docs\); name a folder"):
         places_of(made, tmp_path / "build.toml")
     made = build_of(tmp_path, None, ("lib",), None)

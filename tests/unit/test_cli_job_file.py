@@ -91,11 +91,7 @@ def test_a_job_with_everything_in_it() -> None:
     assert a.label == "count-a.txt"
     assert a.argv == ("sh", "-c", "wc a.txt > ${OUT}")
     assert a.files_in == {"a.txt": HERE / "texts/a.txt"}
-    assert (b.files_out, b.env, b.stdin) == (
-        ("b.txt.count",),
-        {"OUT": "b.txt.count"},
-        b"of b.txt",
-    )
+    assert (b.files_out, b.env, b.stdin) == (("b.txt.count",), {"OUT": "b.txt.count"}, b"of b.txt")
     assert last.label == "2"
 
 

@@ -58,22 +58,13 @@ def test_a_long_one_begins_once_and_fails_with_its_reason() -> None:
     exit_1 = Failed(FailureKind.EXIT, "exit: 1")
     started = ExecutionStarted("lease", "a")
     events, counts = reported((Tick(), [EXECUTE]), (started, ()), ended("a", exit_1, 70_000))
-    assert events == [
-        began("a"),
-        WorkEnded("a", OWNER, "", "python", "exit", "exit: 1", 70),
-    ]
+    assert events == [began("a"), WorkEnded("a", OWNER, "", "python", "exit", "exit: 1", 70)]
     assert counts == "0 0 1"
 
 
 def test_what_is_killed_or_fenced_was_taken_back_and_what_never_began_is_not_told_of() -> None:
     killed = Failed(FailureKind.CANCELLED, "it was killed")
-    taken_back = (
-        OWNER,
-        "",
-        "python",
-        "cancelled",
-        "its owner took it back, or its lease ended",
-    )
+    taken_back = (OWNER, "", "python", "cancelled", "its owner took it back, or its lease ended")
     events, counts = reported(
         (Tick(), [EXECUTE]),
         ended("a", killed, 1000),

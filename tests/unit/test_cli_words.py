@@ -20,13 +20,7 @@ from formation_p2p.api.calls import value_of
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.cli import exits, status, words
 from formation_p2p.cli.as_json import EventLines
-from formation_p2p.cli.files import (
-    check_outputs,
-    named,
-    read_input,
-    write_outputs,
-    write_tail,
-)
+from formation_p2p.cli.files import check_outputs, named, read_input, write_outputs, write_tail
 from formation_p2p.cli.flags import limits_of, pairs_of, parse_duration_s, read_invite
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import Kind

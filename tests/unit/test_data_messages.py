@@ -53,10 +53,7 @@ from formation_p2p.core.workload.scope import Place, Scope
 CID = Cid(RAW, digest_of(b"hello"))
 BOB = Contact(Identity.from_seed(bytes([2]) * 32).peer_id, ("/ip4/127.0.0.1/tcp/4001",))
 RULE = DataRule(
-    Scope.ORG,
-    Place(cell="c" * 63, org="o" * 63, federation="f" * 63),
-    "r" * 63,
-    parties=True,
+    Scope.ORG, Place(cell="c" * 63, org="o" * 63, federation="f" * 63), "r" * 63, parties=True
 )
 DELEGATION = Delegation(BOB.peer_id, MAX_UNIX_S, bytes(64))
 

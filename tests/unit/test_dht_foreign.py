@@ -22,12 +22,7 @@ from formation_p2p.core.dht.messages import (
     Value,
 )
 from formation_p2p.core.dht.operations import Searched
-from formation_p2p.core.dht.rpc import (
-    RequestReceived,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-)
+from formation_p2p.core.dht.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import peer_id_to_bytes

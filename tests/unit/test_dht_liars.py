@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from formation_p2p.core.dht.lookup import (
-    Lookup,
-)
+from formation_p2p.core.dht.lookup import Lookup
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
@@ -57,11 +55,7 @@ def found(lookup: Lookup) -> list[int]:
 
 
 def test_who_invents_peers_is_believed_for_a_few_of_them_and_then_no_more() -> None:
-    network = {
-        peer(1000): peers(range(1, 21)),
-        peer(2000): [],
-        peer(3000): [],
-    }
+    network = {peer(1000): peers(range(1, 21)), peer(2000): [], peer(3000): []}
     lookup = lookup_of_nought(network, width=3)
     asked = drive(lookup, network)
     assert len(asked) == 3 + DHT.credit
@@ -78,11 +72,7 @@ def test_no_more_wait_on_one_peers_word_than_its_credit_is_worth() -> None:
 
 
 def test_whom_an_honest_one_names_too_is_asked_whatever_else_a_liar_said() -> None:
-    network = {
-        peer(1000): peers(range(1, 21)),
-        peer(2000): peers([7]),
-        peer(7): [],
-    }
+    network = {peer(1000): peers(range(1, 21)), peer(2000): peers([7]), peer(7): []}
     lookup = lookup_of_nought(peers([1000, 2000]), width=2)
     drive(lookup, network)
     assert found(lookup) == [7, 1000]
@@ -97,11 +87,7 @@ def test_a_gate_that_knows_mostly_dead_ones_still_lets_a_newcomer_in() -> None:
 
 
 def test_a_peer_that_a_liar_misplaced_is_asked_where_another_one_says_it_is() -> None:
-    network = {
-        peer(1000): [at(1, "99.9.9.9")],
-        peer(2000): peers([1]),
-        peer(1): [],
-    }
+    network = {peer(1000): [at(1, "99.9.9.9")], peer(2000): peers([1]), peer(1): []}
     lookup = lookup_of_nought(peers([1000, 2000]), width=2)
     asked = drive(lookup, network)
     assert asked[2:] == [at(1, "99.9.9.9"), peer(1)]

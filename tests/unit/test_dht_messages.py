@@ -80,8 +80,7 @@ MORE, ACKNOWLEDGED, SHARDS = 101, 102, 103
 TARGET = Key(7)
 COUNT = ShardCount(members=33, settled=9, shallower=2, deeper=300, depth=4, beyond=5)
 COUNT_ON_THE_WIRE = octets(
-    SHARDS,
-    b"".join(integer(n, value) for n, value in enumerate((33, 300, 2, 4, 9, 5), start=1)),
+    SHARDS, b"".join(integer(n, value) for n, value in enumerate((33, 300, 2, 4, 9, 5), start=1))
 )
 ANNOUNCED = AddProvider(b"name", Provider(ALICE, b"signed"), (b"other",), acknowledged=True)
 
@@ -130,11 +129,7 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
         + octets(CLOSER, peer(BOB))
         + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed"))),
     ),
-    (
-        GetProviders(b"name"),
-        Providers((), (), COUNT),
-        kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE,
-    ),
+    (GetProviders(b"name"), Providers((), (), COUNT), kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE),
     (
         ANNOUNCED,
         Added((COUNT, ShardCount()), (BOB,)),

@@ -154,10 +154,7 @@ def test_storing_peers_who_lie_are_outvoted_by_one_who_does_not() -> None:
         world.profile("frank", town.now), world.person("frank")
     )  # rightly signed, but it belongs under no name asked for below
     other = bucket_key(world.NETWORK, "driver/wasm")
-    for liar, lie in (
-        (carol, lies(forged, b"", elsewhere.raw)),
-        (dave, lies()),
-    ):
+    for liar, lie in ((carol, lies(forged, b"", elsewhere.raw)), (dave, lies())):
         liar.lie = lie
     value = alice.dht.search(GetValue(name), town.now, "a test")
     found = alice.dht.search(GetProviders(ANY, EVERYONE), town.now, "a test")

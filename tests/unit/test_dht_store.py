@@ -145,11 +145,7 @@ def from_the_future() -> bytes:
         (ANY, bytes(MAX_PROFILE_BYTES + 1), OversizedRecord),
         (bucket_key(world.NETWORK, "gpu/8"), world.signed("bob", NOW).raw, MisKeyedRecord),
         (bucket_key(b"other", "any"), world.signed("bob", NOW).raw, MisKeyedRecord),
-        (
-            value_name(world.person("carol").peer_id),
-            world.signed("bob", NOW).raw,
-            MisKeyedRecord,
-        ),
+        (value_name(world.person("carol").peer_id), world.signed("bob", NOW).raw, MisKeyedRecord),
     ],
 )
 def test_what_is_not_as_it_claims_is_refused_and_never_returned(

@@ -7,9 +7,7 @@ import pytest
 from formation_p2p.core.dht import codec
 from formation_p2p.core.dht.messages import FindNode, Nodes, Ping, Pong
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.dht.reachability import (
-    Reach,
-)
+from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dht.rpc import (
     Advertise,
     DhtEffect,

@@ -13,12 +13,7 @@ from typing import Final
 import pytest
 
 from formation_p2p.core.dht.codec import encode, parse_request
-from formation_p2p.core.dht.messages import (
-    AddProvider,
-    FindNode,
-    GetValue,
-    PutValue,
-)
+from formation_p2p.core.dht.messages import AddProvider, FindNode, GetValue, PutValue
 from formation_p2p.core.identity import peer_id_to_bytes
 from formation_p2p.core.records.addresses import address_bytes, address_text
 

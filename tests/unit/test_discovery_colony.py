@@ -15,10 +15,7 @@ from formation_p2p.core.capability.shards import shard_key
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import Published, Searched
 from formation_p2p.core.discovery.announcer import Announcer
-from formation_p2p.core.discovery.finder import (
-    Finder,
-    Found,
-)
+from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import key_of_peer

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.capability.shards import (
-    ShardParameters,
-    places_of,
-    shard_key,
-)
+from formation_p2p.core.capability.shards import ShardParameters, places_of, shard_key
 from formation_p2p.core.dht.messages import GetProviders, ProviderQuery, ShardCount
 from formation_p2p.core.dht.store import RecordStore
 from formation_p2p.core.discovery.depth_search import DepthSearch, agreed, deeper_by, is_left
@@ -97,10 +93,7 @@ def test_some_who_are_deeper_than_most_are_followed() -> None:
 
 
 def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
-    counts = {
-        0: splitting(settled=30, gone_too=10, depth=1),
-        1: reported(shallower=10),
-    }
+    counts = {0: splitting(settled=30, gone_too=10, depth=1), 1: reported(shallower=10)}
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 1], Span(0, 1))
     depths, search = searched(1, counts)  # from below as well
@@ -108,10 +101,7 @@ def test_while_a_shard_splits_both_are_read_and_who_comes_is_in_both() -> None:
 
 
 def test_where_all_are_leaving_a_shard_who_comes_does_not_enter_it() -> None:
-    counts = {
-        0: splitting(settled=0, gone_too=30, depth=1),
-        1: reported(settled=2, shallower=28),
-    }
+    counts = {0: splitting(settled=0, gone_too=30, depth=1), 1: reported(settled=2, shallower=28)}
     depths, search = searched(0, counts)
     assert (depths, search.span()) == ([0, 1], Span(1, 1))
 

@@ -12,13 +12,7 @@ from formation_p2p.core.capability.buckets import bucket_key, buckets_of
 from formation_p2p.core.dht.messages import MAX_PROVIDERS, GetProviders
 from formation_p2p.core.dht.operations import Searched
 from formation_p2p.core.dht.parameters import DhtParameters
-from formation_p2p.core.discovery.finder import (
-    ROOMY,
-    Finder,
-    FindId,
-    Found,
-    suits,
-)
+from formation_p2p.core.discovery.finder import ROOMY, Finder, FindId, Found, suits
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.discovery.publication import names_of
 from formation_p2p.core.discovery.trace import Step, Trace
@@ -97,12 +91,7 @@ class Market(DhtWorld):
         return profile
 
     def start(
-        self,
-        needs: Requirements,
-        target: Key = TASK,
-        *,
-        fresh: bool = False,
-        roomy: bool = False,
+        self, needs: Requirements, target: Key = TASK, *, fresh: bool = False, roomy: bool = False
     ) -> FindId | None:
         find = self.finding.finder.find(needs, target, self.now, "a test", fresh=fresh, roomy=roomy)
         self.perform(self.alice)
@@ -110,12 +99,7 @@ class Market(DhtWorld):
         return find
 
     def find(
-        self,
-        needs: Requirements,
-        target: Key = TASK,
-        *,
-        fresh: bool = True,
-        roomy: bool = False,
+        self, needs: Requirements, target: Key = TASK, *, fresh: bool = True, roomy: bool = False
     ) -> Found:
         find = self.start(needs, target, fresh=fresh, roomy=roomy)
         self.elapse(0.8)

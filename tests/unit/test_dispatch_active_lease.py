@@ -102,9 +102,7 @@ def test_a_task_is_slow_only_while_it_is_the_one_that_runs() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 99)), max_size=40))
-def test_the_bytes_under_way_are_those_of_the_attempts(
-    story: list[tuple[bool, int, int]],
-) -> None:
+def test_the_bytes_under_way_are_those_of_the_attempts(story: list[tuple[bool, int, int]]) -> None:
     active = lease_on_alice()
     for adds, number, size in story:
         attempt_id = f"job/{number}#1"

@@ -8,13 +8,7 @@ from dataclasses import replace
 import cbor2
 import pytest
 
-from formation_p2p.core.dispatch.checkpoints import (
-    AGAIN_S,
-    MAX_AHEAD,
-    MAX_PER_S,
-    RENEWED_S,
-    WANTED,
-)
+from formation_p2p.core.dispatch.checkpoints import AGAIN_S, MAX_AHEAD, MAX_PER_S, RENEWED_S, WANTED
 from formation_p2p.core.dispatch.fetch import (
     CheckpointKept,
     CheckpointSpread,

@@ -45,10 +45,7 @@ class Bob:
     """His jobs, and the task of the one he has begun."""
 
     def __init__(
-        self,
-        tasks: int = 1,
-        attempts: int = 3,
-        parameters: DispatchParameters = DISPATCH_DEFAULTS,
+        self, tasks: int = 1, attempts: int = 3, parameters: DispatchParameters = DISPATCH_DEFAULTS
     ) -> None:
         self.outbox = Outbox()
         self.jobs = Jobs(self.outbox, parameters)
@@ -218,10 +215,7 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
     )
     assert not bob.jobs.lost(lost, ATTEMPT, ALICE.peer_id, "it broke", counts=True)
     assert not bob.jobs.lost(returned, ATTEMPT, ALICE.peer_id, "it broke", counts=False)
-    assert bob.reported() == [
-        *(TaskCancelled(f"job/{n}") for n in range(3)),
-        JobEnded(0, 0, 0, 3),
-    ]
+    assert bob.reported() == [*(TaskCancelled(f"job/{n}") for n in range(3)), JobEnded(0, 0, 0, 3)]
 
 
 def test_what_is_past_its_deadline_is_given_up_also_without_an_attempt() -> None:

@@ -31,16 +31,7 @@ from formation_p2p.core.workload.work import InputFrom
 from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
-from tests.support.stories import (
-    ALICE,
-    CAROL,
-    at,
-    job,
-    name_of,
-    only,
-    peer_of,
-    town,
-)
+from tests.support.stories import ALICE, CAROL, at, job, name_of, only, peer_of, town
 
 Reads = Mapping[int, Sequence[int]]
 """For each task that reads files, the tasks that make them."""

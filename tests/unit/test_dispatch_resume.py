@@ -26,13 +26,7 @@ from formation_p2p.core.dispatch.saved import SavedJob, SavedTask
 from formation_p2p.core.dispatch.task_run import TaskState
 from formation_p2p.core.effects import Effect
 from formation_p2p.core.execution.effects import ExecutionSaved
-from formation_p2p.core.negotiation.messages import (
-    Dispatch,
-    Leased,
-    Release,
-    Renew,
-    ResultAck,
-)
+from formation_p2p.core.negotiation.messages import Dispatch, Leased, Release, Renew, ResultAck
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of

@@ -21,17 +21,7 @@ from formation_p2p.core.workload.scope import Place
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import (
-    NEEDS,
-    at,
-    ends,
-    job,
-    only,
-    passed,
-    peer_of,
-    sent,
-    town_with,
-)
+from tests.support.stories import NEEDS, at, ends, job, only, passed, peer_of, sent, town_with
 
 # So that a story takes seconds.
 SHORT = LeaseParameters(slice_s=3.0, give_way_s=4.0)
@@ -171,9 +161,7 @@ def test_what_each_used_and_gave_is_known_to_the_next_incarnation_of_a_worker() 
     world.restart(
         alice,
         replace(
-            world.machine(cpu=1),
-            shares_used=alice.shares_used,
-            hours_received=alice.hours_received,
+            world.machine(cpu=1), shares_used=alice.shares_used, hours_received=alice.hours_received
         ),
     )
     world.elapse(0.2)

@@ -144,9 +144,7 @@ def alice() -> Executions:
 # -- what is dispatched runs ----------------------------------------------------------------
 
 
-def test_attempts_go_to_the_shell_as_they_come_with_what_the_lease_holds(
-    alice: Executions,
-) -> None:
+def test_attempts_go_to_the_shell_as_they_come_with_what_the_lease_holds(alice: Executions) -> None:
     timed = dispatch(given_(0, b"payload", timeout_ms=1500), given_(1))
     assert alice.dispatched(LEASE, timed) == [
         execute(replace(work(0, b"payload"), timeout_s=1.5), work(1))
@@ -291,9 +289,7 @@ def test_only_the_owner_acknowledges_and_cancels(alice: Executions) -> None:
     assert alice.renewed(LEASE) == [reported(over(0))]
 
 
-def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(
-    alice: Executions,
-) -> None:
+def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(alice: Executions) -> None:
     alice.dispatched(LEASE, dispatch_of(*range(WINDOW)))
     assert only(alice.handle_report(executions_ended(*range(WINDOW - 1))), Pause) == []
     last = alice.handle_report(executions_ended(WINDOW - 1))
@@ -309,9 +305,7 @@ def test_nothing_more_begins_while_too_many_results_are_not_acknowledged(
     assert alice.received(BOB.peer_id, ack(2)) == []
 
 
-def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(
-    alice: Executions,
-) -> None:
+def test_nothing_more_begins_while_too_many_bytes_are_not_acknowledged(alice: Executions) -> None:
     large, count = Succeeded(bytes(MAX_RESULT_BYTES)), MAX_OUTBOX_BYTES // MAX_RESULT_BYTES
     alice.dispatched(LEASE, dispatch_of(*range(count)))
     effects = alice.handle_report(executions_ended(*range(count), outcome=large))
@@ -575,10 +569,7 @@ def test_nothing_more_runs_while_large_results_wait_to_be_fetched(
     effects = alice.handle_report(executions_ended(1, outcome=large(64)))
     assert only(effects, Pause) == [Pause("lease", cause="")]
     acked = alice.received(BOB.peer_id, ResultAck("lease", (attempt(0),)))
-    assert acked == [
-        FreeResults("lease", (attempt(0),), cause=""),
-        Continue("lease", cause=""),
-    ]
+    assert acked == [FreeResults("lease", (attempt(0),), cause=""), Continue("lease", cause="")]
 
 
 def test_so_many_large_results_wait_at_the_most(alice: Executions) -> None:

@@ -11,12 +11,7 @@ import pytest
 from benchmarks.clusters.partitioning import drawn, fastest_s
 from formation_p2p.core.errors import InvalidInput, Unplaceable
 from formation_p2p.core.gang.part import Links, MemberCapacity, Part, Problem
-from formation_p2p.core.gang.partition import (
-    Partition,
-    parse_strategy,
-    partition,
-    repartition,
-)
+from formation_p2p.core.gang.partition import Partition, parse_strategy, partition, repartition
 from formation_p2p.core.gang.pipeline import SLACK, cut_bytes
 from formation_p2p.core.gang.seen_rates import SeenRates
 from formation_p2p.core.gang.strategies import IMBALANCE
@@ -99,10 +94,7 @@ def test_what_does_not_fit_is_refused_with_what_is_left_of_each(strategy: str) -
 
 
 def test_every_term_is_told() -> None:
-    parts = [
-        Part("a", 30, MIB, {"cid": 2 * MIB, "other": MIB}, {"b": 1000}),
-        Part("b", 10, MIB),
-    ]
+    parts = [Part("a", 30, MIB, {"cid": 2 * MIB, "other": MIB}, {"b": 1000}), Part("b", 10, MIB)]
     members = [MemberCapacity(0, 10, 3 * MIB, frozenset({"cid"})), MemberCapacity(1, 10, MIB)]
     found = partition(parts, members, "local", links=Links({(0, 1): 1000}, {(0, 1): 0}))
     terms = found.explain()

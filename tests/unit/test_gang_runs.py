@@ -8,12 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from formation_p2p.api.gang_work import GangWork
-from formation_p2p.core.gang.events import (
-    GangEvent,
-    GangMember,
-    MemberLost,
-    MemberReplaced,
-)
+from formation_p2p.core.gang.events import GangEvent, GangMember, MemberLost, MemberReplaced
 from formation_p2p.core.gang.part import Part
 from formation_p2p.core.resources.requirements import parse_requirements
 from tests.support.stories import contact

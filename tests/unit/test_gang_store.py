@@ -463,11 +463,7 @@ def test_one_that_leaves_amid_its_copy_is_given_up() -> None:
 
 def test_a_client_that_breaks_the_rules_is_found_out() -> None:
     world = World()
-    wrong: list[said.FromClient] = [
-        said.Hello(1),
-        said.AllSent(),
-        Entry("a", 1, b""),
-    ]
+    wrong: list[said.FromClient] = [said.Hello(1), said.AllSent(), Entry("a", 1, b"")]
     for message in wrong:
         with pytest.raises(ProtocolViolation):
             world.store.handle(Came(1, message), world.now_s)

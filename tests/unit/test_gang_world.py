@@ -150,11 +150,7 @@ class Gangs:
     def rosters(self) -> dict[str, tuple[int, int, tuple[int, ...]]]:
         """Rank, sequence and the ranks in the roster of each worker that has one."""
         return {
-            name: (
-                each.rank,
-                each.roster.sequence,
-                tuple(m.rank for m in each.roster.members),
-            )
+            name: (each.rank, each.roster.sequence, tuple(m.rank for m in each.roster.members))
             for name, node in self.workers.items()
             for each in node.gangs.values()
         }

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.fetch import (
-    DropCheckpoints,
-    KeepCheckpoint,
-    SpreadCheckpoint,
-)
+from formation_p2p.core.dispatch.fetch import DropCheckpoints, KeepCheckpoint, SpreadCheckpoint
 from formation_p2p.core.dispatch.job_events import TaskSaved
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.execution.effects import ExecutionSaved

@@ -290,9 +290,7 @@ def dials_of(machine: Listener | Dialled, events: list[tuple[Event, float]]) -> 
 
 
 @given(st.lists(st.tuples(events_drawn, st.floats(0.0, 3.0)), max_size=80))
-def test_whatever_a_peer_sends_its_dials_are_bounded(
-    events: list[tuple[Event, float]],
-) -> None:
+def test_whatever_a_peer_sends_its_dials_are_bounded(events: list[tuple[Event, float]]) -> None:
     dials = dials_of(Dialled(), events)
     for first_s in dials:  # which may be the last of one round, and the next one follows
         within = [each for each in dials if first_s <= each < first_s + ROUND_S]

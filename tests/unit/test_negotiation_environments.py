@@ -29,17 +29,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import (
-    NEEDS,
-    at,
-    ends,
-    is_idle,
-    name_of,
-    only,
-    passed,
-    town,
-    where,
-)
+from tests.support.stories import NEEDS, at, ends, is_idle, name_of, only, passed, town, where
 
 NUMPY = "4f1c0a9b7d2e"
 BROKEN = Failed(FailureKind.ENVIRONMENT, "uv could not make the environment:\nno numpy")

@@ -45,10 +45,7 @@ MACHINE = machine(a100("G0"), h100("G1"), cpu_milli=4000)
 owners = st.sampled_from([BOB, CAROL, DAVE])
 wishes = st.builds(
     lambda cpu, gpus, share: Requirements(
-        driver="process",
-        cpu_milli=cpu,
-        gpu_count=gpus,
-        gpu_share_milli=share if gpus else 1000,
+        driver="process", cpu_milli=cpu, gpu_count=gpus, gpu_share_milli=share if gpus else 1000
     ),
     st.sampled_from([1000, 2000, 4000]),
     st.integers(0, 2),
@@ -218,13 +215,7 @@ def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_fo
 ) -> None:
     lessee = Lessee(b"", random.Random(1))
     order = (ALICE, CAROL, DAVE)[: len(offers)]
-    lessee.ask(
-        order,
-        SchedulingKey(needs, 0, max_price_micro),
-        wanted=wanted,
-        now=at(0),
-        cause="",
-    )
+    lessee.ask(order, SchedulingKey(needs, 0, max_price_micro), wanted=wanted, now=at(0), cause="")
     requests = sent(lessee.take()[0])
     said = {}
     for contact, (_, request), (holds, price, hold_ms) in zip(order, requests, offers, strict=True):

@@ -83,11 +83,7 @@ class Bob:
         max_price_micro: int | None = None,
     ) -> RoundId:
         asked = self.lessee.ask(
-            order,
-            SchedulingKey(needs, 3, max_price_micro),
-            wanted=wanted,
-            now=at(now_s),
-            cause="",
+            order, SchedulingKey(needs, 3, max_price_micro), wanted=wanted, now=at(now_s), cause=""
         )
         for to, message in self.sends():
             assert isinstance(message, PlacementRequest)
@@ -405,10 +401,7 @@ def test_the_price_is_at_most_what_the_job_may_cost(
     committed = (ALICE.peer_id,) if is_taken else ()
     refusals = () if is_taken else ((ALICE.peer_id, TooDear(161, 160)),)
     message = Commit("a1") if is_taken else Release("a1")
-    assert bob.hears() == (
-        [(ALICE.peer_id, message)],
-        [RoundClosed(asked, committed, refusals)],
-    )
+    assert bob.hears() == ([(ALICE.peer_id, message)], [RoundClosed(asked, committed, refusals)])
 
 
 def test_without_a_limit_any_price_will_do(bob: Bob) -> None:

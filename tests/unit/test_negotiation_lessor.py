@@ -109,11 +109,7 @@ class Alice:
         )
 
     def offer(
-        self,
-        now_s: float = 0.0,
-        to: Contact = BOB,
-        needs: Requirements = NEEDS,
-        priority: int = 0,
+        self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS, priority: int = 0
     ) -> str:
         """The id of the lease that she offers."""
         request = asked(needs, priority=priority)
@@ -123,11 +119,7 @@ class Alice:
         return message.lease_id
 
     def lease(
-        self,
-        now_s: float = 0.0,
-        to: Contact = BOB,
-        needs: Requirements = NEEDS,
-        priority: int = 0,
+        self, now_s: float = 0.0, to: Contact = BOB, needs: Requirements = NEEDS, priority: int = 0
     ) -> str:
         lease_id = self.offer(now_s, to, needs, priority)
         self.lessor.committed(to, Commit(lease_id), at(now_s))

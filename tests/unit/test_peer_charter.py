@@ -7,12 +7,7 @@ from typing import Any
 
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import OperationId, Published
-from formation_p2p.core.dht.rpc import (
-    RequestReceived,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-)
+from formation_p2p.core.dht.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState

@@ -231,10 +231,7 @@ def test_a_worker_that_the_grant_is_not_for_is_shown_with_the_reason() -> None:
     labels = tuple((f"l{n}", "x") for n in range(MAX_LABELS))  # a query has room for no more
     world.add("carol", serve=world.machine(labels=labels))
     world.elapse(3)
-    for terms, name in (
-        (TERMS, "alice"),
-        (SchedulingKey(replace(NEEDS, labels=labels)), "carol"),
-    ):
+    for terms, name in ((TERMS, "alice"), (SchedulingKey(replace(NEEDS, labels=labels)), "carol")):
         decision = decided(world.nodes["bob"], terms)
         lacking = {each.profile.peer_id: each.lacking for each in decision.ranked}
         assert str(named(world, list(lacking.items()))[name]) == (

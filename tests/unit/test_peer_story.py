@@ -29,13 +29,7 @@ from formation_p2p.core.dispatch.saved import SavedJob
 from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.events import Resume
 from formation_p2p.core.peer.parameters import PeerParameters
-from formation_p2p.core.peer.story import (
-    JobTaken,
-    Story,
-    StoryEntry,
-    StoryParameters,
-    StoryStep,
-)
+from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryParameters, StoryStep
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Leaving
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of

@@ -19,12 +19,7 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
 )
 from formation_p2p.core.negotiation.session import Received, Send
-from formation_p2p.core.peer.reputation_gossip import (
-    EVERY_S,
-    MAX_PEERS,
-    Lately,
-    ReputationGossip,
-)
+from formation_p2p.core.peer.reputation_gossip import EVERY_S, MAX_PEERS, Lately, ReputationGossip
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.attestation import open_attestation
 from formation_p2p.core.trust.experience import MEMORY, Experience

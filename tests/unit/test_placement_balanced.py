@@ -36,9 +36,7 @@ def busiest(seed: int, home: Callable[[Key, Peers], PeerId | None]) -> float:
 
 @pytest.mark.at_length
 @pytest.mark.parametrize("seed", range(4))
-def test_of_fifty_workers_the_busiest_has_at_most_half_as_much_again_as_the_mean(
-    seed: int,
-) -> None:
+def test_of_fifty_workers_the_busiest_has_at_most_half_as_much_again_as_the_mean(seed: int) -> None:
     by_lot = busiest(seed, Balanced().home)
     assert by_lot <= 1.5
     assert by_lot < busiest(seed, Xor().home)
@@ -49,11 +47,7 @@ def test_by_xor_alone_the_busiest_has_several_times_the_mean() -> None:
     assert max(busiest(seed, Xor().home) for seed in range(4)) > 3
 
 
-@given(
-    st.integers(0, 2**16),
-    st.integers(0, 80),
-    st.randoms(use_true_random=False),
-)
+@given(st.integers(0, 2**16), st.integers(0, 80), st.randoms(use_true_random=False))
 def test_whoever_waits_and_whoever_ranks_agree_in_any_order(
     seed: int, count: int, rng: random.Random
 ) -> None:

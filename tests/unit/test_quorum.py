@@ -268,9 +268,7 @@ def test_who_was_found_wrong_has_no_vote_and_does_not_use_up_the_copies() -> Non
 
 
 @given(
-    st.integers(2, 5),
-    st.integers(0, 4),
-    st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=9),
+    st.integers(2, 5), st.integers(0, 4), st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=9)
 )
 def test_a_ballot_always_ends_and_accepts_only_what_enough_say(
     need: int, more: int, results: list[bytes]
@@ -351,10 +349,7 @@ def test_a_worker_is_known_by_where_it_belongs_and_where_it_is() -> None:
         "/dns4/alice.example/tcp/1",
     )
     marks = marks_of(replace(worker, addresses=addresses, grant=grant), root.public_key)
-    assert of_kinds(marks, ("subnet",)) == {
-        "subnet:8.8.8.0/24",
-        "subnet:2001:4860:4860:1::/64",
-    }
+    assert of_kinds(marks, ("subnet",)) == {"subnet:8.8.8.0/24", "subnet:2001:4860:4860:1::/64"}
     assert {"org:acme", "arch:aarch64", "gpu:a100", "label.site:a", "os:linux"} <= marks
     assert len(of_kinds(marks, ("grant",))) == 1
     stranger = marks_of(replace(worker, grant=b"none"), root.public_key)

@@ -36,15 +36,7 @@ from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import (
-    ends,
-    job,
-    only,
-    peer_of,
-    town,
-    where,
-    workers_of,
-)
+from tests.support.stories import ends, job, only, peer_of, town, where, workers_of
 
 # On one LAN all have one invitation, and one subnet.
 NEAR = Quorum(2, of=3, apart=())

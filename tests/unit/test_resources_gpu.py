@@ -41,18 +41,7 @@ def test_sm_100_is_more_than_sm_80(has: str, needs: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "80",
-        "sm_9",
-        "sm_90a",
-        "8.65",
-        "-8",
-        "nan",
-        "gfx942",
-        "\u0668.0",
-        "sm_" + "9" * 99,
-    ],
+    ["", "80", "sm_9", "sm_90a", "8.65", "-8", "nan", "gfx942", "\u0668.0", "sm_" + "9" * 99],
 )
 def test_what_is_no_compute_capability_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write it like 8\.6"):

@@ -20,11 +20,7 @@ from formation_p2p.core.refusals import Infeasible
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import fits
 from formation_p2p.core.resources.python import MAX_PYTHONS, Python
-from formation_p2p.core.resources.requirements import (
-    Requirements,
-    driven_by,
-    parse_requirements,
-)
+from formation_p2p.core.resources.requirements import Requirements, driven_by, parse_requirements
 
 LINUX = "linux-x86_64-gnu"
 PY311 = Python("cpython-3.11", LINUX, 3)
@@ -83,8 +79,7 @@ def test_what_is_not_a_python_is_malformed(python: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "python"),
-    [("3.12", "cpython-3.12"), ("pypy-3.11", "pypy-3.11"), ("any", "any")],
+    ("text", "python"), [("3.12", "cpython-3.12"), ("pypy-3.11", "pypy-3.11"), ("any", "any")]
 )
 def test_a_version_is_asked_for_in_requirements(text: str, python: str) -> None:
     assert parse_requirements(f"python={text}").python == python

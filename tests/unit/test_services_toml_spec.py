@@ -134,10 +134,7 @@ def a(more: str) -> str:
             "['b']\ntier = 2\nport = 1\nargv = ['b']\n\n" + a("drain = 'x'"),
             "line 9: a: drain: 'x' is not a time",
         ),
-        (
-            "[a]\nport = 1\n[b]\ntier = 2\nport = 1\n",
-            "line 1: a: tier: is missing",
-        ),
+        ("[a]\nport = 1\n[b]\ntier = 2\nport = 1\n", "line 1: a: tier: is missing"),
         (
             a("uses = ['b']") + "[b]\ntier = 2\nport = 1\nargv = ['b']\nuses = ['a']",
             "uses: a -> b -> a is a circle",

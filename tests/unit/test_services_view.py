@@ -54,10 +54,7 @@ def test_people_see_what_runs_and_what_is_missing_where_that_is_known() -> None:
 def test_callers_are_led_to_replicas_that_take_requests() -> None:
     found = listed("echo", READ)
     assert found == Listing(
-        (
-            Replica(ALICE.peer_id, 16, 3),
-            Replica(BOB.peer_id, 16, 3, is_draining=True),
-        ),
+        (Replica(ALICE.peer_id, 16, 3), Replica(BOB.peer_id, 16, 3, is_draining=True)),
         {each.peer_id: Contact(each.peer_id, (ADDRESS,)) for each in (ALICE, BOB)},
     )
 

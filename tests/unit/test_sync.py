@@ -134,12 +134,7 @@ def checked(folder: Path, source: str) -> list[str]:
     # With the configuration of the project, so that what `make lint` has checked is not again.
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(root / ".mypy_cache")]
     done = subprocess.run(
-        [*command, str(path)],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        timeout=300,
-        check=False,
+        [*command, str(path)], capture_output=True, text=True, cwd=root, timeout=300, check=False
     )
     return [line for line in done.stdout.splitlines() if "script.py" in line and "error:" in line]
 

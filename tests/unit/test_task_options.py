@@ -62,10 +62,7 @@ def test_words_and_objects_come_to_the_same(hints: Any) -> None:
     assert options_of({"policy": Balanced(), "hints": hints, "scope": Scope.ORG}) == placing
 
 
-@pytest.mark.parametrize(
-    "needs",
-    ["cpu=2,memory=1GiB", {"cpu": 2, "memory": "1GiB"}, NEEDS],
-)
+@pytest.mark.parametrize("needs", ["cpu=2,memory=1GiB", {"cpu": 2, "memory": "1GiB"}, NEEDS])
 def test_needs_are_a_text_or_a_mapping_or_an_object(needs: Any) -> None:
     options = options_of({"needs": needs})
     assert (options.needs, options.memory_given) == (NEEDS, True)

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.refusals import Denied
-from formation_p2p.core.trust.admission import (
-    AdmissionController,
-    Charged,
-    Tolerated,
-)
+from formation_p2p.core.trust.admission import AdmissionController, Charged, Tolerated
 from formation_p2p.core.trust.grants import Rights, attenuate, bind, issue, read_grant
 from formation_p2p.core.trust.hours import Hours, parse_hours
 from formation_p2p.core.trust.membership import Membership

@@ -58,10 +58,7 @@ def rules(version: int = 1, keys: KeySet = BOARD, **fields: Any) -> Charter:
 
 
 def signed(
-    charter: Charter,
-    *by: Identity,
-    before: SignedCharter | None = None,
-    root: KeySet = ROOT_KEYS,
+    charter: Charter, *by: Identity, before: SignedCharter | None = None, root: KeySet = ROOT_KEYS
 ) -> SignedCharter:
     made = draft(charter, root, before)
     for key in by:

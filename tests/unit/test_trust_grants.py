@@ -575,11 +575,7 @@ def bind_anyhow(grant: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        'x"); right("work',
-        'x");\nright("work");\ncheck if peer("x',
-        f'x");\ncheck if peer("{ALICE}',
-    ],
+    ['x"); right("work', 'x");\nright("work");\ncheck if peer("x', f'x");\ncheck if peer("{ALICE}'],
 )
 def test_a_text_that_prints_like_statements_never_widens_a_grant(text: str) -> None:
     # Biscuit prints texts without escaping what is in them.
@@ -807,11 +803,7 @@ def test_biscuits_own_engine_agrees_on_where_the_holder_belongs(
 
 
 def by_biscuit(
-    grant: bytes,
-    peer_id: PeerId,
-    right: Right,
-    facts: str,
-    policy: str = "allow if right({right})",
+    grant: bytes, peer_id: PeerId, right: Right, facts: str, policy: str = "allow if right({right})"
 ) -> bool:
     now = datetime.fromtimestamp(NOW, UTC)
     code = "peer({peer}); operation({right}); time({now}); minute({minute});" + facts + policy

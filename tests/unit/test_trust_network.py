@@ -54,8 +54,7 @@ def test_a_bad_paste_is_told(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "formation1:", "formation1:Ä", "formation2:AAAA", "formation1:" + "A" * 9000],
+    "text", ["", "formation1:", "formation1:Ä", "formation2:AAAA", "formation1:" + "A" * 9000]
 )
 def test_what_is_no_invite_is_told(text: str) -> None:
     with pytest.raises(InvalidInput, match="invite"):
@@ -129,9 +128,7 @@ def test_gates_have_a_bound_and_one_form() -> None:
     with pytest.raises(InvalidInput, match="gate"):
         Network(ROOT.public_key, gates, GRANT)
     twice = Network(
-        ROOT.public_key,
-        (f"/ip6/0:0::1/tcp/1/p2p/{ALICE}", f"/ip6/::1/tcp/1/p2p/{ALICE}"),
-        GRANT,
+        ROOT.public_key, (f"/ip6/0:0::1/tcp/1/p2p/{ALICE}", f"/ip6/::1/tcp/1/p2p/{ALICE}"), GRANT
     )
     assert twice.gates == (f"/ip6/::1/tcp/1/p2p/{ALICE}",)
 

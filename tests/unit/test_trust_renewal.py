@@ -14,13 +14,7 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import InvalidInput, ProtocolViolation
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.back_off import BackOff, Fault
-from formation_p2p.core.negotiation.messages import (
-    AskGrant,
-    GrantIssued,
-    GrantRefused,
-    pack,
-    parse,
-)
+from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
 from formation_p2p.core.negotiation.session import Received, Send, Undelivered
 from formation_p2p.core.peer.events import AskRenewal, Issue, Tick
 from formation_p2p.core.peer.inviters import Inviters

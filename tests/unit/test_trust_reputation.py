@@ -21,10 +21,7 @@ from formation_p2p.core.trust.attestation import (
 )
 from formation_p2p.core.trust.experience import HALF_LIFE_S, MEMORY, Experience
 from formation_p2p.core.trust.parameters import TrustParameters
-from formation_p2p.core.trust.reputation import (
-    Reputation,
-    attenuated_milli,
-)
+from formation_p2p.core.trust.reputation import Reputation, attenuated_milli
 from formation_p2p.sim.world import EPOCH_UNIX_S
 from tests.support.stories import at, identity
 
@@ -285,10 +282,7 @@ def test_any_number_of_identities_that_did_nothing_change_no_score(
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    histories,
-    st.dictionaries(st.integers(0, 11), st.tuples(histories, opinions), max_size=12),
-)
+@given(histories, st.dictionaries(st.integers(0, 11), st.tuples(histories, opinions), max_size=12))
 def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
     history: list[Experience], voices: dict[int, tuple[list[Experience], Opinion]]
 ) -> None:

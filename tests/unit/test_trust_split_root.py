@@ -12,12 +12,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.pasted_text import pasted_text
-from formation_p2p.core.trust.grant_form import (
-    MAX_ROOT_KEYS,
-    Cosigned,
-    GrantForm,
-    read_form,
-)
+from formation_p2p.core.trust.grant_form import MAX_ROOT_KEYS, Cosigned, GrantForm, read_form
 from formation_p2p.core.trust.grants import (
     Right,
     Rights,

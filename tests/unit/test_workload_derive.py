@@ -16,12 +16,7 @@ from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.derive import Stage, derive, refuse_same
 from formation_p2p.core.workload.inputs_from import bound
-from formation_p2p.core.workload.memory_estimate import (
-    MIN_RUNS,
-    MemoryEstimate,
-    kind_of,
-    learn,
-)
+from formation_p2p.core.workload.memory_estimate import MIN_RUNS, MemoryEstimate, kind_of, learn
 from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
 from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec, WasmSpec
 from formation_p2p.core.workload.work import (
@@ -465,10 +460,7 @@ def test_a_plan_that_reads_what_it_does_not_wait_for_is_none() -> None:
     "wrap", [lambda x: x, lambda x: ContainerSpec("a", x), lambda x: WasmSpec(MODULE, x)]
 )
 def test_a_task_is_bound_to_the_content_whatever_runs_it(wrap: Any) -> None:
-    stages = {
-        "prepare": Stage(wrap(TRUE)),
-        "use": Stage(wrap(TRUE), inputs={"a": "prepare:b"}),
-    }
+    stages = {"prepare": Stage(wrap(TRUE)), "use": Stage(wrap(TRUE), inputs={"a": "prepare:b"})}
     tasks, _ = tasks_of(derive(stages), "job", Requirements(), None, memory_given=True)
     assert tasks[1].inputs_from == (InputFrom("a", "job/0", "b"),)
     blob = Blob(Cid(RAW, digest_of(b"content")), 7)

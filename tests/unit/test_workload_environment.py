@@ -167,8 +167,7 @@ def test_an_environment_is_read_back_and_its_name_tells_it_from_others() -> None
     names = {each.name(python) for each in (NUMPY, shipped, asking) for python in ("", "any")}
     assert len(names) == 6
     elsewhere = Environment(
-        shipped.requirements,
-        wheels=(("numpy-2.0-py3-none-any.whl", Blob(WHEEL.cid, 7, (ALICE,))),),
+        shipped.requirements, wheels=(("numpy-2.0-py3-none-any.whl", Blob(WHEEL.cid, 7, (ALICE,))),)
     )
     assert elsewhere.name("") == shipped.name("")
 

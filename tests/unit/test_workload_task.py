@@ -55,11 +55,7 @@ def test_what_is_out_of_bounds_is_refused_by_its_name(
 
 
 def test_the_largest_of_everything_is_accepted() -> None:
-    task = Task(
-        "x" * MAX_TASK_ID_CHARS,
-        NEEDS,
-        bytes(MAX_PAYLOAD_BYTES),
-    )
+    task = Task("x" * MAX_TASK_ID_CHARS, NEEDS, bytes(MAX_PAYLOAD_BYTES))
     assert Job("job", (task,)).tasks == (task,)
 
 
