@@ -51,7 +51,6 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngi
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr("formation_p2p.host.drivers.engine._ANSWER_S", HANGS_S)
     with fake_engine(folder) as engine:
         yield engine
 

@@ -90,7 +90,6 @@ class Worker:
 @pytest.fixture(autouse=True)
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("formation_p2p.host.drivers.engine._ANSWER_S", HANGS_S)
 
 
 def spec(*argv: str) -> ImageSpec:

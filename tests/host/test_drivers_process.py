@@ -20,7 +20,6 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES, ProcessResult, ProcessSpec
 from formation_p2p.core.workload.work import MAX_RESULT_BYTES
-from formation_p2p.host.drivers import process as drivers_process
 from formation_p2p.host.drivers.driver import CHUNK_BYTES, MAX_OUTPUT_BYTES
 from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
@@ -341,10 +340,7 @@ def test_running_past_its_time_kills_the_task_and_all_that_it_started(tmp_path: 
     assert not alive(int(daemon.read_text()))
 
 
-def test_a_task_may_say_its_last_words_when_its_time_is_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drivers_process, "GRACE_S", HANGS_S)
+def test_a_task_may_say_its_last_words_when_its_time_is_up(tmp_path: Path) -> None:
     script = "trap 'echo saved; exit 0' TERM; echo up; sleep 600 & wait"
     outcome = failed(out_of_time(tmp_path, "sh", "-c", script), FailureKind.TIMEOUT)
     assert ProcessResult.decode(outcome.result).stdout_tail == b"up\nsaved\n"

@@ -27,8 +27,9 @@ from formation_p2p.host.machine.gpus import AMD, NVIDIA, by_vendor
 
 _log = logging.getLogger(__name__)
 
-# An engine that is there answers at once, or after it was woken by its socket.
-_ANSWER_S: Final = 20.0
+# An engine that is there answers at once, or after it was woken by its socket; and later where the
+# machine stands still for a while.
+_ANSWER_S: Final = 60.0
 # In this order.
 _CLIENTS: Final = ("docker", "podman")
 # What a client needs to find its engine, and whose credentials it uses.
