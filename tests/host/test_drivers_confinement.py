@@ -322,6 +322,7 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
         (b"exit 3\nused 52428800 1250\n", Ending("exit", 3, used=Usage(52428800, 1250))),
         (b"exit 3\nused 52428800\n", Ending("exit", 3)),
         (b"exit 3\nused -1 " + b"1" * 8000, Ending("exit", 3)),
+        (b"silent 0\n", Ending("silent")),
         (b"memory 734003200", Ending("memory", 734003200)),
         (b"start no: such\nexit 127", Ending("start", problem="no: such")),
         (b"", Ending("lost")),

@@ -66,3 +66,22 @@ def test_of_one_that_failed_it_is_said_whether_its_own_code_ran(
     assert retried.reason is reason
     assert retried_in_words(retried).endswith("it did not work; trying again")
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_a_worker_that_stood_still_has_lost_the_attempt_and_no_task_fails_by_that() -> None:
+    """A task may be tried once alone, as that of `formation run`: the fault is not its own."""
+    ran: list[str] = []
+
+    def run(running: Running) -> tuple[float, Outcome]:
+        ran.append(running.work.attempt_id)
+        stood_still = Failed(FailureKind.LOST, "its worker stood still")
+        return 0.1, Succeeded(b"") if len(ran) > 2 else stood_still
+
+    world: World = town(3, run, alice=1, carol=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(attempts=1))
+    world.elapse(30)
+    retried = only(bob.reported, TaskRetried)
+    assert [each.attempt.lost for each in retried] == [True, True]
+    assert {each.reason for each in retried} == {RetryReason.MAY_HAVE_RUN}
+    assert bob.reported[-1] == JobEnded(1, 0, 0, 0)

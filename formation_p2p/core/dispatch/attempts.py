@@ -403,6 +403,9 @@ class Attempts:
             again = self._jobs.recalled(run, attempt_id)
         elif recalled and outcome.kind is FailureKind.MOVED:
             again = self._jobs.moved(run, attempt_id, worker, outcome.message)
+        elif outcome.kind is FailureKind.LOST:
+            self._experienced(worker, Experience.LOST, now)
+            again = self._jobs.lost(run, attempt_id, worker, outcome.message, counts=True)
         elif outcome.kind is FailureKind.INPUT and run.inputs:
             again = self._jobs.input_lost(run, attempt_id, worker, outcome)
         else:

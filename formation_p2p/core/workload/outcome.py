@@ -14,6 +14,7 @@ class FailureKind(StrEnum):
     INVALID = "invalid"  # the payload does not parse: it will not anywhere
     CANCELLED = "cancelled"  # the owner asked for it, or its lease ended
     MOVED = "moved"  # it was given notice, and ended so that it goes on elsewhere
+    LOST = "lost"  # its worker stood still for longer than a lease lives, and ended it
     EXIT = "exit"  # the process ended with a code other than 0, or a signal
     EXCEPTION = "exception"  # the callable raised
     MODULE = "module"  # a module that it imports is not there: retried once, elsewhere

@@ -199,6 +199,9 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             elif ending.problem.partition(": ")[0].endswith(".py"):
                 hint = "; `formation run` sends a script that is a file here: is its name right?"
             return Failed(FailureKind.DRIVER, f"could not start: {ending.problem}{hint}")
+        case "silent":
+            message = "its worker stood still for longer than its lease lives, and ended it"
+            return Failed(FailureKind.LOST, message, result)
         case "lost":
             message = f"its supervisor ended without a word{_last_words(output)}"
             return Failed(FailureKind.DRIVER, message, result)

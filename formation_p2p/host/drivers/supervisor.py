@@ -17,6 +17,7 @@ used, and exits:
     signal 9
     memory 734003200
     storage 1073745920
+    silent 0
     start sotr: No such file or directory
 
     used 52428800 1250
@@ -65,6 +66,8 @@ NEXT = b"N"
 REACH, LISTEN = b"R", b"L"
 # A line of its own after the others: nothing runs, and another order may come.
 AGAIN = b"again\n"
+# The node stood still for longer than its leases live: nothing that the task did.
+SILENT = "silent 0"
 # While it waits for one, it looks this often whether the node is alive.
 IDLE_S = 1.0
 # What a task gets between SIGTERM and SIGKILL, unless its order says more: enough to write a last
@@ -172,6 +175,10 @@ def another(order: Order) -> bool:
             return read_control(control) == NEXT
         # Twice: what is read while it is written may be half of each.
         silent = silent + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
+    try:
+        os.write(control, SILENT.encode() + b"\n")  # an order may be on its way
+    except OSError:
+        pass  # the node is gone
     return False
 
 
@@ -340,7 +347,7 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
         # Twice: what is read while it is written may be half of each.
         silent = silent + 1 if silent_for(order["fds"]["heart"]) > order["silence_s"] else 0
         if silent == 2:
-            return "signal 9", True
+            return SILENT, True
         # A machine that stood still has taken little of the task's grace.
         now += min(time.monotonic() - read_at, 2 * SAMPLE_S)
         read_at = time.monotonic()
