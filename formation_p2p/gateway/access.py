@@ -58,7 +58,7 @@ class Caller:
     on_behalf: bytes = b""
 
 
-NOBODY: Final = Caller()
+THE_MACHINE: Final = Caller()
 # By which nothing is allowed.
 STRANGER: Final = Caller(on_behalf=b"none")
 
@@ -106,7 +106,7 @@ class Access:
     def caller(self, head: Head) -> Caller:
         """Who made the token of a request that was not refused."""
         if self.is_local or self._network is None:
-            return NOBODY
+            return THE_MACHINE
         token = self._known.get(shown_token(head)[0])
         if token is None:  # it has asked for what is public
             return STRANGER

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from formation_p2p.core.units import MIB
-from formation_p2p.gateway.access import NOBODY, Caller
+from formation_p2p.gateway.access import THE_MACHINE, Caller
 from formation_p2p.gateway.client import Client, Head
 from formation_p2p.gateway.json_body import why_not_json
 
@@ -23,7 +23,7 @@ HOLDER: Final = "formation.holder"
 ON_BEHALF: Final = "formation.on_behalf"
 
 
-async def call(app: Application, client: Client, head: Head, caller: Caller = NOBODY) -> int:
+async def call(app: Application, client: Client, head: Head, caller: Caller = THE_MACHINE) -> int:
     """Returns the response's status. The application is cancelled when the client leaves; it finds
     the `caller` under `HOLDER` and `ON_BEHALF`."""
     body = await client.body(MAX_BODY_BYTES)

@@ -21,7 +21,7 @@ _ORDER: Final = (GapStatus.CRITICAL.value, GapStatus.WARNING.value, UNKNOWN, Gap
 
 
 class Note(StrEnum):
-    """What is under way with a service that is no gap."""
+    """What is under way with a service that is not a gap."""
 
     SCALED = "scaled"
     """By its load it has more or fewer replicas than at first."""

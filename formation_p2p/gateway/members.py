@@ -121,7 +121,7 @@ class Members:
         self._source = source
         self._try_s = try_s
         self._within_s = within_s
-        self._allows_private = allows_private
+        self.allows_private = allows_private
         self._scope_of = scope_of
         self._members: dict[str, Member] = {}
         self._specs: dict[str, ServiceSpec] = {}  # of the last read
@@ -157,8 +157,8 @@ class Members:
         if (size := len(json.dumps(capabilities))) > MAX_CAPABILITIES_BYTES:
             problem = f"they take {size} bytes; use at most {MAX_CAPABILITIES_BYTES}"
             raise InvalidInput("capabilities", problem)
-        url = parse_tunnel_url(tunnel_url, allows_private=self._allows_private)
-        if not self._allows_private:
+        url = parse_tunnel_url(tunnel_url, allows_private=self.allows_private)
+        if not self.allows_private:
             await resolved(url, allows_private=False)
         kind = declared_type(capabilities)
         self._check_holder(worker_id, holder)
@@ -308,7 +308,7 @@ class Members:
                 break
             try:
                 async with asyncio.timeout(self._try_s):
-                    there = await connected(member.url, allows_private=self._allows_private)
+                    there = await connected(member.url, allows_private=self.allows_private)
             except (FormationError, TimeoutError):
                 member.eject(time.monotonic())
                 continue

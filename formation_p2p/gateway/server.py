@@ -19,7 +19,7 @@ from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.network import Network
 from formation_p2p.gateway import asgi
-from formation_p2p.gateway.access import HEALTH, NOBODY, Access, Refused
+from formation_p2p.gateway.access import HEALTH, THE_MACHINE, Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
 from formation_p2p.gateway.forwarding import Destination, destination_of
@@ -241,7 +241,7 @@ class GatewayServer:
         requests = self.gateway.requests
         began_s = time.monotonic()
         requests.open += 1
-        status, replica, caller = 499, "", NOBODY  # as nginx has it for a client that leaves
+        status, replica, caller = 499, "", THE_MACHINE  # as nginx has it for a client that leaves
         try:
             refused = self._refused(head, has_body=client.has_body)
             if refused is not None:

@@ -21,8 +21,8 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import codec, envelope
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grants import Right, check, narrowed, read_grant
-from formation_p2p.core.trust.network import Network
+from formation_p2p.core.trust.grants import Right, check, read_grant
+from formation_p2p.core.trust.network import Network, narrowed
 from formation_p2p.core.trust.quota import UNLIMITED
 
 PREFIX: Final = "fgt1_"
@@ -127,7 +127,7 @@ def make_token(
 
 
 def grant_in(text: str) -> bytes:
-    """Raises InvalidInput for what is no base64url."""
+    """Raises InvalidInput for all but base64url."""
     return _decoded(text)
 
 
@@ -142,7 +142,7 @@ def _decoded(encoded: str) -> bytes:
 
 
 def read_token(text: str) -> Token | Bearer:
-    """Raises InvalidInput for what is no token, or was altered; its message does not repeat it."""
+    """Raises InvalidInput for all but a token as it was made; its message does not repeat it."""
     encoded = text.removeprefix(PREFIX)
     if encoded == text:
         return Bearer(grant_in(text))

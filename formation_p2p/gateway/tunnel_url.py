@@ -38,7 +38,7 @@ def parse_tunnel_url(text: str, *, allows_private: bool) -> TunnelUrl:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise InvalidInput("tunnel_url", "it is no URL; write https://HOST") from None
+        raise InvalidInput("tunnel_url", "this is not a URL; write https://HOST") from None
     problem = None
     if len(text) > MAX_URL_CHARS or not text.isascii() or not text.isprintable():
         problem = f"use at most {MAX_URL_CHARS} characters of a URL"
@@ -65,7 +65,7 @@ async def resolved(url: TunnelUrl, *, allows_private: bool) -> str:
     try:
         async with asyncio.timeout(CONNECT_S):
             found = await loop.getaddrinfo(url.host, url.port, type=1)
-    except (OSError, TimeoutError, UnicodeError):  # the last of what is no name
+    except (OSError, TimeoutError, UnicodeError):  # such as a..b
         raise Unreachable(f"{url.host} has no address; is the tunnel open?") from None
     addresses = [str(each[4][0]) for each in found]
     if not allows_private:

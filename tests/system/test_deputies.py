@@ -48,7 +48,7 @@ class Town:
     `books` to acme alone, and what bob knows of the services is that."""
 
     def __init__(self, home: Home, alice: OpenNode, bob: OpenNode, folder: Path) -> None:
-        self._home = home
+        self.home = home
         self.alice, self.bob = alice, bob
         self.folder = folder
         self.replicas = {node.peer_id: Replicas() for node in (alice, bob)}
@@ -67,7 +67,7 @@ class Town:
     def member(self, name: str, place: Place, **limits: Any) -> tuple[Home, Network]:
         home = Home(self.folder / name)
         rights = Rights(int(time.time()) + 3600, place=place, **limits)
-        return home, parse_invite(self._home.invite(rights)).bound_to(home.identity().peer_id)
+        return home, parse_invite(self.home.invite(rights)).bound_to(home.identity().peer_id)
 
     def token(self, name: str, place: Place, **limits: Any) -> str:
         home, network = self.member(name, place, **limits)
@@ -107,7 +107,7 @@ async def test_a_gateway_lends_its_circle_to_no_caller_of_another(tmp_path: Path
         insider = there.token("carol", ACME)
         outsider = there.token("mallory", NOWHERE)
         rival = there.token("eve", Place(org="beta"))
-        bearer = token_of(parse_invite(there._home.invite(Rights(int(time.time()) + 600))).grant)
+        bearer = token_of(parse_invite(there.home.invite(Rights(int(time.time()) + 600))).grant)
         heavy = there.token("hal", ACME, max_priority=1)
         sandboxed = there.token("wes", ACME, drivers=frozenset({"wasm"}))
 
@@ -216,7 +216,7 @@ async def test_who_is_outside_reaches_no_worker_behind_a_gateway_for_those_insid
     bob = Home(tmp_path / "bob").identity()
     own = parse_invite(home.invite(Rights(soon, place=ACME))).bound_to(bob.peer_id)
     async with program(echo) as port, GatewayServer(source, own, "0.0.0.0:0") as server:
-        server.gateway.members._allows_private = True  # the tunnel's far end is on loopback
+        server.gateway.members.allows_private = True  # the tunnel's far end is on loopback
         address = ("127.0.0.1", server.address[1])
         tunnel = f"http://127.0.0.1:{port}"
         worker = {"worker_id": "w", "tunnel_url": tunnel, "capabilities": {"has_gpu": True}}

@@ -44,6 +44,7 @@ from formation_p2p.core.trust.grants import (
 from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.network import narrowed
 from formation_p2p.core.trust.quota import (
     MAX_LEASES,
     MAX_MILLI_HOURS,
@@ -349,21 +350,21 @@ def test_who_leaves_out_a_circle_is_not_in_those_inside_it() -> None:
 def test_what_a_bearer_does_for_another_is_what_both_may() -> None:
     ours = bind(issue(ROOT, Rights(NOW + DAY, place=FULL.place, weight_milli=3000)), KEY, ALICE)
     theirs = bind(issue(ROOT, replace(FULL, place=Place(org="beta", federation="north"))), KEY, BOB)
-    shown = grants.narrowed(ours, KEY, theirs)
+    shown = narrowed(ours, KEY, theirs)
     rights = read_grant(shown, KEY).rights
     kept = replace(FULL, may=frozenset(Right), quota=UNLIMITED, place=Place(federation="north"))
     assert rights == kept
     assert read_grant(shown, KEY).bound_to == ALICE
-    assert grants.narrowed(ours, KEY, theirs) == shown, "the same each time"
-    nearby = read_grant(grants.narrowed(ours, KEY, theirs, circles=True), KEY).rights
+    assert narrowed(ours, KEY, theirs) == shown, "the same each time"
+    nearby = read_grant(narrowed(ours, KEY, theirs, circles=True), KEY).rights
     assert nearby == replace(read_grant(ours, KEY).rights, place=Place(federation="north"))
-    assert grants.narrowed(ours, KEY, b"") == ours, "for itself"
+    assert narrowed(ours, KEY, b"") == ours, "for itself"
     others = issue(OTHER_ROOT, FULL)
     for refused in (b"rubbish", others):
-        assert grants.narrowed(ours, KEY, refused) == b""
+        assert narrowed(ours, KEY, refused) == b""
     for _ in range(grants.MAX_BLOCKS - 2):
         ours = attenuate(ours, KEY, max_priority=9)
-    assert grants.narrowed(ours, KEY, theirs) == b"", "nothing more fits"
+    assert narrowed(ours, KEY, theirs) == b"", "nothing more fits"
 
 
 def test_a_grant_that_would_grow_too_large_is_not_narrowed() -> None:

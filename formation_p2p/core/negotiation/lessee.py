@@ -26,7 +26,7 @@ from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.negotiation.unserved import Unserved
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.refusals import Denied, Gone, Refusal, Silent
-from formation_p2p.core.trust.grants import narrowed
+from formation_p2p.core.trust.network import narrowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.admission import not_valid_at
-from formation_p2p.core.trust.grants import Right, Rights, narrowed
+from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.marks import marks_of
 from formation_p2p.core.trust.membership import Membership
-from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.core.trust.network import Circles, Network, narrowed
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.workload.hints import Kind
 

@@ -122,7 +122,7 @@ def issue(
             "rights", "the grant would allow nothing; name submit, work, services or some of them"
         )
     facts = statements.Facts(rights.may, rights.place, rights.life, identities=rights.identities)
-    limits = _limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
+    limits = limits_of(rights, frozenset() if peer_id is None else frozenset({peer_id}))
     return _form_of(_build(root, facts, limits), root, keys).raw
 
 
@@ -144,7 +144,7 @@ def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) 
         raise InvalidInput("rights", "the grant allows nothing")
     lineage = (terms.invitation, *quotas)
     facts = statements.Facts(rights.may, rights.place, rights.life, lineage, rights.identities)
-    token = _build(root, facts, _limits_of(rights, frozenset({peer_id})))
+    token = _build(root, facts, limits_of(rights, frozenset({peer_id})))
     for quota in quotas.values():
         token = token.append(_checked(statements.Block(quota=quota)))
     made = _form_of(token, root, keys)
@@ -152,7 +152,7 @@ def reissue(root: Identity, grant: bytes, peer_id: PeerId, expires_unix_s: int) 
     return made.raw
 
 
-def _limits_of(rights: Rights, peers: frozenset[str]) -> statements.Block:
+def limits_of(rights: Rights, peers: frozenset[str]) -> statements.Block:
     return statements.Block(
         peers=peers,
         expires_unix_s=rights.expires_unix_s,
@@ -191,24 +191,6 @@ def attenuate(
     narrower = replace(form, token=bytes(token.to_bytes())).raw
     read_grant(narrower, root_public_key)  # it may have grown past a bound
     return narrower
-
-
-@lru_cache(maxsize=1024)
-def narrowed(grant: bytes, root_public_key: bytes, other: bytes, *, circles: bool = False) -> bytes:
-    """Ours, for what its bearer does for the holder of another: it allows what both do, or is of
-    the `circles` of both alone. Quotas are left out: each time workers would count a new account.
-    It is the same each time, and nothing, which all refuse, where the two make none together."""
-    if not other:
-        return grant
-    try:
-        rights = read_grant(other, root_public_key).rights
-        limits = statements.Block()
-        if not circles:
-            limits = replace(_limits_of(rights, frozenset()), quota=UNLIMITED)
-            limits = replace(limits, weight_milli=rights.weight_milli)
-        return attenuate(grant, root_public_key, limits, rights.place)
-    except InvalidInput:
-        return b""
 
 
 def bind(grant: bytes, root_public_key: bytes, peer_id: PeerId) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from formation_p2p.core.effects import Contact
@@ -22,7 +23,9 @@ from formation_p2p.core.records import addresses, codec
 from formation_p2p.core.records.pasted_text import body_of, pasted_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
-from formation_p2p.core.trust.grants import Rights, bind, read_grant
+from formation_p2p.core.trust.grants import Rights, attenuate, bind, limits_of, read_grant
+from formation_p2p.core.trust.quota import UNLIMITED
+from formation_p2p.core.trust.statements import Block
 from formation_p2p.core.workload.scope import NOWHERE, Place, Scope, scope_between
 
 # A newcomer needs one that answers; an invite that fits in a message has room for these.
@@ -157,3 +160,21 @@ def place_of(grant: bytes, root_public_key: bytes) -> Place:
         return read_grant(grant, root_public_key).rights.place
     except InvalidInput:
         return NOWHERE
+
+
+@lru_cache(maxsize=1024)
+def narrowed(grant: bytes, root_public_key: bytes, other: bytes, *, circles: bool = False) -> bytes:
+    """Ours, for what its bearer does for the holder of another: it allows what both do, or is of
+    the `circles` of both alone. Quotas are left out: each time workers would count a new account.
+    It is the same each time, and nothing, which all refuse, where the two make none together."""
+    if not other:
+        return grant
+    try:
+        rights = read_grant(other, root_public_key).rights
+        limits = Block()
+        if not circles:
+            limits = replace(limits_of(rights, frozenset()), quota=UNLIMITED)
+            limits = replace(limits, weight_milli=rights.weight_milli)
+        return attenuate(grant, root_public_key, limits, rights.place)
+    except InvalidInput:
+        return b""

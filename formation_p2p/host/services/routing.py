@@ -11,8 +11,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.claim import ClaimState
 from formation_p2p.core.services.events import ServicesRead
-from formation_p2p.core.trust.grants import narrowed
-from formation_p2p.core.trust.network import Circles, Network
+from formation_p2p.core.trust.network import Circles, Network, narrowed
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
 from formation_p2p.host.services.directory import Listing
