@@ -104,6 +104,9 @@ def story(
             "unfinished": len(late),
             "rss_growth_mb": max(growth_mb.values()),
             "rss_growth_mb_of": growth_mb,
+            "weighed": {
+                node.name: max(map(len, account.weights[node.name])) for node in network.submitters
+            },
             "honest_p95_over_quiet": round(honest_p95_s / quiet_p95_s, 2),
             "quiet_p95_s": round(quiet_p95_s, 3),
             "honest_p95_s": round(honest_p95_s, 3),

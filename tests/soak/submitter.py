@@ -112,6 +112,15 @@ async def main(home: str, state: str, seed: str) -> None:
             say("kept", job=job.job_id)
             await compare(job)
 
+    async def weighed(before: asyncio.Task[None]) -> None:
+        """Once nothing is under way."""
+        await before
+        for _ in range(MAX_JOBS):
+            await room.acquire()
+        say("weighed", bytes=kept_bytes())
+        for _ in range(MAX_JOBS):
+            room.release()
+
     joining = Node.join(home=Path(home), listen=(), state=state, retention=retention)
     async with joining as node, asyncio.TaskGroup() as tasks:
         say("goes on")
@@ -120,12 +129,7 @@ async def main(home: str, state: str, seed: str) -> None:
         rest_s = loop.time() + REST_S
         while not over.is_set():
             if loop.time() > rest_s:
-                await before
-                for _ in range(MAX_JOBS):
-                    await room.acquire()
-                say("weighed", bytes=kept_bytes())
-                for _ in range(MAX_JOBS):
-                    room.release()
+                await weighed(before)
                 rest_s = loop.time() + REST_S
             async with room:  # there is some
                 pass
@@ -136,6 +140,7 @@ async def main(home: str, state: str, seed: str) -> None:
                 await asyncio.wait_for(over.wait(), chance.uniform(*PAUSE_S))
             except TimeoutError:
                 continue
+        await weighed(before)
     say("done")
 
 
