@@ -36,11 +36,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# A member that fails so often in a row, each time so soon, is not started again by itself.
+# A member that fails so often in a row, each time so soon, while the cluster starts, cannot run it.
+# Later it may be the machine's fault, and work waits for it: it is started again and again.
 MAX_STARTS: Final = 5
 EARLY_S: Final = 5.0
-# Between two starts of what ended early.
+# Between two starts of what ended early: longer each time, and at most.
 _BACK_OFF_S: Final = 0.5
+_MAX_BACK_OFF_S: Final = 10.0
 # For a process that starts, and imports Dask, on a busy machine.
 START_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -127,6 +129,7 @@ class FormationCluster(Cluster):  # type: ignore[misc]
         self._door: Door | None = None
         self._lives: dict[int, asyncio.Task[None]] = {}
         self._problems: dict[int, str] = {}
+        self._again: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._resizing = asyncio.Lock()
         self._kept = None if spec.state is None else Kept(spec.state)
@@ -199,6 +202,8 @@ class FormationCluster(Cluster):  # type: ignore[misc]
         await super()._close()
 
     async def _end(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
         if self.survival is not None:
             await self.survival.close()
         gang, door = self._gang, self._door
@@ -223,6 +228,8 @@ class FormationCluster(Cluster):  # type: ignore[misc]
             await super()._watch_worker_status(comm)
             comm = None
             if self.status == Status.running:
+                if self._again is not None:
+                    self._again.cancel()
                 self._again = asyncio.create_task(self._revived())
             while comm is None:
                 if self.status != Status.running:
@@ -316,22 +323,27 @@ class FormationCluster(Cluster):  # type: ignore[misc]
                 problem = str(error)
             self._log(f"member {rank}: {problem}")
             early = early + 1 if monotonic() - began < EARLY_S else 0
-            if early >= MAX_STARTS or self._is_hopeless(problem):
+            if self.status == Status.starting and (
+                early >= MAX_STARTS or " instead of " in problem
+            ):
                 self._problems[rank] = problem
                 return
-            await asyncio.sleep(_BACK_OFF_S * early)
-
-    def _is_hopeless(self, problem: str) -> bool:
-        return self.status == Status.starting and " instead of " in problem
+            if early >= MAX_STARTS:
+                _log.warning("member %d does not run Dask: %s; it is tried again", rank, problem)
+            await asyncio.sleep(min(_BACK_OFF_S * early, _MAX_BACK_OFF_S))
 
     async def _revived(self) -> None:
-        """A new life of the scheduler gets what is kept."""
-        try:
-            await self._up()
-            await self._joined(1)
-            await self._restore()
-        except (OSError, RuntimeError, FormationError) as error:
-            _log.exception("the scheduler's next life has not got what is kept: %s", error)
+        """A new life of the scheduler gets what is kept, however long it takes to come: clients
+        wait for that."""
+        while self.status == Status.running:
+            try:
+                await self._up()
+                await self._joined(1)
+                await self._restore()
+                return
+            except (OSError, RuntimeError, FormationError) as error:
+                _log.warning("the scheduler's next life has not got what is kept yet: %s", error)
+            await asyncio.sleep(EARLY_S)
 
     async def _restore(self) -> None:
         """Then clients go on."""
@@ -363,9 +375,10 @@ class FormationCluster(Cluster):  # type: ignore[misc]
         while True:
             for rank in self._lives:
                 self._check(rank)
-            identity = await self.scheduler_comm.identity(n_workers=-1)
-            if len(identity["workers"]) >= count:
-                return
+            with suppress(OSError):  # the scheduler's member is lost, and the next life comes up
+                identity = await self.scheduler_comm.identity(n_workers=-1)
+                if len(identity["workers"]) >= count:
+                    return
             if monotonic() > deadline:
                 raise RuntimeError(f"fewer than {count} workers joined within {START_S:g} s")
             await asyncio.sleep(_POLL_S)

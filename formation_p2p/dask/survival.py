@@ -32,6 +32,8 @@ class Survival:
 
     def follow(self) -> None:
         """Take over what a life of the scheduler wants kept, until its end."""
+        if self._following is not None:
+            self._following.cancel()
         self._following = asyncio.create_task(self._follow())
 
     async def close(self) -> None:

@@ -17,9 +17,12 @@ from distributed.comm import connect, listen
 from distributed.comm.core import CommClosedError
 from distributed.protocol import to_serialize
 
+from formation_p2p.core.errors import TaskFailed
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.dask.cluster import MAX_STARTS, ClusterSpec, FormationCluster
 from formation_p2p.dask.comm import PREFIX, FormationBackend
 from formation_p2p.dask.door import Door, Pair
-from formation_p2p.dask.member import MemberWorker
+from formation_p2p.dask.member import SCHEDULER_PORT, MemberWorker
 from formation_p2p.dask.place import GANG, GANG_ID, RANK, Place, own_place, owned, place_for
 from formation_p2p.dask.scheduler import FormationScheduler
 from tests.support.programs import DEADLINE_S
@@ -100,12 +103,13 @@ class Streams:
     """Those of a gang that has one member, which is here."""
 
     gang_id = GANG_NAME
+    ranks: tuple[int, ...] = (1,)
 
     def __init__(self, place: Place) -> None:
         self._place = place
 
     async def connect(self, rank: int, service: str, *, wait_s: float) -> Pair:
-        if rank != 1:
+        if rank not in self.ranks:
             raise ConnectionError(f"member {rank} is being replaced")
         connection = await self._place.connected("services", service)
         return await asyncio.open_unix_connection(sock=connection)
@@ -173,6 +177,72 @@ async def test_a_worker_that_is_paused_for_good_hands_over_its_results_and_ends(
             assert full.address not in scheduler.workers
             assert await kept == 15
             assert await client.submit(sum, [7, 8]) == 15
+
+
+class Dies(FormationScheduler):
+    """Once it is asked who has joined."""
+
+    def identity(self, n_workers: int = -1) -> Any:
+        asyncio.get_running_loop().create_task(self.close())
+        raise CommClosedError("the member is lost")
+
+
+class Members(Streams):
+    """A gang whose members run Dask in this process. The first scheduler dies."""
+
+    ranks = (0, 1)
+    size = 2
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.lives: list[str] = []
+        self.failing = 0
+        self.workers: list[Worker] = []
+
+    def call(self, rank: int, *_: object) -> asyncio.Task[None]:
+        return asyncio.create_task(self._life(rank))
+
+    async def _life(self, rank: int) -> None:
+        local, address = "127.0.0.1:0", f"{PREFIX}{self._place.host}"
+        if rank:
+            if self.failing:
+                self.failing -= 1
+                raise TaskFailed("the machine is short of something")
+            kind: Any = Worker
+            options = {"scheduler_ip": f"{address}:{SCHEDULER_PORT}", "name": rank, "nthreads": 1}
+        else:
+            kind = FormationScheduler if self.lives else Dies
+            options = {"port": SCHEDULER_PORT}
+            self.lives.append(kind.__name__)
+        async with kind(host=address, dashboard_address=local, **options) as server:
+            self.workers += [server] if rank else []
+            await server.finished()
+
+    async def resize(self, size: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_cluster_outlives_its_first_scheduler_and_workers_that_fail(member: Place) -> None:
+    gang = Members(member)
+
+    async def form(size: int) -> Members:
+        return gang
+
+    needs = Requirements(cpu_milli=1000, memory_bytes=2**30)
+    spec = ClusterSpec(1, 1, needs, trust_results=True)
+    loop = asyncio.get_running_loop()
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        FormationCluster(form, spec, loop, asynchronous=True) as cluster,
+        Client(cluster, asynchronous=True) as client,
+    ):
+        assert await client.submit(sum, [1, 2, 3]) == 6
+        # Later a worker that fails at once is tried again, however often.
+        gang.failing = MAX_STARTS
+        await gang.workers[-1].close()
+        assert await client.submit(sum, [4, 5, 6]) == 15
+    assert gang.lives == ["Dies", "FormationScheduler"]
 
 
 def test_a_member_returns_the_memory_of_freed_arrays() -> None:
