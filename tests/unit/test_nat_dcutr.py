@@ -74,6 +74,13 @@ def test_unknown_fields_and_unreadable_addresses_are_skipped() -> None:
     assert parse(raw) == Connect((HERE,))
 
 
+def test_the_longest_message_is_read() -> None:
+    one = pack(Connect((HERE,)))
+    padding = octets(9, bytes(MAX_MESSAGE_BYTES - len(one) - 3))
+    assert len(padding + one) == MAX_MESSAGE_BYTES
+    assert parse(padding + one) == Connect((HERE,))
+
+
 def test_of_many_addresses_the_first_are_read() -> None:
     many = tuple(f"/ip4/11.0.0.2/tcp/{port}" for port in range(1, 40))
     assert parse(pack(Connect(many))) == Connect(many[:MAX_READ_ADDRESSES])

@@ -623,6 +623,13 @@ def test_a_renewal_may_widen_or_narrow_the_window(bob: Bob) -> None:
 # -- leases of an earlier incarnation -------------------------------------------------------
 
 
+def test_that_a_lease_yields_is_told_once_and_that_it_does_no_longer_too(bob: Bob) -> None:
+    told = [(True, True), (True, False), (False, True), (False, False)]
+    lease = bob.leased(ALICE)
+    assert [(each, lease.told(yields=each)) for each, _ in told] == told
+    assert not bob.committed(CAROL).told(yields=True), "the worker has not said that it is leased"
+
+
 def adopted(bob: Bob) -> HeldLease:
     """Bob was started again, and knows from his disk of a lease of alice's."""
     lease = bob.lessee.adopt(ALICE, "a1", SchedulingKey(NEEDS, 3), 5, ("GPU-0",), at(100))

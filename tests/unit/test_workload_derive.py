@@ -356,7 +356,8 @@ def test_what_was_learnt_is_said_in_one_line() -> None:
         (("python3",), ""),
         (("python3", "-u"), ""),
         (("x\ny",), ""),
-        (("x" * (MAX_KIND_CHARS + 1),), ""),
+        (("x" * (MAX_KIND_CHARS - 8),), "process:" + "x" * (MAX_KIND_CHARS - 8)),
+        (("x" * (MAX_KIND_CHARS - 7),), ""),
     ],
 )
 def test_the_kind_of_a_process_is_what_it_runs(argv: tuple[str, ...], kind: str) -> None:

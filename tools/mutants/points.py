@@ -228,7 +228,9 @@ def _changes(node: ast.expr, around: _Around) -> Iterator[tuple[str, str]]:
             for at, op in enumerate(node.ops):
                 ops = [*node.ops[:at], COMPARED[type(op)](), *node.ops[at + 1 :]]
                 yield "comparison", ast.unparse(ast.Compare(node.left, ops, node.comparators))
-        case ast.BinOp(op=op) if type(op) in COMPUTED and not _is_of_texts(node, around):
+        case ast.BinOp(op=op) if type(op) in COMPUTED:
+            if _is_of_texts(node, around) or _is_bound(around):
+                return
             new = ast.BinOp(node.left, COMPUTED[type(op)](), node.right)
             yield "operator", ast.unparse(new)
         case ast.BoolOp(op=op):
@@ -243,7 +245,7 @@ def _changes(node: ast.expr, around: _Around) -> Iterator[tuple[str, str]]:
         case ast.Constant(value=bool() as value):
             yield "constant", str(not value)
         case ast.Constant(value=int() | float() as value):
-            if value <= 2 or around.in_function or not any(map(BOUND.search, around.names)):
+            if value <= 2 or not _is_bound(around):
                 yield "constant", repr(value + 1)
         case ast.Constant(value=str() as value):
             if not PROSE.search(value) and not around.is_raised:
@@ -255,6 +257,10 @@ def _changes(node: ast.expr, around: _Around) -> Iterator[tuple[str, str]]:
         yield "condition", "False"
     if isinstance(around.statement, ast.While) and node is around.statement.test:
         yield "condition", "False"
+
+
+def _is_bound(around: _Around) -> bool:
+    return not around.in_function and any(map(BOUND.search, around.names))
 
 
 def _is_of_texts(node: ast.BinOp, around: _Around) -> bool:
