@@ -85,3 +85,14 @@ def test_a_worker_that_stood_still_has_lost_the_attempt_and_no_task_fails_by_tha
     assert [each.attempt.lost for each in retried] == [True, True]
     assert {each.reason for each in retried} == {RetryReason.MAY_HAVE_RUN}
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
+
+
+def test_of_those_that_were_lost_with_their_worker_the_one_that_ran_is_counted() -> None:
+    world = town(3, lambda running: (5.0, Succeeded(running.work.payload)), alice=1)
+    bob = world.nodes["bob"]
+    bob.submit(job(4))
+    world.elapse(2)
+    world.kill(world.nodes["alice"])
+    world.elapse(30)
+    retried = only(bob.reported, TaskRetried)
+    assert [each.counts for each in retried] == [True, False]

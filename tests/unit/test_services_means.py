@@ -66,6 +66,7 @@ def test_a_worker_guards_so_many_replicas_and_no_more() -> None:
 
     for number in range(MAX_GUARDS + 1):
         guards.noticed(guarded(number), NOW)
+    assert guards.next_timeout() > NOW.mono_s  # they are not all asked at once
     for number in range(MAX_GUARDS):
         guards.noticed(guarded(number, ClaimState.GONE), NOW)
     assert guards.next_timeout() == float("inf")  # the last was one too many
