@@ -265,19 +265,22 @@ def test_a_new_version_that_fails_leaves_the_old_one_running() -> None:
     assert {node.name for node in hamlet.having("echo")} >= before
 
 
-def test_a_newcomer_takes_from_a_worker_that_has_more_than_its_share() -> None:
+@pytest.mark.parametrize(("services", "then"), [(2, [1, 1]), (4, [3, 1])])
+def test_a_newcomer_takes_one_from_a_worker_that_has_more_than_its_share(
+    services: int, then: list[int]
+) -> None:
     hamlet = Hamlet(1)
     hamlet.world.elapse(5)
-    for name in ("one", "two"):
+    names = [f"service-{number}" for number in range(services)]
+    for name in names:
         hamlet.publish(wanting(1, name=name))
     hamlet.world.elapse(60)
-    assert len(hamlet.workers[0].replicas.running) == 2
+    assert len(hamlet.workers[0].replicas.running) == services
     hamlet.workers.append(hamlet.join("newcomer"))
     for _ in range(60):
         hamlet.world.elapse(20)
-        assert hamlet.having("one")
-        assert hamlet.having("two")
-    assert [len(node.replicas.running) for node in hamlet.workers] == [1, 1]
+        assert all(map(hamlet.having, names))
+    assert [len(node.replicas.running) for node in hamlet.workers] == then
 
 
 def test_a_drained_replica_is_announced_first_and_replaced_by_another() -> None:
