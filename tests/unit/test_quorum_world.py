@@ -23,7 +23,7 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.dispatch.quorum_draw import DrawnQueues
 from formation_p2p.core.errors import Disagreement
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.peer.events import Resume
+from formation_p2p.core.peer.events import Resume, Submit
 from formation_p2p.core.peer.story import StoryStep
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.experience import Experience
@@ -131,7 +131,8 @@ def test_the_story_says_who_answered_and_that_they_disagree() -> None:
     assert str(error).startswith("task job/0: too few of its 3 answers are the same")
 
 
-def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
+def of_one_operator() -> tuple[World, SimNode]:
+    """All workers are acme's, so that copies at two of them prove nothing."""
     world = World(7)
     world.add("gate")
     of_acme = Rights(int(EPOCH_UNIX_S) + 10**7, place=Place(org="acme"))
@@ -139,6 +140,20 @@ def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
         world.add(name, serve=world.machine(cpu=1), rights=of_acme)
     bob = world.add("bob")
     world.elapse(3)
+    return world, bob
+
+
+def test_a_job_that_a_state_keeps_waits_for_a_worker_that_may_be_away() -> None:
+    world, bob = of_one_operator()
+    world.deliver(bob, Submit(job(quorum=Quorum(2, of=3)), durable=True))
+    world.elapse(600)
+    assert not ends(bob)
+    world.elapse(120)
+    assert [type(end) for end in ends(bob).values()] == [TaskDisagreed]
+
+
+def test_too_few_workers_is_told_with_the_reasons_of_the_others() -> None:
+    world, bob = of_one_operator()
     bob.submit(job(quorum=Quorum(2, of=3)))
     world.elapse(10)
     assert not ends(bob), "another worker may be starting"

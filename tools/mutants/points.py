@@ -2,10 +2,11 @@
 
 Left alone is what has no effect by design, or only on what people read: docstrings, annotations,
 assertions, logging, prose (a text of two words or more, f-strings), the causes of effects, texts
-that are raised with an error, arguments of `@dataclass`, `strict=` of `zip`. So are numbers past 2
-that a name declares as a bound or a time (MAX_JOBS, HOLD_S, a field of LeaseParameters): tests read
-them from there, and are to hold whatever they are. Lines that end processes, delete files or leave
-a namespace are left alone too: what their mutants end and delete is somebody else's.
+that are raised with an error or name what is checked, arguments of `@dataclass`, `strict=` of
+`zip`. So are numbers past 2 that a name declares as a bound or a time (MAX_JOBS, HOLD_S, a field of
+LeaseParameters): tests read them from there, and are to hold whatever they are. Lines that end
+processes, delete files or leave a namespace are left alone too: what their mutants end and delete
+is somebody else's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ LOGS: Final = frozenset({"log", "logger", "logging", "warnings"})
 # Their arguments are for the type checker.
 TYPING: Final = frozenset({"cast", "TypeVar", "ParamSpec", "NewType", "assert_never", "overload"})
 BOUND: Final = re.compile(r"^_?(MAX|MIN|MOST|LEAST)_|_(S|MS|BYTES|CHARS)$|(Parameters|Limits)$")
+# What their texts name is said in errors.
+NAMED: Final = re.compile(r"_*(check|take)_\w+|InvalidInput")
 PROSE: Final = re.compile(r"\w\W*\s\W*\w")
 
 COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -218,6 +221,8 @@ class _Finder:
                 continue
             if isinstance(node, ast.Lambda) and field == "args":
                 continue
+            if isinstance(node, ast.Call) and field == "args" and NAMED.fullmatch(_called(node)):
+                value = [each for each in node.args if not _is_word(each)]
             yield from self._field(value, around)
 
 
@@ -268,11 +273,7 @@ def _is_of_texts(node: ast.BinOp, around: _Around) -> bool:
     sides = (node.left, node.right)
     if isinstance(node.op, ast.BitOr) and not around.in_function:
         return True
-    return any(
-        isinstance(side, ast.JoinedStr)
-        or (isinstance(side, ast.Constant) and isinstance(side.value, str))
-        for side in sides
-    )
+    return any(isinstance(side, ast.JoinedStr) or _is_word(side) for side in sides)
 
 
 def _is_compound(node: ast.stmt) -> bool:
@@ -281,6 +282,10 @@ def _is_compound(node: ast.stmt) -> bool:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_word(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _called(node: ast.expr) -> str:

@@ -1,0 +1,75 @@
+"""Tokens for programs without a key: how they are read, and what they allow."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import pytest
+
+from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.gateway.token import (
+    MAX_NAME_CHARS,
+    MAX_TOKEN_BYTES,
+    Bearer,
+    Token,
+    grant_in,
+    make_token,
+    read_token,
+)
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+
+MEMBER = World(1).add("gate")
+NETWORK = MEMBER.network()
+ENDS = int(EPOCH_UNIX_S) + 60
+SUBMITS = frozenset({Right.SUBMIT})
+
+
+def made(name: str = "curl") -> str:
+    return make_token(MEMBER.identity, NETWORK, SUBMITS, ENDS, name)
+
+
+@pytest.mark.parametrize("name", ["", "n" * MAX_NAME_CHARS])
+def test_a_token_is_read_as_it_was_made(name: str) -> None:
+    peer_id, network_id = MEMBER.identity.peer_id, NETWORK.network_id
+    assert read_token(made(name)) == Token(peer_id, network_id, name, ENDS, SUBMITS, NETWORK.grant)
+
+
+@pytest.mark.parametrize("name", ["n" * (MAX_NAME_CHARS + 1), "two\nlines"])
+def test_a_name_is_short_and_prints(name: str) -> None:
+    with pytest.raises(InvalidInput, match="characters that print"):
+        made(name)
+
+
+def test_a_member_makes_none_for_nothing() -> None:
+    with pytest.raises(InvalidInput, match="name some of these"):
+        make_token(MEMBER.identity, NETWORK, frozenset(), ENDS)
+
+
+def test_it_allows_its_rights_in_its_network_until_it_expires() -> None:
+    token = read_token(made())
+    assert isinstance(token, Token)
+    assert token.denied(NETWORK, Right.SUBMIT, ENDS - 0.1) is None
+    assert token.denied(NETWORK, None, ENDS - 0.1) is None
+    assert "has expired" in (token.denied(NETWORK, Right.SUBMIT, ENDS) or "")
+    assert token.denied(NETWORK, Right.WORK, ENDS - 1) == "the token gives no right to work"
+    foreign = replace(token, network_id=bytes(32))
+    assert foreign.denied(NETWORK, None, ENDS - 1) == "the token is of another network"
+
+
+def test_the_longest_text_is_read_and_no_longer_one() -> None:
+    raw = bytes(MAX_TOKEN_BYTES)
+    text = base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    assert grant_in(text) == raw
+    assert read_token(text) == Bearer(raw)
+    with pytest.raises(InvalidInput, match="too long"):
+        grant_in("A" * (MAX_TOKEN_BYTES * 4 // 3 + 5))
+
+
+@pytest.mark.parametrize(
+    "text", [made()[:-9], made().replace("_", "_A", 1), "fgt1_", "not base64!"]
+)
+def test_what_is_cut_or_altered_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="incomplete or was altered"):
+        read_token(text)
