@@ -20,6 +20,7 @@ from formation_p2p.gateway.coverage import by_service
 from formation_p2p.gateway.nearest import HEADER as REGION_HEADER
 from formation_p2p.gateway.observed import MAX_WATCHING, Seen
 from formation_p2p.gateway.sse import Event, EventStream
+from formation_p2p.host.net.limits import counted
 
 if TYPE_CHECKING:
     from formation_p2p.gateway.app import Gateway
@@ -29,9 +30,13 @@ SESSION_S: Final = 30 * 86_400
 # Dots of the picture of the network. 40 bytes each.
 MAX_DOTS: Final = 1000
 MAX_GANGS: Final = 100
+# Open pages of one holder of tokens, so that three that want all of them leave room.
+MAX_OF_ONE: Final = 16
 
 
 def page_routes(app: FastAPI, gateway: Gateway) -> None:
+    watching: Counter[str] = Counter()  # open pages, by holder
+
     @app.get("/api/overview", tags=["page"])
     async def overview(request: Request) -> dict[str, Any]:
         """What is missing, and how much there is of everything; of jobs, how many are the
@@ -43,11 +48,15 @@ def page_routes(app: FastAPI, gateway: Gateway) -> None:
         """The overview, each time that it is read anew."""
         if gateway.observed.watching >= MAX_WATCHING:
             raise HTTPException(503, f"{MAX_WATCHING} pages are open already; close one")
+        holder = request.scope[HOLDER]
+        if holder and watching[holder] >= MAX_OF_ONE:
+            raise HTTPException(429, f"{MAX_OF_ONE} pages of yours are open; close one")
 
         async def told() -> AsyncIterator[Event]:
-            async with aclosing(gateway.observed.each()) as coming:
-                async for seen in coming:
-                    yield "overview", seen.number, _overview(gateway, seen, request.scope[HOLDER])
+            with counted(watching, holder):
+                async with aclosing(gateway.observed.each()) as coming:
+                    async for seen in coming:
+                        yield "overview", seen.number, _overview(gateway, seen, holder)
 
         return EventStream(told())
 

@@ -37,6 +37,8 @@ HEARTBEAT_S: Final = 30.0
 LIVES_S: Final = 3 * HEARTBEAT_S
 # A gateway's own; each has a few KiB.
 MAX_MEMBERS: Final = 1024
+# Of one holder of tokens, so that three that want all leave room.
+MAX_OF_ONE: Final = 256
 # What a worker says of itself, shown to people.
 MAX_CAPABILITIES: Final = 32
 MAX_CAPABILITIES_BYTES: Final = 4096
@@ -163,8 +165,6 @@ class Members:
         kind = declared_type(capabilities)
         self._check_holder(worker_id, holder)
         others = [each for each in self.alive() if each.worker_id != worker_id]
-        if len(others) >= MAX_MEMBERS:
-            raise InvalidInput("worker", f"{MAX_MEMBERS} are registered; use another gateway")
         view = self._with(await self._source.services(), others)
         now_s, now_unix_s = time.monotonic(), time.time()
         member = Member(
@@ -180,6 +180,11 @@ class Members:
             holder=holder,
         )
         self._check_holder(worker_id, holder)  # the catalog was read meanwhile
+        others = [each for each in self.alive() if each.worker_id != worker_id]
+        if len(others) >= MAX_MEMBERS:
+            raise InvalidInput("worker", f"{MAX_MEMBERS} are registered; use another gateway")
+        if holder and sum(each.holder == holder for each in others) >= MAX_OF_ONE:
+            raise InvalidInput("worker", f"{MAX_OF_ONE} of yours are registered; end some")
         self._members[worker_id] = member
         return member
 

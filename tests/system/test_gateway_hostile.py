@@ -8,7 +8,9 @@ import os
 import resource
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from formation_p2p import Home, Right, Rights
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.gateway.api_page import MAX_OF_ONE as PAGES
 from formation_p2p.gateway.client import Patience
 from formation_p2p.gateway.jobs import (
     MAX_ENDED_TASKS,
@@ -23,6 +26,7 @@ from formation_p2p.gateway.jobs import (
     MAX_OF_ONE,
     MAX_PRINTED_CHARS,
 )
+from formation_p2p.gateway.members import MAX_OF_ONE as WORKERS
 from formation_p2p.gateway.members import Members
 from formation_p2p.gateway.server import GatewayServer
 from formation_p2p.gateway.sources import ServicesView, ServiceUnavailable
@@ -461,6 +465,41 @@ async def test_a_token_counts_however_bearer_is_written(
             assert (await fetch(address, "GET", "/api/overview", None, shown)).status == 200
             session = await fetch(address, "POST", "/api/session", None, shown)
             assert token in session.headers["set-cookie"]
+
+
+async def test_a_member_does_not_take_all_places_for_workers_and_pages(
+    tmp_path: Path, source: MemorySource
+) -> None:
+    home, own = network_at(tmp_path)
+    soon = int(time.time()) + 600
+    alice = make_token(home.identity(), own, frozenset({Right.WORK}), soon)
+    bob = token_of(parse_invite(home.invite(Rights(soon))).grant)
+    async with (
+        asyncio.timeout(60),
+        GatewayServer(source, own, "0.0.0.0:0") as server,
+        AsyncExitStack() as open_pages,
+    ):
+        address = ("127.0.0.1", server.address[1])
+
+        async def registered(token: str, name: str) -> int:
+            worker = {"worker_id": name, "tunnel_url": "https://1.1.1.1", "capabilities": {}}
+            shown = {"authorization": f"Bearer {token}"}
+            path = "/api/worker/register"
+            return (await fetch(address, "POST", path, worker, shown)).status
+
+        async def opened(token: str) -> int:
+            calling = await open_pages.enter_async_context(caller(address))
+            shown = {"authorization": f"Bearer {token}"}
+            await calling.begin("GET", "/api/events", None, shown)
+            return int((await calling.head()).status_code)
+
+        several = [asyncio.create_task(registered(alice, f"a{n}")) for n in range(WORKERS + 20)]
+        statuses = Counter(await asyncio.gather(*several))
+        assert statuses == {200: WORKERS, 422: 20}
+        assert await registered(bob, "b") == 200
+        assert [await opened(alice) for _ in range(PAGES)] == [200] * PAGES
+        assert await opened(alice) == 429
+        assert await opened(bob) == 200
 
 
 async def test_a_token_opens_no_gateway_of_loopback_to_pages_of_other_names(
