@@ -324,6 +324,7 @@ def test_a_task_that_kills_its_supervisor_dies_with_it(tmp_path: Path) -> None:
         (b"exit 3\nused -1 " + b"1" * 8000, Ending("exit", 3)),
         (b"silent 0\n", Ending("silent")),
         (b"memory 734003200", Ending("memory", 734003200)),
+        (b"processes 4097", Ending("processes", 4097)),
         (b"start no: such\nexit 127", Ending("start", problem="no: such")),
         (b"", Ending("lost")),
         (b"exit", Ending("lost")),

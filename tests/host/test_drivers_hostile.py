@@ -14,7 +14,7 @@ import pytest
 
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers import supervisor
+from formation_p2p.host.drivers import launch, supervisor
 from formation_p2p.host.drivers.machine import Machine
 from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
@@ -68,6 +68,32 @@ for _ in range(SEGMENTS):
     libc.shmdt(ctypes.c_void_p(place))
 time.sleep(60)
 """
+# Sets of semaphores; and queues, each with messages that are as many as it takes.
+SEMAPHORES = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+for _ in range(100): assert libc.semget(0, 32000, 0o1600) >= 0
+time.sleep(60)
+"""
+MESSAGES = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+message = ctypes.create_string_buffer(b"\\1" * 8200)
+for _ in range(16000):
+    queue = libc.msgget(0, 0o1600)
+    assert queue >= 0
+    for _ in range(2): assert libc.msgsnd(queue, message, 8192, 0) == 0
+time.sleep(60)
+"""
+# Each page that is read takes a page of a table beside the one page of zeros that all are.
+TABLES = """
+import mmap, time
+much = 200 << 30
+held = mmap.mmap(-1, much, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+held.madvise(15)  # MADV_NOHUGEPAGE
+for place in range(0, much, 1 << 21): held[place]
+time.sleep(60)
+"""
 # The first thread ends, and the process does not.
 THREAD = """
 import ctypes, threading, time
@@ -92,14 +118,38 @@ ctypes.CDLL(None).syscall(SYS_exit, 0)
         SEGMENTS.replace("SEGMENTS", "4").replace("BYTES", str(50 * MIB)),
         # More than one read of the kernel's list of them.
         SEGMENTS.replace("SEGMENTS", "800").replace("BYTES", str(MIB // 4)),
+        SEMAPHORES,
+        MESSAGES,
+        TABLES,
         THREAD,
     ],
-    ids=["file", "among others", "orphan", "segments", "small segments", "thread"],
+    ids=[
+        *("file", "among others", "orphan", "segments", "small segments"),
+        *("semaphores", "messages", "tables", "thread"),
+    ],
 )
 def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None:
     outcome = run(tmp_path, sys.executable, "-c", program, memory_bytes=128 * MIB)
     assert isinstance(outcome, Failed), outcome
     assert outcome.kind is FailureKind.MEMORY
+
+
+def test_a_task_keeps_its_place_among_those_that_end_where_memory_runs_out(tmp_path: Path) -> None:
+    program = (
+        "try: open('/proc/self/oom_score_adj', 'w').write('0')\n"
+        "except OSError: print(open('/proc/self/oom_score_adj').read())"
+    )
+    assert printed(run(tmp_path, *PYTHON, program)) == "500\n\n"
+
+
+def test_address_space_is_held_unless_a_gpu_is_leased(tmp_path: Path) -> None:
+    """Of which CUDA reserves as much as there is memory of all kinds."""
+    program = "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[1] >> 30)"
+    memory_bytes = 256 * MIB
+    held = printed(run(tmp_path, *PYTHON, program, memory_bytes=memory_bytes))
+    assert int(held) == 512  # 512 times what data may be, which is 1 GiB
+    on_gpu = printed(run(tmp_path, *PYTHON, program, device_ids=("GPU-a",)))
+    assert int(on_gpu) == resource.getrlimit(resource.RLIMIT_AS)[1] >> 30
 
 
 def test_a_file_in_memory_that_is_mapped_counts_once(tmp_path: Path) -> None:
@@ -131,6 +181,58 @@ def test_a_look_at_many_descriptors_goes_on_where_the_one_before_ended() -> None
     for _ in range(2 * looks + 100):
         unnamed.look(0.0)
     assert unnamed.bytes < much
+
+
+# -- what the kernel counts for a user ------------------------------------------------------
+
+WATCH = """
+import ctypes
+libc = ctypes.CDLL(None)
+count = 0
+while count < 1000 and libc.inotify_init1(0) >= 0: count += 1
+print(count)
+"""
+
+
+def test_a_task_takes_a_part_of_the_instances_of_inotify_that_its_user_may_have(
+    tmp_path: Path,
+) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    assert int(printed(run(tmp_path, *PYTHON, WATCH))) <= most // 4
+
+
+def test_a_task_takes_a_part_of_the_signals_and_messages_of_its_user(tmp_path: Path) -> None:
+    program = (
+        "import resource\n"
+        "for name in ('SIGPENDING', 'MSGQUEUE'):\n"
+        "    print(*resource.getrlimit(getattr(resource, 'RLIMIT_' + name)))"
+    )
+    lines = printed(run(tmp_path, *PYTHON, program)).splitlines()
+    for line, name, most in zip(lines, ("SIGPENDING", "MSGQUEUE"), (4096, 196608), strict=True):
+        has = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        has = has if has != resource.RLIM_INFINITY else 4 * most
+        assert line.split() == [str(min(most, has // 4))] * 2
+
+
+def test_a_task_of_root_has_no_more_threads_and_processes_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts none of root's."""
+    monkeypatch.setattr(launch, "MAX_PROCESSES", 20)
+    program = (
+        "import os, threading, time\n"
+        "for _ in range(2): os.fork()\n"
+        "for _ in range(5): threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    outcome = run(tmp_path, *PYTHON, program)
+    assert isinstance(outcome, Failed)
+    assert outcome.message == "stopped at its limit of 4096 processes and threads; start fewer"
+
+
+def test_the_supervisor_keeps_no_capability(tmp_path: Path) -> None:
+    names = "^Cap\\(Prm\\|Eff\\|Bnd\\|Amb\\)"
+    text = printed(run(tmp_path, "grep", "-h", names, "/proc/1/status", "/proc/self/status"))
+    assert {line.split()[1] for line in text.splitlines()} == {"0" * 16}
 
 
 # -- descriptors ----------------------------------------------------------------------------

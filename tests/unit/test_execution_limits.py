@@ -46,6 +46,7 @@ def test_resource_limits_are_ones_that_setrlimit_takes_and_leave_room_for_the_me
         assert isinstance(getattr(resource, name), int)
         assert 0 <= value < 2**63
     assert limits.resource_limits["RLIMIT_DATA"] >= limits.enforced_memory_bytes + 512 * MIB
+    assert limits.address_space["RLIMIT_AS"] >= 320 * GIB
 
 
 def test_no_file_is_longer_than_the_storage_that_a_lease_holds() -> None:

@@ -24,6 +24,11 @@ MAX_FILE_BYTES: Final = 64 * GIB
 # Processes and threads of one task: the thread pools of a large machine fit, a fork bomb does
 # not. Only a control group can hold it: RLIMIT_NPROC counts all that the user runs, the node too.
 MAX_PROCESSES: Final = 4096
+# Of messages in queues (mq_overview(7)), which the kernel counts for all processes of a user: one
+# with ten messages of the usual size, twice.
+_MAX_QUEUED_BYTES: Final = 192 * 1024
+# A page of a page table stands for so many pages of address space.
+_TABLE_PAGES: Final = 512
 # cgroup-v2.rst: the kernel's own default period for cpu.max, in microseconds.
 _CPU_PERIOD_US: Final = 100_000
 
@@ -58,7 +63,16 @@ class TaskLimits:
             "RLIMIT_DATA": 2 * self.enforced_memory_bytes + _DATA_SLACK_BYTES,
             "RLIMIT_FSIZE": min(MAX_FILE_BYTES, self.storage_bytes or MAX_FILE_BYTES),
             "RLIMIT_NOFILE": MAX_OPEN_FILES,
+            # Signals that wait, and timers: one for each of its threads.
+            "RLIMIT_SIGPENDING": MAX_PROCESSES,
+            "RLIMIT_MSGQUEUE": _MAX_QUEUED_BYTES,
         }
+
+    @property
+    def address_space(self) -> dict[str, int]:
+        """Where the kernel counts no memory: so much that its page tables can take as much as its
+        data. What programs reserve and do not touch fits: 320 GiB is the least."""
+        return {"RLIMIT_AS": _TABLE_PAGES * self.resource_limits["RLIMIT_DATA"]}
 
     @property
     def group_files(self) -> dict[str, str]:

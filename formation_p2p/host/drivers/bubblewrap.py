@@ -68,7 +68,11 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 _PREFIX: Final = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
-_USER: Final = (("--unshare-user", "--disable-userns"), ("--unshare-user-try",))
+_LIMITED: Final = ("--unshare-user", "--disable-userns")
+# With these the supervisor limits what the kernel counts for a user, and drops them. A bubblewrap
+# that is setuid gives none.
+_CAPABILITIES: Final = ("--cap-add", "CAP_SYS_RESOURCE", "--cap-add", "CAP_SETPCAP")
+_USER: Final = ((*_LIMITED, *_CAPABILITIES), _LIMITED, ("--unshare-user-try",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ class Bubblewrap:
         libraries = (path for vendor in gpus for path in _there("", _GPU_SOFTWARE.get(vendor, ())))
         settings = _there("/etc", (*_SETTINGS, *((_NAMESERVERS,) if network else ())))
         return (
-            *(self.program, *self.user, "--cap-drop", "ALL", "--unshare-pid", "--as-pid-1"),
+            *(self.program, "--cap-drop", "ALL", *self.user, "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts"),
             *(() if network or hosts else ("--unshare-net",)),
             *(() if hosts is None else ("--hostname", hosts.name)),
@@ -155,8 +159,6 @@ class Bubblewrap:
             *_each("--ro-bind-try", (*_HARDWARE, *_DATA)),
             *_each("--ro-bind", libraries),
             *("--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY),
-            # Its files are the real root's to write to, if the node is that one.
-            *("--ro-bind-try", "/proc/sys", "/proc/sys"),
             *("--symlink", "../tmp", "/var/tmp", "--tmpfs", _SHARED_MEMORY),
             *_each("--ro-bind", self.needed),
             # After what is shown: it may be below that.
@@ -170,9 +172,16 @@ class Bubblewrap:
             *_each("--dev-bind", devices),
             *_each("--bind", map(str, (folder, *writable))),
             *(() if hosts is None else ("--ro-bind", str(hosts.file), _HOSTS)),
-            *(word for path in (*own, "/dev", "/") for word in ("--remount-ro", path)),
+            # Some of /proc is the real root's to write to, if the node is that one; and a task that
+            # does not write there keeps the place in which the kernel ends what takes memory.
+            *(word for path in (*own, "/dev", "/proc", "/") for word in ("--remount-ro", path)),
             "--",
         )
+
+    @property
+    def limits_user(self) -> bool:
+        """Whether its supervisor limits what the kernel counts for a user."""
+        return self.user[-len(_CAPABILITIES) :] == _CAPABILITIES
 
     @property
     def resource_limits(self) -> dict[str, int]:

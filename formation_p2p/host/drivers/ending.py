@@ -8,19 +8,26 @@ from typing import Final, Literal
 from formation_p2p.core.resources.bounds import MAX_MEMORY_BYTES
 from formation_p2p.core.workload.outcome import MAX_CPU_MS, UNMEASURED, Usage
 
-_MOST: Final = {"exit": 255, "signal": 64, "memory": 1 << 60, "storage": 1 << 60, "silent": 0}
+_MOST: Final = {
+    "exit": 255,
+    "signal": 64,
+    "memory": 1 << 60,
+    "storage": 1 << 60,
+    "processes": 1 << 32,
+    "silent": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended. `number` is its exit code, signal, or bytes of memory or storage. `late`
-    is one that was stopped for running past its time.
+    """How a task ended. `number` is its exit code, signal, bytes of memory or storage, or processes
+    and threads. `late` is one that was stopped for running past its time.
 
     `start`: it never ran. `silent`: it was killed because this node stood still for longer than its
     leases live. `lost`: the supervisor did not live to tell, or cannot kill it.
     """
 
-    how: Literal["exit", "signal", "memory", "storage", "silent", "start", "lost"]
+    how: Literal["exit", "signal", "memory", "storage", "processes", "silent", "start", "lost"]
     number: int = 0
     problem: str = ""
     used: Usage = UNMEASURED
@@ -43,7 +50,7 @@ def read_ending(written: bytes) -> Ending:
     match how:
         case "start":
             return Ending("start", problem=rest)
-        case "exit" | "signal" | "memory" | "storage" | "silent":
+        case "exit" | "signal" | "memory" | "storage" | "processes" | "silent":
             number = _number(rest, _MOST[how])
             if number is not None:
                 return Ending(how, number, used=used)

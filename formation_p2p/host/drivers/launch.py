@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from formation_p2p.core.execution.limits import TaskLimits
+from formation_p2p.core.execution.limits import MAX_PROCESSES, TaskLimits
 from formation_p2p.host.drivers import seccomp
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
+from formation_p2p.host.drivers.machine import vendors_of
 from formation_p2p.host.drivers.supervisor import GRACE_S
 from formation_p2p.host.gang.device import DeviceUser
 from formation_p2p.host.gang.ports import PortUser
@@ -63,6 +64,12 @@ class Orders:
         """For the next of them. Both ends are the same interpreter, and no other program writes
         it: that is what marshal is for, and json takes 9 ms to import."""
         limits, sandbox = launch.limits, self.sandbox
+        resource_limits = limits.resource_limits
+        if sandbox is not None:
+            resource_limits |= sandbox.resource_limits
+        # CUDA reserves as much address space as all memory of the machine and of its GPUs.
+        if not self.holds_memory and not vendors_of(launch.environment):
+            resource_limits |= limits.address_space
         return marshal.dumps(
             {
                 "node": os.getpid(),
@@ -75,8 +82,9 @@ class Orders:
                 "again": self.stays,
                 "silence_s": SILENCE_S,
                 "cores": list(self.cores),
-                "resource_limits": limits.resource_limits
-                | ({} if sandbox is None else sandbox.resource_limits),
+                "resource_limits": resource_limits,
+                "processes": MAX_PROCESSES,
+                "limits_user": sandbox is not None and sandbox.limits_user,
                 # 0 where the kernel itself counts.
                 "memory_bytes": 0 if self.holds_memory else limits.enforced_memory_bytes,
                 "in_memory": list(self.in_memory),

@@ -20,6 +20,7 @@ from typing import Final
 import trio
 
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, RemoteError
+from formation_p2p.core.execution.limits import MAX_PROCESSES
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import combined
@@ -192,6 +193,9 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             limit = limits.enforced_memory_bytes if what == "memory" else limits.storage_bytes
             message = f"stopped at its {what} limit of {format_bytes(limit)}; ask for more {what}"
             return Failed(FailureKind(what), message, result)
+        case "processes":
+            message = f"stopped at its limit of {MAX_PROCESSES} processes and threads; start fewer"
+            return Failed(FailureKind.EXIT, message, result)
         case "start":
             hint = ""
             if ending.problem.startswith("python: "):

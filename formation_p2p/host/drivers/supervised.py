@@ -8,8 +8,8 @@ without privileges, on any Linux:
 - When the task ends, its time is up, the call is cancelled, or the node dies in any way, all that
   the task has started is killed: also what daemonised, since orphans become the supervisor's.
 - Memory is sampled ten times a second over all that the task started, and going over ends it. Up
-  to twice the limit and 512 MiB of memory of one process can come and go in between. Files in
-  memory count that it holds open; what its sockets and pipes hold does not.
+  to twice the limit and 512 MiB of memory of one process can come and go in between. Page tables
+  count, and files in memory that it holds open; what its sockets and pipes hold does not.
 - What it leaves in its folder is counted the same way, where its lease holds storage, and each
   file as 4 KiB at least. A file that it keeps open and has removed is not counted; no file is
   longer than the lease holds.
@@ -123,7 +123,9 @@ class Supervised:
                     its(its_outputs[stream])
                     os.set_blocking(outputs[stream], False)
                 heart = its(Heartbeat.of_this_process().open())
-                fds = {"control": its_control.fileno(), "heart": heart}
+                # That of the machine: the sandbox's own is read-only.
+                proc = its(os.open("/proc", os.O_PATH | os.O_DIRECTORY))
+                fds = {"control": its_control.fileno(), "heart": heart, "proc": proc}
                 if group is not None:
                     fds["group"] = its(os.open(group.path / "cgroup.procs", os.O_WRONLY))
                     fds["group_folder"] = its(os.open(group.path, os.O_PATH | os.O_DIRECTORY))

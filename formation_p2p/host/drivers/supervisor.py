@@ -17,6 +17,7 @@ used, and exits:
     signal 9
     memory 734003200
     storage 1073745920
+    processes 4097
     silent 0
     start sotr: No such file or directory
 
@@ -48,7 +49,7 @@ TYPE_CHECKING = False  # typing itself takes 5 ms to import
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterator
-    from typing import Any
+    from typing import IO, Any
 
     Order = dict[str, Any]
 else:
@@ -86,6 +87,12 @@ WALK_S = 0.005
 # Every file counts as so much at least, as one with a byte takes on most disks: of files without
 # any a file system has a limited number too, ext4 one for each 16 KiB of its size.
 LEAST_FILE_BYTES = 4096
+# What of System V takes memory, by the columns of its lists, and how many bytes each.
+SYSTEM_V = {
+    "shm": ((b"rss", 1),),
+    "sem": ((b"nsems", 64),),
+    "msg": ((b"cbytes", 1), (b"qnum", 64)),
+}
 # A folder whose path is too long to be read: more than any lease holds.
 UNCOUNTABLE = 1 << 59
 # Behind the node in every queue for a core: a late heartbeat costs the task its lease.
@@ -94,6 +101,8 @@ NICENESS = 5
 # those that are on their way over sockets for all processes of a user together, and refuses a
 # process more once they are above its own limit: past that of tasks the node still has room.
 NODES_SHARE = 4
+# So are signals that wait and messages in queues.
+OF_USER = ("RLIMIT_NOFILE", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE")
 # Half way to "take this one first": when the machine runs out of memory the kernel is to end a
 # task, not the node.
 OOM_SCORE = 500
@@ -103,6 +112,11 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+PR_CAPBSET_DROP = 24
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+# <linux/capability.h>
+CAP_SETPCAP, CAP_SYS_RESOURCE = 8, 24
+CAPABILITY_VERSION_3 = 0x20080522
 # <linux/sched.h>, and <asm/unistd.h> of all machines that Python runs on but Alpha.
 CLONE_INTO_CGROUP = 0x200000000
 # <linux/keyctl.h>, <linux/seccomp.h>
@@ -129,6 +143,9 @@ def main() -> None:
         # What is left in the session's would be there for the tasks of others. A kernel without
         # keyrings refuses it.
         call("syscall", number, KEYCTL_JOIN_SESSION_KEYRING, 0)
+    if order["limits_user"]:
+        limit_user(fds["proc"])
+        drop_capabilities()
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # Python handles it, and what is handled reaches the first process of a sandbox from inside.
@@ -230,12 +247,38 @@ def fork(group_folder: int | None) -> tuple[int, bool]:
     return os.fork(), False
 
 
-def be_nice_as_session() -> None:
+def limit_user(proc: int) -> None:
+    """Instances of inotify are counted for all processes of a user, 128 as Linux is set up, and in
+    each user namespace by themselves: a task has a part of them (namespaces(7))."""
+    try:
+        with open_in(proc, "sys/fs/inotify/max_user_instances", "r") as file:
+            most = int(file.read())
+        with open_in(proc, "sys/user/max_inotify_instances", "w") as file:
+            file.write(str(max(1, most // NODES_SHARE)))
+    except OSError:
+        pass  # a container that has /proc/sys read-only
+
+
+def drop_capabilities() -> None:
+    """All of them, before anything of a task runs. Raises OSError."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in (CAP_SYS_RESOURCE, CAP_SETPCAP):
+        prctl(PR_CAPBSET_DROP, capability)
+    header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
+    if call("capset", header, bytes(24)):
+        raise OSError(errno.EPERM, "capabilities cannot be dropped here")
+
+
+def open_in(proc: int, path: str, mode: str) -> IO[str]:
+    return open(path, mode, opener=lambda path, flags: os.open(path, flags, dir_fd=proc))
+
+
+def be_nice_as_session(proc: int) -> None:
     """Where the kernel shares cores among sessions (sched(7), "The autogroup feature"), the
     niceness of a process counts in its session alone. It takes one such word of all users in
     100 ms, and refuses others: then this task shares the cores evenly with the node."""
     try:
-        with open("/proc/self/autogroup", "w") as file:
+        with open_in(proc, "self/autogroup", "w") as file:
             file.write(str(NICENESS))
     except OSError:
         pass  # another was a moment earlier, or this kernel has no autogroups
@@ -258,16 +301,16 @@ def become(order: Order, supervisor: int, is_in_group: bool) -> None:
             give_input(order["stdin"])
         if "group" in order["fds"] and not is_in_group:
             os.write(order["fds"]["group"], b"0")
-        with open("/proc/self/oom_score_adj", "w") as file:
+        with open_in(order["fds"]["proc"], "self/oom_score_adj", "w") as file:
             file.write(str(OOM_SCORE))
         os.nice(NICENESS)
-        be_nice_as_session()
+        be_nice_as_session(order["fds"]["proc"])
         os.sched_setaffinity(0, order["cores"])
         for name, limit in order["resource_limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             if hard != resource.RLIM_INFINITY:
-                limit = min(limit, hard // NODES_SHARE if name == "RLIMIT_NOFILE" else hard)
+                limit = min(limit, hard // NODES_SHARE if name in OF_USER else hard)
             resource.setrlimit(number, (limit, limit))
         if order["filter"]:
             filter_calls(*order["filter"])
@@ -372,6 +415,9 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
             used.memory_bytes = max(used.memory_bytes, in_use)
             if in_use > memory_bytes > 0:
                 return f"memory {in_use}", True
+            # Of root's the kernel counts none.
+            if unnamed.threads > order["processes"]:
+                return f"processes {unnamed.threads}", True
             # Of the processor, not of the clock: on a busy machine the limit holds as soon.
             sample_at = now + SAMPLE_SHARE * (time.process_time() - before_s)
         if storage_bytes and walks:
@@ -481,11 +527,13 @@ def processes() -> Iterator[tuple[int, int]]:
 
 class Unnamed:
     """Files in memory that no folder has, as far as they are found: those that the processes in
-    `places` hold open (memfd_create(2)), and in a sandbox the memory of System V. Not seen are
-    those that are only mapped, or on their way over a socket."""
+    `places` hold open (memfd_create(2)), and in a sandbox what System V holds. Not seen are those
+    that are only mapped, or on their way over a socket. `threads` is how many the processes
+    have."""
 
     def __init__(self, *, in_sandbox: bool) -> None:
         self.places: list[str] = []  # as of `shown_at`, looked into from the next round on
+        self.threads = 0
         self.bytes = 0
         self._in_sandbox = in_sandbox
         memory = os.memfd_create("")
@@ -529,21 +577,26 @@ class Unnamed:
 
 
 def segments() -> Iterator[int]:
-    """Bytes in memory of System V's shared memory, after each segment (proc_sysvipc(5))."""
+    """Bytes in memory of System V's shared memory, semaphores and messages, after each segment,
+    set and queue (proc_sysvipc(5)). Semaphores and messages take 64 bytes each, beside a message's
+    own."""
     used = 0
-    try:
-        with open("/proc/sysvipc/shm", "rb") as lines:
-            column = next(lines).split().index(b"rss")
-            for line in lines:
-                used += int(line.split()[column])
-                yield used
-    except FileNotFoundError:
-        pass  # a kernel without any
+    for name, sizes in SYSTEM_V.items():
+        try:
+            with open(f"/proc/sysvipc/{name}", "rb") as lines:
+                columns = next(lines).split()
+                places = [(columns.index(column), size) for column, size in sizes]
+                for line in lines:
+                    found = line.split()
+                    used += sum(int(found[place]) * size for place, size in places)
+                    yield used
+        except FileNotFoundError:
+            pass  # a kernel without any
 
 
 def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> int:
-    """Bytes of memory, neither files nor swap, in use by all that the task has started, and by
-    the files in the folders `in_memory`, and those `unnamed`.
+    """Bytes of memory, neither files nor swap, in use by all that the task has started, its page
+    tables included, and by the files in the folders `in_memory`, and those `unnamed`.
 
     Pages that several of them share are counted once for each at first, and only where that is
     more than `memory_bytes` in proportion, as that takes the kernel long. 0 leaves
@@ -560,35 +613,47 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
         for folder in map(os.statvfs, in_memory)
     )
     shown = [shown_at(pid) for pid in found]
-    unnamed.places = [place for place, _ in shown]
-    most = sum(kib for _, kib in shown) * 1024 + files
+    unnamed.places = [place for place, *_ in shown]
+    unnamed.threads = sum(threads for *_, threads in shown)
+    tables = 1024 * sum(kib for _, _, kib, _ in shown)
+    most = 1024 * sum(kib for _, kib, _, _ in shown) + tables + files
     if most <= memory_bytes or memory_bytes == 0:
         return most
     held = shared = 0
-    for place, _ in shown:
+    for place, *_ in shown:
         anonymous = kib_in(f"{place}/smaps_rollup", b"Pss_Anon:")
         shared += kib_in(f"{place}/smaps_rollup", b"Pss_Shmem:") if anonymous else 0
         # Of one that may not be looked into; of one that has ended meanwhile this is nothing.
         held += anonymous or kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:")
     # A file of these that is mapped counts in both.
-    return 1024 * held + max(1024 * shared, files)
+    return 1024 * held + tables + max(1024 * shared, files)
 
 
-def shown_at(pid: int) -> tuple[str, int]:
-    """Where the kernel shows what a process holds, and how many KiB of memory that is: at its
-    first thread, or at another where that has ended before the process."""
+def shown_at(pid: int) -> tuple[str, int, int, int]:
+    """Where the kernel shows what a process holds, and how many KiB of memory that is, of page
+    tables for it, and how many threads: at its first thread, or at another where that has ended
+    before the process."""
     first = f"/proc/{pid}"
-    if kib := kib_in(f"{first}/status", b"RssAnon:", b"RssShmem:"):
-        return first, kib
+    found = first, *held_at(first)
+    if found[1]:
+        return found
     try:
         others = os.listdir(f"{first}/task")
     except OSError:
-        return first, 0  # it is gone
+        return found  # it is gone
     for other in others:
         place = f"{first}/task/{other}"
-        if kib := kib_in(f"{place}/status", b"RssAnon:", b"RssShmem:"):
-            return place, kib
-    return first, 0
+        held = held_at(place)
+        if held[0]:
+            return place, *held
+    return found
+
+
+def held_at(place: str) -> tuple[int, int, int]:
+    """KiB of memory, and of page tables, and threads."""
+    status = read_proc(f"{place}/status")
+    memory, tables = sum_in(status, b"RssAnon:", b"RssShmem:"), sum_in(status, b"VmPTE:")
+    return memory, tables, sum_in(status, b"Threads:")
 
 
 def storage_below(folders: list[str]) -> Iterator[int]:
@@ -622,9 +687,11 @@ def storage_below(folders: list[str]) -> Iterator[int]:
 
 
 def kib_in(path: str, *names: bytes) -> int:
-    return sum(
-        int(line.split()[1]) for line in read_proc(path).splitlines() if line.startswith(names)
-    )
+    return sum_in(read_proc(path), *names)
+
+
+def sum_in(text: bytes, *names: bytes) -> int:
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 
 def read_proc(path: str) -> bytes:
