@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from formation_p2p.api.calling import CallingNode
-from formation_p2p.api.gang import GangMeans
-from formation_p2p.api.gang_forming import Forming, driven, formed
+from formation_p2p.api.calls import of_calls
+from formation_p2p.api.environments import resolved
+from formation_p2p.api.gang import Gang, GangMeans
 from formation_p2p.api.gang_pool import pool_of_workers
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.gang.choice import Arrangement
@@ -25,7 +26,51 @@ from formation_p2p.core.placement.task_options import (
     needs_of,
 )
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.workload.environment import Environment
+from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.policies import options_of
+
+
+class Forming(Awaitable[Gang]):
+    """`await` it for the gang, or enter it by `async with`, which closes the gang again."""
+
+    def __init__(self, form: Callable[[], Awaitable[Gang]]) -> None:
+        self._form = form
+        self._gang: Gang | None = None
+
+    def __await__(self) -> Generator[Any, Any, Gang]:
+        return self._form().__await__()
+
+    async def __aenter__(self) -> Gang:
+        self._gang = await self._form()
+        return self._gang
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._gang is not None:
+            await self._gang.close()
+
+
+async def formed(means: GangMeans, spec: GangSpec) -> Gang:
+    """Raises Unplaceable, InvalidInput, NodeClosed."""
+    options = spec.options
+    if options.env is not None:
+        options = await resolved(options, means.services.with_environment)
+        needs = tuple(_in_environment(each, options) for each in spec.needs)
+        spec = replace(spec, needs=needs, options=options)
+    return await Gang(means, spec).form()
+
+
+def driven(needs: Requirements, driver: str) -> Requirements:
+    """Of a rank whose tasks this driver runs, unless the needs name one. Raises InvalidInput."""
+    needs = replace(needs, driver=needs.driver or driver)
+    return of_calls(needs) if needs.driver == PythonCall.driver else needs
+
+
+def _in_environment(needs: Requirements, options: TaskOptions) -> Requirements:
+    assert isinstance(options.env, Environment)
+    python = needs.python or options.needs.python
+    return replace(needs, python=python, environment=options.env.name(python))
+
 
 # The drivers that start their tasks in a sandbox.
 _WITH_NETWORK: Final = ("python", "process")

@@ -5,23 +5,32 @@ As the simulator's performer, it matches every effect that there is.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
-from formation_p2p.core.dht import rpc
+from formation_p2p.core.dht import codec, rpc
+from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.dispatch.fetch import (
     CheckpointEffect,
     CopyOutputs,
+    FetchEvent,
     FetchResult,
+    ResultFetched,
+    ResultLost,
     StopFetch,
 )
 from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import FormationError, ProtocolViolation
 from formation_p2p.core.execution.effects import LeaseEffect
 from formation_p2p.core.gang.events import EmitGangEvent, OwnRoster
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import (
     Fence,
@@ -38,7 +47,7 @@ from formation_p2p.core.peer.effects import (
     UserEffect,
     Vacated,
 )
-from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.peer.events import PeerEvent, RateMeasured
 from formation_p2p.core.services.events import (
     EmitServiceEvent,
     ServicesRead,
@@ -51,27 +60,193 @@ from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken
 from formation_p2p.core.trust.reciprocity import HoursReceived
 from formation_p2p.core.trust.renewal import KeepGrant, RenewalFailed
 from formation_p2p.core.trust.shares import ShareUsed
+from formation_p2p.core.workload.content import Content
 from formation_p2p.host import grant_log
+from formation_p2p.host.blobs.files import NoRoom
+from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.checkpoints import CheckpointKeeper
-from formation_p2p.host.dht_requests import DhtRequests
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.lease_runs import LeaseRuns
+from formation_p2p.host.names import named
 from formation_p2p.host.output_copies import OutputCopies
-from formation_p2p.host.rate_test import RateTest
-from formation_p2p.host.result_fetches import ResultFetches
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replica_host import NoReplicas, ReplicaHost
 from formation_p2p.host.shut_warning import ShutWarning
+from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:
-    # trio-typing's stubs, which come with multiaddr, hide trio's own types.
-
     from formation_p2p.host.blobs.exchange import Exchange
+    from formation_p2p.host.blobs.private import PrivateExchange
+    from formation_p2p.host.net.handlers import Answer
     from formation_p2p.host.net.stack import Stack
     from formation_p2p.host.storage.usage import UsageFile
 
 log = logging.getLogger(__name__)
+
+
+# Large results on their way from workers to this node: fetched, and for a job that a state keeps
+# written to a file, before the peer is told.
+# Where there is no room, this often: its caller reads what has come, or a person is making some.
+ROOM_S: Final = 1.0
+
+# At once; the others wait. Each from this machine has two descriptors. Of these, from one worker,
+# which may be as slow as it likes.
+MAX_FETCHES: Final = 32
+MAX_FETCHES_OF_WORKER: Final = 8
+
+
+class ResultFetches:
+    """For the trio thread. `journal` is that of a node with a state."""
+
+    def __init__(
+        self,
+        private: PrivateExchange | None,
+        journal: Journal | None,
+        feed: Callable[[FetchEvent], None],
+    ) -> None:
+        self._private = private
+        self._journal = journal
+        self._feed = feed
+        self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_WORKER)
+        self._scopes: dict[tuple[PeerId, str, str], trio.CancelScope] = {}
+
+    def begin(self, asked: FetchResult) -> Callable[[], Awaitable[None]]:
+        """What is to be run; from now on `stop` ends it."""
+        key = (asked.blob.owner.peer_id, asked.lease_id, asked.attempt_id)
+        self._scopes[key] = scope = trio.CancelScope()
+        return partial(self._fetch, asked, key, scope)
+
+    async def _fetch(
+        self, asked: FetchResult, key: tuple[PeerId, str, str], scope: trio.CancelScope
+    ) -> None:
+        event: FetchEvent | None = None
+        with scope:
+            try:
+                async with self._places.of(key[0]):
+                    event = ResultFetched(*key, await self._fetched(asked))
+            except (FormationError, OSError) as error:
+                if not scope.cancel_called:  # else the worker has forgotten it by now
+                    log.warning("a result of %s did not arrive: %s", key[0], error)
+                event = ResultLost(*key, str(error))
+        if self._scopes.get(key) is scope:
+            del self._scopes[key]
+        if event is not None:
+            self._feed(event)
+
+    def stop(self, stopped: StopFetch) -> None:
+        scope = self._scopes.pop((stopped.worker, stopped.lease_id, stopped.attempt_id), None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _fetched(self, asked: FetchResult) -> Content:
+        """Raises LocalError, RemoteError, OSError."""
+        assert self._private is not None, "a node has private blobs"
+        warned = False
+        while True:
+            try:
+                arrived = await self._private.result(asked.blob)
+                break
+            except NoRoom as error:
+                if not warned:
+                    log.warning("%s; it is tried again until there is room", error)
+                warned = True
+            await trio.sleep(ROOM_S)
+        if self._journal is None:
+            return arrived
+        return await self._journal.kept(asked.job_id, asked.blob.name, arrived)
+
+
+# Requests of peers that wait for the peer's answer. It answers at once; this many would mean
+# that it does not answer at all.
+MAX_UNANSWERED: Final = 4096
+
+
+class DhtRequests:
+    """`do` runs a task of the node's own, and `feed` takes what comes of it."""
+
+    def __init__(
+        self, stack: Stack, do: Callable[..., None], feed: Callable[[PeerEvent], None]
+    ) -> None:
+        self._stack = stack
+        self._do = do
+        self._feed = feed
+        self._ids = itertools.count(1)
+        self._answers: dict[int, Answer] = {}
+
+    def asked(self, sender: Contact, frame: bytes, answer: Answer) -> None:
+        """See Handlers."""
+        try:
+            message, charter = codec.parse_asked(frame, sender.peer_id)
+        except ProtocolViolation as violation:
+            answer(violation)
+            self._stack.offended(sender.peer_id, str(violation))
+            return
+        if len(self._answers) >= MAX_UNANSWERED:
+            answer(None)
+            return
+        request_id = next(self._ids)
+        self._answers[request_id] = answer
+        self._feed(rpc.RequestReceived(request_id, sender, message, charter))
+
+    def perform(self, effect: rpc.SendRequest | rpc.SendResponse | rpc.ProbeReachability) -> None:
+        match effect:
+            case rpc.SendRequest():
+                self._do(self._ask, effect)
+            case rpc.SendResponse(request_id, message, charter):
+                answer = self._answers.pop(request_id)
+                answer(None if message is None else codec.encode(message, charter))
+            case rpc.ProbeReachability():
+                self._do(self._dial_back, effect)
+            case _:
+                assert_never(effect)
+
+    async def _ask(self, ask: rpc.SendRequest) -> None:
+        message = ask.message
+        expects_answer = not isinstance(message, kad.AddProvider) or message.acknowledged
+        try:
+            raw = await self._stack.ask(
+                ask.to,
+                codec.encode(message, ask.charter),
+                timeout_s=ask.timeout_s,
+                expects_answer=expects_answer,
+                dials_back=isinstance(message, kad.FindNode) and message.dial_back,
+            )
+            reply, charter = (None, 0) if raw is None else codec.parse_answer(raw, message)
+        except ProtocolViolation as violation:
+            self._stack.offended(ask.to.peer_id, str(violation))
+            self._feed(rpc.RequestFailed(ask.request_id, str(violation)))
+        except FormationError as error:
+            self._stack.swarm.doubt(ask.to.peer_id)
+            self._feed(rpc.RequestFailed(ask.request_id, str(error)))
+        else:
+            contact = self._stack.contact(ask.to)
+            self._feed(rpc.ResponseReceived(ask.request_id, contact, reply, charter))
+
+    async def _dial_back(self, effect: rpc.ProbeReachability) -> None:
+        reached = await self._stack.dial_back(effect.to.peer_id, timeout_s=effect.timeout_s)
+        self._feed(rpc.ReachabilityProbed(effect.request_id, reached))
+
+
+class RateTest:
+    """`feed` hands the peer what came of a test."""
+
+    def __init__(self, stack: Stack, exchange: Exchange, feed: Callable[[PeerEvent], None]) -> None:
+        self._stack = stack
+        self._exchange = exchange
+        self._feed = feed
+
+    async def run(self, to: Contact) -> None:
+        from formation_p2p.host.net import probing  # as the stack: only where a node runs
+
+        bytes_per_s = 0
+        try:
+            rate = await probing.measure_rate(self._stack, to, self._exchange.grant)
+            bytes_per_s = rate.bytes_per_s
+        except FormationError as error:
+            log.info("the rate from %s is not known: %s", named(to.peer_id), error)
+        self._feed(RateMeasured(to.peer_id, bytes_per_s))
+
 
 # As a union it would be built for each message.
 _LEASING: Final = (work.Commit, work.Leased, work.Renew)

@@ -23,11 +23,10 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers import supervisor
-from formation_p2p.host.drivers.cores import MAX_COUNTED, Cores
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.drivers.ending import Ending, read_ending
 from formation_p2p.host.drivers.groups import Groups, ProcessGroup, _place
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.machine import MAX_COUNTED, Cores, Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.scratch import ScratchFolders, clear_scratch, scratch_folder

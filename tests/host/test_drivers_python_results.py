@@ -26,9 +26,9 @@ from formation_p2p.core.workload.parcel import LARGE_BYTES, Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrivals
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
-from formation_p2p.host.drivers.call_result import GivenResult
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
+from formation_p2p.host.drivers.python_process import GivenResult
 from formation_p2p.host.drivers.unreported import (
     FLUSH_BYTES,
     FLUSH_S,

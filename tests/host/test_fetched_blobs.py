@@ -14,8 +14,8 @@ from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.fetched import FetchedBlobs
 from formation_p2p.host.blobs.lent_blob import Lent
+from formation_p2p.host.blobs.private import FetchedBlobs
 from tests.support.drivers_world import open_descriptors
 
 ALICE, BOB = (Contact(Identity.from_seed(bytes([n]) * 32).peer_id) for n in (1, 2))

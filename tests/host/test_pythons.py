@@ -14,8 +14,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, Outcome, Succeeded
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
-from formation_p2p.host.drivers.cores import Cores
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, interpreters, own_name

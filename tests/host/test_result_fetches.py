@@ -21,7 +21,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.arrivals import Arrivals, Arrived
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.private import PrivateExchange
-from formation_p2p.host.result_fetches import MAX_FETCHES, ResultFetches
+from formation_p2p.host.performer import MAX_FETCHES, ResultFetches
 from tests.support.drivers_world import within
 from tests.support.parcels import OWNER
 from tests.support.waiting import HANGS_S

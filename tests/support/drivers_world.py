@@ -20,10 +20,9 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.drivers.cores import Cores
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
-from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import Blob, Node, ProcessSpec, TaskPlaced, Unreachable
-from formation_p2p.api.large_inputs import INLINE_BYTES
+from formation_p2p.api.submission import INLINE_BYTES
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.network import network_id_of

@@ -49,7 +49,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.core.workload.work import Task
-from formation_p2p.host.machine.host_name import host_name
+from formation_p2p.host.machine.home import host_name
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.pace import Paces, RunningMean
 from formation_p2p.core.gang.pool import Pool, PoolMember
 from formation_p2p.core.gang.resizing import TIMEOUT_S, Phase, ResizeFailure, Resizing
 from formation_p2p.core.gang.rounds import (
     Answer,
     GoOn,
+    Paces,
     Rounds,
     Runner,
+    RunningMean,
     UpdateAfter,
     batch_size,
     foresee,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.cli.build import places_of
-from formation_p2p.cli.build_source import Build, build_of
+from formation_p2p.cli.build import Build, build_of, places_of
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of

@@ -17,8 +17,7 @@ from formation_p2p.core.dispatch.job_events import (
     TaskSucceeded,
 )
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS
-from formation_p2p.core.dispatch.stragglers import Estimates
-from formation_p2p.core.dispatch.task_group import TaskGroup
+from formation_p2p.core.dispatch.task_group import Estimates, TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState
 from formation_p2p.core.negotiation.messages import Cancel

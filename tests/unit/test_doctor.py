@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from formation_p2p import __version__
-from formation_p2p.cli.doctor import machine, network
+from formation_p2p.cli.doctor import network, readings
 from formation_p2p.cli.doctor.finding import Finding, Verdict
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached, Way
@@ -64,7 +64,7 @@ def told(finding: Finding, verdict: Verdict, *words: str) -> None:
 def test_a_clock_is_judged_by_the_kernel_and_by_the_workers(
     kernel: KernelClock | None, ages_s: tuple[float, ...], verdict: Verdict, word: str
 ) -> None:
-    told(machine.check_clock(kernel, ages_s), verdict, word)
+    told(readings.check_clock(kernel, ages_s), verdict, word)
 
 
 @pytest.mark.parametrize(
@@ -72,44 +72,46 @@ def test_a_clock_is_judged_by_the_kernel_and_by_the_workers(
     [(50 * GIB, Verdict.OK), (GIB, Verdict.WARNING), (99 * MIB, Verdict.FAILURE)],
 )
 def test_a_disk_has_room_for_the_node_and_for_its_tasks(free_bytes: int, verdict: Verdict) -> None:
-    told(machine.check_disk(HOME, free_bytes, {"environments": 3 * GIB}), verdict, "take 3GiB")
-    told(machine.check_disk(HOME, free_bytes, {}), verdict, "nothing is kept")
+    told(readings.check_disk(HOME, free_bytes, {"environments": 3 * GIB}), verdict, "take 3GiB")
+    told(readings.check_disk(HOME, free_bytes, {}), verdict, "nothing is kept")
 
 
 def test_a_sandbox_that_does_not_work_says_why_and_what_to_do() -> None:
-    told(machine.check_sandbox(None, None), Verdict.OK, "the kernel filters")
-    unfiltered = machine.check_sandbox(None, "none for s390x")
+    told(readings.check_sandbox(None, None), Verdict.OK, "the kernel filters")
+    unfiltered = readings.check_sandbox(None, "none for s390x")
     told(unfiltered, Verdict.WARNING, "all system calls: none for s390x", "CONFIG_SECCOMP")
-    missing = machine.check_sandbox("bwrap is not on PATH; install the package bubblewrap", None)
+    missing = readings.check_sandbox("bwrap is not on PATH; install the package bubblewrap", None)
     told(missing, Verdict.WARNING, "bwrap is not on PATH")
     assert missing.advice == "install the package bubblewrap"
 
 
 def test_control_groups_need_delegation_and_controllers() -> None:
     parent = Path("/sys/fs/cgroup/formation.service")
-    told(machine.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
-    told(machine.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate")
-    told(machine.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
-    told(machine.check_cgroups(None, ()), Verdict.WARNING, "tasks keep to whole cores", "Delegate")
-    advisory = machine.check_cgroups(parent, ("memory", "pids"), "none for s390x")
+    told(readings.check_cgroups(parent, ("cpu", "io", "memory", "pids")), Verdict.OK)
+    told(
+        readings.check_cgroups(parent, ("cpu",)), Verdict.WARNING, "lacks memory, pids", "Delegate"
+    )
+    told(readings.check_cgroups(None, ()), Verdict.WARNING, "none may be made here", "Delegate")
+    told(readings.check_cgroups(None, ()), Verdict.WARNING, "tasks keep to whole cores", "Delegate")
+    advisory = readings.check_cgroups(parent, ("memory", "pids"), "none for s390x")
     told(advisory, Verdict.WARNING, "lacks cpu; cores are advisory", "Delegate")
 
 
 def test_cards_that_no_driver_drives_are_told_of() -> None:
     h100, mi300x = Gpu("GPU-0", "nvidia", "h100", GIB, 90), Gpu("amd:GPU-0", "amd", "mi300x", GIB)
-    told(machine.check_gpus({}, (), ("no library",)), Verdict.OK, "none")
-    told(machine.check_gpus({"nvidia": 1}, (h100, mi300x), ()), Verdict.OK, "1 of amd mi300x")
+    told(readings.check_gpus({}, (), ("no library",)), Verdict.OK, "none")
+    told(readings.check_gpus({"nvidia": 1}, (h100, mi300x), ()), Verdict.OK, "1 of amd mi300x")
     mismatch = "the NVIDIA driver does not answer: Driver/library version mismatch"
-    lost = machine.check_gpus({"nvidia": 2}, (h100, mi300x), (mismatch,))
+    lost = readings.check_gpus({"nvidia": 2}, (h100, mi300x), (mismatch,))
     told(lost, Verdict.WARNING, "2 by nvidia on the bus", "1 of nvidia h100", mismatch, "restart")
-    told(machine.check_gpus({"nvidia": 1}, (), ()), Verdict.WARNING, "no driver is loaded")
+    told(readings.check_gpus({"nvidia": 1}, (), ()), Verdict.WARNING, "no driver is loaded")
 
 
 def test_pythons_and_uv_are_listed() -> None:
-    told(machine.check_pythons("cpython-3.11", ()), Verdict.OK, "no other version")
-    told(machine.check_pythons("cpython-3.11", ("cpython-3.13",)), Verdict.OK, "also cpython-3.13")
-    told(machine.check_uv("uv 0.9.0"), Verdict.OK)
-    told(machine.check_uv(None), Verdict.WARNING, "refused", "pip install")
+    told(readings.check_pythons("cpython-3.11", ()), Verdict.OK, "no other version")
+    told(readings.check_pythons("cpython-3.11", ("cpython-3.13",)), Verdict.OK, "also cpython-3.13")
+    told(readings.check_uv("uv 0.9.0"), Verdict.OK)
+    told(readings.check_uv(None), Verdict.WARNING, "refused", "pip install")
 
 
 def rights(ends_in_s: float) -> Rights:

@@ -7,8 +7,15 @@ import heapq
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.pace import Paces
-from formation_p2p.core.gang.rounds import GoOn, Rounds, Runner, UpdateAfter, batch_size, foresee
+from formation_p2p.core.gang.rounds import (
+    GoOn,
+    Paces,
+    Rounds,
+    Runner,
+    UpdateAfter,
+    batch_size,
+    foresee,
+)
 from formation_p2p.core.gang.slices import Slices
 
 

@@ -13,7 +13,7 @@ from formation_p2p.core.gang.status import GangStatus, MemberState
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.negotiation.tunnel import OWNER
 from formation_p2p.core.peer.events import UsageMeasured
-from formation_p2p.host.observe.gang_metrics import gang_metrics
+from formation_p2p.host.observe.metrics import gang_metrics
 from tests.support.stories import at, peer_of
 from tests.unit.test_gang_world import GANG, NEEDS, Gangs
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskSucceeded
-from formation_p2p.core.execution.owner_rules import outside, process_of
+from formation_p2p.core.execution.executions import outside, process_of
 from formation_p2p.core.peer.events import OfferCharter
 from formation_p2p.core.trust.charter import Region
 from formation_p2p.core.trust.grants import Rights

@@ -20,9 +20,8 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.identities import KEPT_S, Identities
 from formation_p2p.core.trust.life import Life
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import KEPT_S, Identities, Membership
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
-from formation_p2p.core.errors import ensure
+from formation_p2p.core.errors import InvalidInput, ensure
 from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
@@ -26,7 +26,6 @@ from formation_p2p.core.execution.effects import (
     Pause,
     Work,
 )
-from formation_p2p.core.execution.owner_rules import outside, process_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.in_flight import BATCH_BYTES, InFlight, SharedBlobs
 from formation_p2p.core.negotiation.lease import Lease
@@ -43,14 +42,43 @@ from formation_p2p.core.negotiation.messages import (
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.session import Send
+from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.core.workload.data_rule import DataRule
+from formation_p2p.core.workload.inputs_from import process_in, work_of
 from formation_p2p.core.workload.large_result import (
     size_at_worker,
 )
 from formation_p2p.core.workload.outcome import Ended, Failed, FailureKind
-from formation_p2p.core.workload.work import MAX_RESULT_BYTES
+from formation_p2p.core.workload.process import ContainerSpec, ImageSpec, ProcessSpec, WasmSpec
+from formation_p2p.core.workload.work import MAX_RESULT_BYTES, Task
+
+# The work of others names no data that has rules.
+_DRIVERS: Final = frozenset(
+    each.driver for each in (ContainerSpec, ImageSpec, ProcessSpec, WasmSpec)
+)
+
+
+def process_of(needs: Requirements, payload: bytes, shared: bytes) -> ProcessSpec | None:
+    """What a task runs; None for the work of others, and for what its driver will refuse."""
+    if needs.driver not in _DRIVERS:
+        return None
+    try:
+        return process_in(work_of(Task("task", needs, payload, shared=shared)))
+    except InvalidInput:
+        return None
+
+
+def outside(process: ProcessSpec | None, refuses: Callable[[DataRule], str | None]) -> str | None:
+    """Why the owner of a task may not have what it makes; None where he may. `refuses` says why he
+    may not read data under a rule."""
+    for name, blob in () if process is None else process.inputs.items():
+        why = None if blob.rule is None else refuses(blob.rule)
+        if why is not None:
+            return f"what is made of {name!r} is not for you: its owner {why}; submit it from there"
+    return None
+
 
 # Results of one lease not yet acknowledged: as much as may be in flight (in_flight.py).
 MAX_OUTBOX_BYTES: Final = 2 * MAX_RESULT_BYTES

@@ -13,11 +13,39 @@ from formation_p2p.core.trust.network import place_of
 from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import Place
-from formation_p2p.host.blobs.owners_places import OwnersPlaces
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.blobs.rules import rule_of
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
+
+# The owners for whom content was fetched or made here are in circles. Content without a rule of its
+# own is read within these circles, also after the leases of its owners have ended.
+# Contents whose owners are known, the latest; more than a cache has, as a rule. Others are read
+# around this node.
+MAX_CONTENTS: Final = 16_384
+# Of one content, the latest.
+MAX_PLACES: Final = 16
+
+
+class OwnersPlaces:
+    def __init__(self, now: Callable[[PeerId], Place | None]) -> None:
+        """`now` is where one is for whom content comes here."""
+        self._now = now
+        self._known: dict[Cid, tuple[Place, ...]] = {}  # the latest at the end
+
+    def came_for(self, cid: Cid, owner: PeerId) -> None:
+        """The owner had it fetched from his own sources, or made. One who only names content that
+        is here already does not add his circle."""
+        if (place := self._now(owner)) is None:
+            return
+        known = self._known.pop(cid, ())
+        self._known[cid] = tuple(dict.fromkeys((*known, place)))[-MAX_PLACES:]
+        if len(self._known) > MAX_CONTENTS:
+            del self._known[next(iter(self._known))]
+
+    def of(self, cid: Cid) -> tuple[Place, ...]:
+        return self._known.get(cid, ())
+
 
 # Of those without a lease here, whose grant is known: who asks that content be held, and who
 # publishes services that run here. Of others it is not known what they may read.

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import stat
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -30,7 +32,6 @@ from formation_p2p.host.drivers.call_data import Contexts
 from formation_p2p.host.drivers.code_cache import CodeCache
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Turns, refuse
 from formation_p2p.host.drivers.machine import Machine
-from formation_p2p.host.drivers.preparing import unless_killed
 from formation_p2p.host.drivers.python_process import (
     INTERPRETER,
     CallSetup,
@@ -43,6 +44,35 @@ from formation_p2p.host.environments.build import environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder
+
+T = TypeVar("T")
+
+
+async def unless_killed(turns: Turns, prepare: Callable[[], Awaitable[T]]) -> T | None:
+    """What `prepare` returns or raises; None where the call that it is for is killed meanwhile."""
+    done, results, problems = trio.Event(), list[T](), list[Exception]()
+
+    async def run() -> None:
+        try:
+            results.append(await prepare())
+        except Exception as problem:  # noqa: BLE001 - raised below, for a nursery puts it in a group
+            problems.append(problem)
+        finally:
+            done.set()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            while not done.is_set() and not turns.is_killed:
+                with trio.CancelScope() as scope:
+                    turns.watch(scope)
+                    await done.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        turns.watch(None)
+    if problems:
+        raise problems[0]
+    return results[0] if results else None
 
 
 def set_up(machine: Machine) -> DriverMaker:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from formation_p2p.host.drivers.python_store import Store
 
-# Of an answer of the node, with its end (host/gang/folder.py).
+# Of an answer of the node, with its end (host/gang/leases.py).
 MAX_ANSWER_BYTES = 1024
 # Programs that wait to be accepted.
 BACKLOG = 64

@@ -21,8 +21,11 @@ written over. Processes that come at once take turns.
 
 from __future__ import annotations
 
+import re
 import shlex
+import socket
 import time
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -30,6 +33,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.resources import bounds
+from formation_p2p.core.resources.bounds import MAX_HOST_NAME_CHARS
 from formation_p2p.core.trust.grant_form import MAX_ROOT_KEYS
 from formation_p2p.core.trust.grants import Rights
 from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
@@ -39,7 +43,27 @@ from formation_p2p.core.trust.split_root import GrantRequest, renewal_of, reques
 from formation_p2p.core.workload.scope import NOWHERE, Place
 from formation_p2p.host.machine.home_folder import HomeFolder, identity_in, key_line
 from formation_p2p.host.machine.home_path import IDENTITY
-from formation_p2p.host.machine.host_name import host_name
+
+# Of a machine whose own name has no letter or digit that may be in a name.
+NAMELESS: Final = "node"
+_OTHERS: Final = re.compile(r"[^a-z0-9_-]+", re.ASCII)
+
+
+def host_name() -> str:
+    """Of this host, without its domain."""
+    return name_from(socket.gethostname())
+
+
+def name_from(host: str) -> str:
+    """What is nearest to a host's name among the names of nodes.
+
+    >>> name_from("Büro PC.example.org")
+    'buro-pc'
+    """
+    letters = unicodedata.normalize("NFKD", host.partition(".")[0])
+    plain = letters.encode("ascii", "ignore").decode().lower()
+    return _OTHERS.sub("-", plain)[:MAX_HOST_NAME_CHARS].strip("_-") or NAMELESS
+
 
 # A peer id takes 53 bytes; so the file stays within the bound of all files here.
 MAX_WITHDRAWN: Final = 256

@@ -47,11 +47,38 @@ from formation_p2p.host.machine.unix_socket import is_beside_us, reachable
 from formation_p2p.host.names import name_of
 from formation_p2p.host.observe import clients, status_json
 from formation_p2p.host.observe.gangs_json import gangs_in_json
-from formation_p2p.host.observe.services_json import replicas_in_json
 from formation_p2p.host.reach_in_words import reach_in_json
 
 if TYPE_CHECKING:
     from formation_p2p.host.shell import Shell
+
+
+# The replicas of services that a node runs, for programs of its user.
+def replicas_in_json(shell: Shell) -> list[dict[str, Any]]:
+    now_unix_s = time.time()
+    history = {} if shell.replicas is None else shell.replicas.history
+    return [
+        {
+            "service": each.service,
+            "version": each.version,
+            "slot": each.slot,
+            "phase": each.phase,
+            "why": each.why,
+            "since_unix_s": int(now_unix_s - each.since_s),
+            "starts": each.starts,
+            "outstanding": each.outstanding,
+            "crash_loop": each.is_in_crash_loop,
+            "checks": {
+                name: {"holds": holds, "why": why} for name, (holds, why) in each.checks.items()
+            },
+            "history": [
+                {"unix_s": round(note.at_unix_s, 3), "state": note.state.value, "why": note.why}
+                for note in history.get(each.service, ())
+            ],
+        }
+        for each in shell.replica_statuses()
+    ]
+
 
 log = logging.getLogger(__name__)
 
