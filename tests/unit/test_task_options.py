@@ -201,6 +201,8 @@ def test_what_is_packed_is_read_back_the_same() -> None:
         raw = encode(options.pack())
         assert TaskOptions.unpack(decode(raw, len(raw))) == options
     assert TaskOptions.unpack([["priority", 9]]) == TaskOptions(priority=9)
+    other = TaskOptions(on_behalf=b"a grant")
+    assert TaskOptions.unpack(decode(encode(other.pack()), 4096)) == other
 
 
 @pytest.mark.parametrize("packed", [None, {}, [None], [["priority"]], [["colour", 1]], [[1, 1]]])
