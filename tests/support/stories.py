@@ -140,6 +140,16 @@ def town_with(
     return world
 
 
+def at_work(world: World, *jobs: Job, for_s: float = 0.0) -> tuple[World, SimNode]:
+    """The world and bob, once he has submitted these jobs and so much time has passed."""
+    bob = world.nodes["bob"]
+    for each in jobs:
+        bob.submit(each)
+    if for_s:
+        world.elapse(for_s)
+    return world, bob
+
+
 def job(
     count: int = 1,
     *,

@@ -28,7 +28,7 @@ from formation_p2p.core.workload.scope import Scope, ScopeShares
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import BOB, NEEDS, at, identity, job, only, town, town_with
+from tests.support.stories import BOB, NEEDS, at, at_work, identity, job, only, town, town_with
 
 NOW = int(EPOCH_UNIX_S)
 
@@ -70,10 +70,7 @@ def want_of(node: SimNode, **changed: object) -> bytes:
 
 @pytest.mark.parametrize("find", Find)
 def test_a_task_finds_a_worker_in_each_way(find: Find) -> None:
-    world = town(alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(find=find))
-    world.elapse(5)
+    world, bob = at_work(town(alice=1, carol=1, dave=1), job(find=find), for_s=5)
     assert succeeded(bob) == 1
     messages = said(world)
     assert messages["SpreadWant"] == (4 if find is Find.ANNOUNCE else 0)
@@ -102,8 +99,7 @@ def test_where_the_first_brings_no_offer_more_hear_the_next() -> None:
     """Of eleven nodes one alone is to hear the first: bob himself, who does not work."""
     announce = AnnounceParameters(first_reach=1)
     names = {f"worker{n}": 1 for n in range(9)}
-    world = town_with(PeerParameters(announce=announce), 7, None, **names)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town_with(PeerParameters(announce=announce), 7, None, **names))
     world.sent.clear()
     bob.submit(job(find=Find.ANNOUNCE))
     world.elapse(0.9)
@@ -185,10 +181,7 @@ def test_where_none_offers_the_dht_tells_why() -> None:
 
 
 def test_a_worker_that_scope_or_price_forbids_is_given_back() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(scope=Scope.ORG, find=Find.ANNOUNCE))
-    world.elapse(2)
+    world, bob = at_work(town(alice=1), job(scope=Scope.ORG, find=Find.ANNOUNCE), for_s=2)
     assert said(world)["Offer"] == said(world)["Release"] == 1
     assert succeeded(bob) == 0
 
@@ -281,10 +274,7 @@ def test_a_node_that_does_not_work_offers_nothing() -> None:
 
 
 def test_a_worker_without_room_says_nothing_to_what_it_is_handed() -> None:
-    world = town(run=taking(30), alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(3)
+    world, bob = at_work(town(run=taking(30), alice=1), job(), for_s=3)
     deliver(world, "alice", "bob", work.HandWant(want_of(bob)))
     assert said(world)["Offer"] == said(world)["RequestRefused"] == 0
 

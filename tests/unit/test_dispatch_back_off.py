@@ -16,7 +16,7 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import Faulty, Leaving, Silent
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.workload.outcome import Succeeded
-from tests.support.stories import ALICE, CAROL, NEEDS, at, job, known, only, passed, town
+from tests.support.stories import ALICE, CAROL, NEEDS, at, at_work, job, known, only, passed, town
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")
@@ -130,9 +130,6 @@ def test_who_was_silent_is_asked_after_who_was_not_however_near() -> None:
 
 
 def test_a_worker_without_room_is_asked_once_a_second_however_many_tasks_it_ends() -> None:
-    world = town(7, lambda _: (0.01, Succeeded(b"")), alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(400))
-    world.elapse(6)
+    world, bob = at_work(town(7, lambda _: (0.01, Succeeded(b"")), alice=1), job(400), for_s=6)
     assert len(only(bob.reported, TaskSucceeded)) == 400
     assert len(only(passed(world, "bob", "alice"), PlacementRequest)) <= 6

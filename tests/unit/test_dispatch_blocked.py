@@ -35,6 +35,7 @@ from tests.support.stories import (
     BOB,
     NEEDS,
     at,
+    at_work,
     ends,
     is_idle,
     job,
@@ -81,10 +82,7 @@ def order_of(bob: SimNode) -> list[str]:
 
 
 def test_a_task_is_placed_when_all_that_it_waits_for_have_succeeded() -> None:
-    world = town_where()
-    bob = world.nodes["bob"]
-    bob.submit(ordered({2: [0, 1], 3: [2]}, 4))
-    world.elapse(8)
+    _, bob = at_work(town_where(), ordered({2: [0, 1], 3: [2]}, 4), for_s=8)
     story = order_of(bob)
     assert story[-4:] == ["+2", "-2", "+3", "-3"]
     assert set(story[:-4]) == {"+0", "+1", "-0", "-1"}
@@ -92,8 +90,7 @@ def test_a_task_is_placed_when_all_that_it_waits_for_have_succeeded() -> None:
 
 
 def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_comes() -> None:
-    world = town_where(alice=1, carol=8)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town_where(alice=1, carol=8))
     small, big = job(2).tasks
     big = replace(big, needs=replace(NEEDS, cpu_milli=8000), after=("job/0",))
     bob.submit(Job("job", (small, big)))
@@ -103,10 +100,7 @@ def test_one_that_needs_something_else_goes_to_another_worker_when_its_turn_come
 
 
 def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewhere() -> None:
-    world = town_where()
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0]}, 2))
-    world.elapse(0.6)
+    world, bob = at_work(town_where(), ordered({1: [0]}, 2), for_s=0.6)
     (first,) = workers_of(bob)
     world.kill(world.nodes[first])
     world.elapse(30)
@@ -117,9 +111,7 @@ def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewh
 
 
 def test_what_waits_for_a_failure_in_two_ways_ends_once() -> None:
-    world = town_where(["job/0"])
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0], 2: [0], 3: [1, 2]}, 4, attempts=1))
+    world, bob = at_work(town_where(["job/0"]), ordered({1: [0], 2: [0], 3: [1, 2]}, 4, attempts=1))
     world.elapse(8)
     assert bob.reported[-1] == JobEnded(0, 4, 0, 0)
     assert sorted(gone.task_id for gone in only(bob.reported, TaskGaveUp)) == [
@@ -131,9 +123,7 @@ def test_what_waits_for_a_failure_in_two_ways_ends_once() -> None:
 
 
 def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None:
-    world = town_where(["job/0"])
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0], 2: [1, 3], 4: [3]}, 5, attempts=1))
+    world, bob = at_work(town_where(["job/0"]), ordered({1: [0], 2: [1, 3], 4: [3]}, 5, attempts=1))
     world.elapse(8)
     ended = ends(bob)
     fell = TaskGaveUp("job/1", (), FailureKind.UPSTREAM, b"", waited_for="job/0")
@@ -149,9 +139,7 @@ def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None
 
 
 def test_what_waits_for_two_failures_ends_once() -> None:
-    world = town_where(["job/0", "job/1"])
-    bob = world.nodes["bob"]
-    bob.submit(ordered({2: [0, 1]}, 3, attempts=1))
+    world, bob = at_work(town_where(["job/0", "job/1"]), ordered({2: [0, 1]}, 3, attempts=1))
     world.elapse(8)
     assert sorted(each.task_id for each in only(bob.reported, TaskGaveUp)) == [
         "job/0",
@@ -162,8 +150,7 @@ def test_what_waits_for_two_failures_ends_once() -> None:
 
 
 def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
-    world = town_where(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town_where(alice=1))
     big, small = job(2).tasks
     big = replace(big, needs=replace(NEEDS, cpu_milli=64_000))
     bob.submit(Job("job", (big, replace(small, after=("job/0",)))))
@@ -176,10 +163,7 @@ def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
 
 
 def test_cancelling_cancels_also_what_waits() -> None:
-    world = town_where()
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0], 2: [1]}, 3))
-    world.elapse(0.6)
+    world, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3), for_s=0.6)
     bob.cancel("job")
     world.elapse(3)
     assert len(only(bob.reported, TaskCancelled)) == 3
@@ -188,10 +172,7 @@ def test_cancelling_cancels_also_what_waits() -> None:
 
 
 def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
-    world = town_where()
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0], 2: [1]}, 3, deadline_s=1.5))
-    world.elapse(5)
+    _, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3, deadline_s=1.5), for_s=5)
     ended = ends(bob)
     assert isinstance(ended["job/0"], TaskSucceeded)
     for late in ("job/1", "job/2"):
@@ -202,10 +183,7 @@ def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
 
 
 def test_leaving_cancels_also_what_waits() -> None:
-    world = town_where()
-    bob = world.nodes["bob"]
-    bob.submit(ordered({1: [0], 2: [1]}, 3))
-    world.elapse(0.6)
+    world, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3), for_s=0.6)
     bob.leave()
     world.elapse(1)
     assert bob.reported[-1] == JobEnded(0, 0, 0, 3)
@@ -350,10 +328,7 @@ def learnt(memory_bytes: int) -> Job:
 
 
 def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() -> None:
-    world = forgetful(300 * MIB)
-    bob = world.nodes["bob"]
-    bob.submit(learnt(100 * MIB))
-    world.elapse(5)
+    world, bob = at_work(forgetful(300 * MIB), learnt(100 * MIB), for_s=5)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     (retried,) = only(bob.reported, TaskRetried)
     assert not retried.counts
@@ -362,10 +337,7 @@ def test_what_is_stopped_at_memory_that_was_learnt_is_tried_again_with_more() ->
 
 
 def test_but_only_once() -> None:
-    world = forgetful(600 * MIB)
-    bob = world.nodes["bob"]
-    bob.submit(learnt(100 * MIB))
-    world.elapse(5)
+    _, bob = at_work(forgetful(600 * MIB), learnt(100 * MIB), for_s=5)
     assert bob.reported[-1] == JobEnded(0, 1, 0, 0)
     (gave_up,) = only(bob.reported, TaskGaveUp)
     assert gave_up.kind is FailureKind.MEMORY
@@ -391,19 +363,13 @@ def test_one_of_two_attempts_that_is_stopped_leaves_it_to_the_other() -> None:
 
 
 def test_what_somebody_said_is_not_changed() -> None:
-    world = forgetful(1024 * MIB)
-    bob = world.nodes["bob"]
-    bob.submit(job(attempts=2))
-    world.elapse(8)
+    _, bob = at_work(forgetful(1024 * MIB), job(attempts=2), for_s=8)
     (gave_up,) = only(bob.reported, TaskGaveUp)
     assert len(gave_up.attempts) == 2
 
 
 def test_what_is_stopped_while_its_job_is_cancelled_is_cancelled() -> None:
-    world = forgetful(300 * MIB)
-    bob = world.nodes["bob"]
-    bob.submit(learnt(100 * MIB))
-    world.elapse(0.3)
+    world, bob = at_work(forgetful(300 * MIB), learnt(100 * MIB), for_s=0.3)
     jobs = next(iter(peer_of(bob).scheduler.jobs()))
     jobs.move("cancel")
     world.elapse(5)

@@ -29,7 +29,17 @@ from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from tests.support.large_results import LIMIT, calls, record_at, town_of_calls
-from tests.support.stories import ALICE, at, is_idle, only, passed, peer_of, worker_of, workers_of
+from tests.support.stories import (
+    ALICE,
+    at,
+    at_work,
+    is_idle,
+    only,
+    passed,
+    peer_of,
+    worker_of,
+    workers_of,
+)
 
 
 def watched(world: World) -> list[PeerEffect]:
@@ -55,9 +65,8 @@ def until_fetching(world: World, count: int = 1) -> None:
 
 
 def test_a_result_counts_once_it_is_here_and_is_forgotten_then() -> None:
-    world = town_of_calls(alice=1)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1), calls())
+    alice = world.nodes["alice"]
     until_fetching(world)
     assert only(bob.reported, TaskSucceeded) == []
     assert only(passed(world, "bob", "alice"), ResultAck) == []
@@ -80,9 +89,7 @@ def test_a_result_counts_once_it_is_here_and_is_forgotten_then() -> None:
 
 
 def test_the_next_call_runs_while_a_result_is_fetched() -> None:
-    world = town_of_calls(takes_s=lambda world, running: 1.0, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls(6))
+    world, bob = at_work(town_of_calls(takes_s=lambda world, running: 1.0, alice=1), calls(6))
     until_fetching(world)
     assert len(world.nodes["alice"].running) == 1
     world.elapse(10)
@@ -90,9 +97,8 @@ def test_the_next_call_runs_while_a_result_is_fetched() -> None:
 
 
 def test_a_result_that_is_told_twice_is_fetched_once() -> None:
-    world = town_of_calls(alice=1)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1), calls())
+    alice = world.nodes["alice"]
     asked = watched(world)
     until_fetching(world)
     (told,) = only(passed(world, "alice", "bob"), TasksEnded)
@@ -105,9 +111,7 @@ def test_a_result_that_is_told_twice_is_fetched_once() -> None:
 
 
 def test_a_worker_that_dies_before_its_result_is_fetched_has_the_task_run_again() -> None:
-    world = town_of_calls(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1, carol=1), calls())
     asked = watched(world)
     until_fetching(world)
     (first,) = workers_of(bob)
@@ -119,9 +123,7 @@ def test_a_worker_that_dies_before_its_result_is_fetched_has_the_task_run_again(
 
 
 def test_a_result_that_is_gone_is_made_again_elsewhere() -> None:
-    world = town_of_calls(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1, carol=1), calls())
     until_fetching(world)
     (first,) = workers_of(bob)
     world.nodes[first].executor.kept.clear()
@@ -138,9 +140,8 @@ def test_a_result_that_is_gone_is_made_again_elsewhere() -> None:
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_task_whose_results_are_lost_again_and_again_is_given_up(dies: bool) -> None:
     once = replace(DEFAULT_PARAMETERS, dispatch=DispatchParameters(max_lost=1))
-    world = town_of_calls(alice=1, parameters=once)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1, parameters=once), calls())
+    alice = world.nodes["alice"]
     until_fetching(world)
     if dies:
         world.kill(alice)
@@ -165,8 +166,7 @@ def test_a_worker_that_lies_about_its_result_is_not_asked_for_it(lie: str) -> No
         owner = world.nodes["alice"].contact
         return Succeeded(record_at(owner, LIMIT + 64) if told is None else told)
 
-    world = town_of_calls(returns, alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town_of_calls(returns, alice=1))
     asked = watched(world)
     bob.submit(calls(attempts=1))
     world.elapse(3)
@@ -181,10 +181,7 @@ def test_a_result_that_its_call_does_not_allow_ends_the_task_and_is_named() -> N
         owner = world.nodes["alice"].contact
         return Failed(FailureKind.OUTPUT, "it is too large", record_at(owner, LIMIT + 64))
 
-    world = town_of_calls(returns, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
-    world.elapse(3)
+    world, bob = at_work(town_of_calls(returns, alice=1), calls(), for_s=3)
     (end,) = only(bob.reported, TaskGaveUp)
     assert end.result == record_at(world.nodes["alice"].contact, LIMIT + 64)
     assert len(only(bob.reported, TaskPlaced)) == 1  # the next one would be as large
@@ -194,10 +191,7 @@ def test_what_a_failure_names_is_its_workers_own() -> None:
     def returns(world: World, running: Running) -> Outcome:
         return Failed(FailureKind.OUTPUT, "it is too large", record_at(ALICE))
 
-    world = town_of_calls(returns, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls(attempts=1))
-    world.elapse(3)
+    _, bob = at_work(town_of_calls(returns, alice=1), calls(attempts=1), for_s=3)
     (end,) = only(bob.reported, TaskGaveUp)
     assert (end.kind, end.result) == (FailureKind.OUTPUT, b"")
 
@@ -220,9 +214,7 @@ def test_a_job_that_is_cancelled_does_not_wait_for_its_results() -> None:
 
 
 def test_a_result_that_comes_after_its_job_was_cancelled_is_not_fetched() -> None:
-    world = town_of_calls(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1), calls())
     while not world.nodes["alice"].running:
         world.elapse(0.005)
     world.elapse(0.095)
@@ -248,9 +240,7 @@ def test_a_deadline_does_not_wait_for_results() -> None:
 
 
 def test_a_node_that_leaves_waits_for_no_result() -> None:
-    world = town_of_calls(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1), calls())
     until_fetching(world)
     bob.leave()
     assert bob.reported[-1] == JobEnded(0, 0, 0, 1)
@@ -271,8 +261,7 @@ def overtaken() -> World:
 
 
 def test_of_two_attempts_the_result_that_comes_first_counts() -> None:
-    world = overtaken()
-    bob = world.nodes["bob"]
+    world, bob = at_work(overtaken())
     world.elapse(5)
     assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
     assert len(only(bob.reported, TaskSucceeded)) == 9
@@ -280,23 +269,20 @@ def test_of_two_attempts_the_result_that_comes_first_counts() -> None:
 
 
 def test_of_two_attempts_the_one_that_is_lost_is_none_where_the_other_counts() -> None:
-    world = overtaken()
-    bob = world.nodes["bob"]
+    world, bob = at_work(overtaken())
     world.nodes["alice"].executor.kept.clear()
     world.elapse(10)
     assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
 
 
 def test_both_attempts_of_a_task_are_stopped_with_its_job() -> None:
-    world = overtaken()
-    bob = world.nodes["bob"]
+    _, bob = at_work(overtaken())
     bob.cancel("job")
     assert bob.reported[-1] == JobEnded(8, 0, 0, 1)
 
 
 def test_a_worker_that_is_lost_with_a_result_that_is_not_needed_changes_nothing() -> None:
-    world = overtaken()
-    bob = world.nodes["bob"]
+    world, bob = at_work(overtaken())
     slow = {"alice": 3.0, "carol": 0.01}
     world.latency = lambda a, b: slow.get(a.name, slow.get(b.name, 0.01))
     world.elapse(0.5)
@@ -306,10 +292,8 @@ def test_a_worker_that_is_lost_with_a_result_that_is_not_needed_changes_nothing(
 
 
 def test_what_is_not_fetched_any_more_has_no_effect() -> None:
-    world = town_of_calls(alice=1)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(calls(2))
-    world.elapse(0.5)
+    world, bob = at_work(town_of_calls(alice=1), calls(2), for_s=0.5)
+    alice = world.nodes["alice"]
     reported = list(bob.reported)
     (active,) = peer_of(bob).scheduler.leases()
     lease_id, worker = active.lease.lease_id, alice.identity.peer_id
@@ -320,9 +304,7 @@ def test_what_is_not_fetched_any_more_has_no_effect() -> None:
 
 
 def test_a_world_lets_go_of_what_a_dead_node_fetches() -> None:
-    world = town_of_calls(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(calls())
+    world, bob = at_work(town_of_calls(alice=1), calls())
     until_fetching(world)
     world.kill(bob)
     world.elapse(30)

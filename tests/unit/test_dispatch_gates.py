@@ -19,7 +19,18 @@ from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import at, ends, is_idle, job, named, only, peer_of, town, workers_of
+from tests.support.stories import (
+    at,
+    at_work,
+    ends,
+    is_idle,
+    job,
+    named,
+    only,
+    peer_of,
+    town,
+    workers_of,
+)
 
 
 def a_second(running: Running) -> tuple[float, Outcome]:
@@ -89,9 +100,7 @@ def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
 
 
 def test_where_nobody_is_admitted_any_more_the_job_ends_and_says_why() -> None:
-    world = town(7, a_second, alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(200, policy="trust>=0.3 & balanced"))
+    world, bob = at_work(town(7, a_second, alice=2), job(200, policy="trust>=0.3 & balanced"))
     world.elapse(5)
     shame(world, "alice")
     world.elapse(60)
@@ -116,8 +125,7 @@ class Asking(Policy):
 
 def test_a_policy_is_asked_about_tasks_that_there_are() -> None:
     asked: list[str] = []
-    world = town(7, a_second, alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, a_second, alice=1))
     world.deliver(bob, Submit(job(6, policy=Asking((asked,)))))
     world.elapse(20)
     assert len(ends(bob)) == 6
@@ -142,8 +150,7 @@ class Failing(Policy):
 
 
 def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
-    world = town(7, a_second, alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, a_second, alice=1))
     world.deliver(bob, Submit(job(6, policy=Failing([1]))))
     world.elapse(60)
     (why,) = {reason for end in only(bob.reported, TaskUnplaceable) for _, reason in end.reasons}
@@ -152,9 +159,7 @@ def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
 
 
 def test_what_discovery_brings_when_all_is_done_is_left() -> None:
-    world = town(7, a_second, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
+    world, bob = at_work(town(7, a_second, alice=1), job(1))
     while not ends(bob):
         world.elapse(0.05)
     scheduler = peer_of(bob).scheduler

@@ -8,7 +8,7 @@ from formation_p2p.core.dispatch.job_events import TaskGaveUp, TaskPlaced, TaskS
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import at, ends, is_idle, job, only, peer_of, town, where
+from tests.support.stories import at, at_work, ends, is_idle, job, only, peer_of, town, where
 
 MISSING = Failed(FailureKind.DRIVER, "could not start: sotr: No such file or directory")
 NO_MODULE = Failed(FailureKind.MODULE, "No module named sotr")
@@ -36,9 +36,7 @@ def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
     failure: Failed, fails_s: float
 ) -> None:
     failures: dict[str, Outcome] = dict.fromkeys(WORKERS, failure)
-    world = town_where(failures, fails_s=fails_s, alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(500))
+    world, bob = at_work(town_where(failures, fails_s=fails_s, alice=1, carol=1, dave=1), job(500))
     world.elapse(40)
     gave_up = only(ends(bob).values(), TaskGaveUp)
     assert len(gave_up) == 500
@@ -52,10 +50,7 @@ def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
 
 @pytest.mark.at_length
 def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
-    world = town_where({"alice": MISSING}, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(200))
-    world.elapse(60)
+    _, bob = at_work(town_where({"alice": MISSING}, alice=1, carol=1), job(200), for_s=60)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 200
 
 
@@ -80,10 +75,7 @@ def test_tasks_whose_own_code_fails_are_each_tried() -> None:
 
 
 def test_a_task_that_is_cancelled_says_nothing_of_the_others() -> None:
-    world = town_where(dict.fromkeys(WORKERS, MISSING), alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(20))
-    world.elapse(0.15)
+    world, bob = at_work(town_where(dict.fromkeys(WORKERS, MISSING), alice=1), job(20), for_s=0.15)
     bob.cancel("job")
     world.elapse(20)
     assert len(ends(bob)) == 20
@@ -91,10 +83,7 @@ def test_a_task_that_is_cancelled_says_nothing_of_the_others() -> None:
 
 def test_what_its_caller_does_not_hand_over_is_not_the_workers_fault() -> None:
     outcomes: dict[str, Outcome] = {"alice": NOT_HANDED_OVER}
-    world = town_where(outcomes, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(5)
+    world, bob = at_work(town_where(outcomes, alice=1), job(1), for_s=5)
     (gave_up,) = only(ends(bob).values(), TaskGaveUp)
     assert (gave_up.kind, len(gave_up.attempts)) == (FailureKind.CALLER, 3)
     alice = world.nodes["alice"].identity.peer_id

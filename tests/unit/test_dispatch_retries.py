@@ -9,7 +9,7 @@ from formation_p2p.core.dispatch.job_events import JobEnded, RetryReason, TaskRe
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import job, name_of, only, town, workers_of
+from tests.support.stories import at_work, job, name_of, only, town, workers_of
 
 
 def test_of_one_that_ended_with_its_worker_it_is_said_that_it_may_have_run() -> None:
@@ -19,10 +19,7 @@ def test_of_one_that_ended_with_its_worker_it_is_said_that_it_may_have_run() -> 
         ran.append(running.work.attempt_id)
         return 1.0, Succeeded(running.work.payload)
 
-    world = town(3, run, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(3, run, alice=1, carol=1), job(), for_s=0.5)
     (first,) = workers_of(bob)
     bob.side = 1  # what comes from now on does not arrive
     world.elapse(1)

@@ -57,6 +57,7 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from tests.support.stories import (
     NEEDS,
+    at_work,
     ends,
     is_idle,
     job,
@@ -180,18 +181,15 @@ def test_many_tasks_use_every_core_and_few_leases() -> None:
 
 
 def test_a_machine_of_four_cores_works_on_four_tasks_at_once() -> None:
-    world = town(alice=4)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(8))
-    world.elapse(0.9)
+    world, bob = at_work(town(alice=4), job(8), for_s=0.9)
+    alice = world.nodes["alice"]
     assert len(alice.running) == 4
     world.elapse(2)
     assert all_succeeded(bob, 8)
 
 
 def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
-    world = town(alice=4)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=4))
     small, large = job(1), replace(NEEDS, cpu_milli=2000)
     mixed = Job("job", (*small.tasks, Task("job/1", large, b"1")))
     bob.submit(mixed)
@@ -204,10 +202,7 @@ def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
 
 def test_three_tasks_run_side_by_side_on_three_workers() -> None:
     """Nothing waits behind another while a worker is free."""
-    world = lasting(2)
-    bob = world.nodes["bob"]
-    bob.submit(job(3))
-    world.elapse(2.5)
+    _, bob = at_work(lasting(2), job(3), for_s=2.5)
     assert all_succeeded(bob, 3)
     assert {*workers_of(bob)} == {"alice", "carol", "dave"}
 
@@ -227,10 +222,7 @@ def test_a_job_may_be_submitted_before_the_node_has_joined() -> None:
 
 
 def test_where_nobody_is_capable_it_fails_in_about_a_second_with_each_ones_reason() -> None:
-    world = town(alice=1, carol=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(2, needs=BIG))
-    world.elapse(1.5)
+    world, bob = at_work(town(alice=1, carol=2), job(2, needs=BIG), for_s=1.5)
     for unplaceable in ends(bob).values():
         assert isinstance(unplaceable, TaskUnplaceable)
         assert named(world, unplaceable.reasons) == {
@@ -242,18 +234,14 @@ def test_where_nobody_is_capable_it_fails_in_about_a_second_with_each_ones_reaso
 
 def test_in_an_empty_network_it_fails_in_some_seconds_without_a_reason() -> None:
     """A gate that restarted is told of workers in that time."""
-    world = town()
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(1.5)
+    world, bob = at_work(town(), job(), for_s=1.5)
     assert bob.reported == [JobWaits(Awaited.WORKERS)]
     world.elapse(4)
     assert bob.reported[1:] == [TaskUnplaceable("job/0", ()), JobEnded(0, 0, 1, 0)]
 
 
 def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     bob.side = 1
     bob.submit(job())
     world.elapse(10)
@@ -264,9 +252,7 @@ def test_a_job_outlives_that_no_peer_answers_for_a_while() -> None:
 
 
 def test_a_worker_that_has_only_just_started_is_found_by_the_second_look() -> None:
-    world = town()
-    bob = world.nodes["bob"]
-    bob.submit(job())
+    world, bob = at_work(town(), job())
     world.add("alice", serve=world.machine())
     world.elapse(5)
     assert all_succeeded(bob, 1)
@@ -303,10 +289,7 @@ def test_two_schedulers_race_for_the_last_core_and_both_get_their_turn() -> None
 
 
 def test_a_worker_that_joins_during_the_job_is_used() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(30))
-    world.elapse(2)
+    world, bob = at_work(town(alice=1), job(30), for_s=2)
     world.add("carol", serve=world.machine(cpu=2))
     world.elapse(20)
     assert all_succeeded(bob, 30)
@@ -328,11 +311,7 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new() -> None:
 
 def test_finds_that_must_wait_their_turn_are_made_up_for() -> None:
     one = PeerParameters(discovery=DiscoveryParameters(max_finds=1))
-    world = town_with(one, alice=4)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    bob.submit(job(job_id="another", priority=1))
-    world.elapse(5)
+    _, bob = at_work(town_with(one, alice=4), job(), job(job_id="another", priority=1), for_s=5)
     assert len(only(bob.reported, TaskSucceeded)) == 2
 
 
@@ -356,10 +335,7 @@ def test_a_worker_that_leased_is_asked_for_more_as_if_it_had_never_refused() -> 
 def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = lasting(8)
-    bob = world.nodes["bob"]
-    bob.submit(job(4, policy="packed"))
-    world.elapse(1)
+    world, bob = at_work(lasting(8), job(4, policy="packed"), for_s=1)
     monkeypatch.setattr(Finder, "find", lambda *asked, **options: None)
     world.elapse(20)
     assert all_succeeded(bob, 4)
@@ -369,9 +345,7 @@ def test_where_what_is_free_decides_and_discovery_has_no_time_whoever_is_known_i
 
 
 def test_a_task_that_fails_is_tried_elsewhere_first_and_up_to_its_limit() -> None:
-    world = town(3, lambda x: (0.5, EXIT), alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(attempts=5))
+    world, bob = at_work(town(3, lambda x: (0.5, EXIT), alice=1, carol=1, dave=1), job(attempts=5))
     world.elapse(30)
     (gave_up,) = ends(bob).values()
     assert isinstance(gave_up, TaskGaveUp)
@@ -414,10 +388,8 @@ def test_a_payload_that_does_not_parse_is_tried_once() -> None:
 
 
 def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
-    world = lasting(2)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(9))
-    world.elapse(3)
+    world, bob = at_work(lasting(2), job(9), for_s=3)
+    alice = world.nodes["alice"]
     world.kill(alice)
     world.elapse(1)
     (lost,) = only(bob.reported, WorkerLost)
@@ -432,10 +404,8 @@ def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
 
 def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() -> None:
     """Nobody is told: packets vanish. Both sides stop believing in the lease, the worker last."""
-    world = lasting(30)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(3))
-    world.elapse(2)
+    world, bob = at_work(lasting(30), job(3), for_s=2)
+    alice = world.nodes["alice"]
     assert len(alice.running) == 1
     world.cut(bob, alice)
     for _ in range(100):
@@ -469,10 +439,8 @@ def test_a_worker_that_is_cut_off_before_it_leases_is_given_up_for_another() -> 
 
 
 def test_a_short_cut_costs_nothing_and_nothing_runs_twice() -> None:
-    world = lasting(4)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(6))
-    world.elapse(3)
+    world, bob = at_work(lasting(4), job(6), for_s=3)
+    alice = world.nodes["alice"]
     world.cut(bob, alice)  # across the end of the first task, and the start of the second
     world.elapse(2)
     mend(world, bob, alice)
@@ -488,9 +456,8 @@ def until_a_result_is_under_way(world: World) -> None:
 
 
 def test_a_dispatch_that_was_lost_is_sent_again() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(3))
+    world, bob = at_work(town(alice=1), job(3))
+    alice = world.nodes["alice"]
     until_a_result_is_under_way(world)
     world.cut(bob, alice)  # bob will hear of it, and dispatch the third task into the void
     world.elapse(4)
@@ -503,10 +470,8 @@ def test_a_dispatch_that_was_lost_is_sent_again() -> None:
 
 
 def test_a_cancel_that_was_lost_is_sent_again() -> None:
-    world = town(3, lambda x: (60, Succeeded(b"")), alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(2))
-    world.elapse(1)
+    world, bob = at_work(town(3, lambda x: (60, Succeeded(b"")), alice=1), job(2), for_s=1)
+    alice = world.nodes["alice"]
     world.cut(bob, alice)
     bob.cancel("job")
     mend(world, bob, alice)
@@ -536,10 +501,8 @@ def test_a_doubtful_lease_takes_on_nothing_until_it_recovers() -> None:
 
 
 def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
-    world = lasting(3)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(6))
-    world.elapse(1)
+    world, bob = at_work(lasting(3), job(6), for_s=1)
+    alice = world.nodes["alice"]
     alice.leave()
     world.elapse(0.2)
     assert alice.left
@@ -572,10 +535,7 @@ def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
 
 
 def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
-    world = lasting(5)
-    bob = world.nodes["bob"]
-    bob.submit(job(5))
-    world.elapse(1)
+    world, bob = at_work(lasting(5), job(5), for_s=1)
     for name in ("alice", "carol", "dave"):
         world.kill(world.nodes[name])
     world.elapse(100)
@@ -588,10 +548,7 @@ def test_when_all_workers_are_gone_for_good_the_rest_is_given_up() -> None:
 
 
 def test_a_result_counts_only_under_its_lease_and_fence_from_its_worker_and_once() -> None:
-    world = town(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1, carol=1), job(), for_s=0.5)
     alice, carol = world.nodes["alice"], world.nodes["carol"]
     if not alice.running:
         alice, carol = carol, alice
@@ -617,10 +574,8 @@ def test_a_result_counts_only_under_its_lease_and_fence_from_its_worker_and_once
 
 
 def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1), job(), for_s=0.5)
+    alice = world.nodes["alice"]
     ((lease_id, _),) = alice.running
     reported = len(bob.reported)
     for lease in (lease_id, "0123456789abcdef"):
@@ -631,10 +586,8 @@ def test_what_is_told_of_unknown_attempts_is_not_told_on() -> None:
 
 
 def test_that_an_attempt_has_begun_is_told_on_once() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1), job(), for_s=0.5)
+    alice = world.nodes["alice"]
     (attempt,) = alice.running
     for _ in range(2):
         world.deliver(bob, Received(alice.contact, TaskStarted(*attempt)))
@@ -642,10 +595,8 @@ def test_that_an_attempt_has_begun_is_told_on_once() -> None:
 
 
 def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1), job(), for_s=0.5)
+    alice = world.nodes["alice"]
     (attempt,) = alice.running
     piece = TaskOutput(*attempt, False, bytes(MAX_OUTPUT_BYTES))
     pieces = DISPATCH_DEFAULTS.max_printed_bytes // MAX_OUTPUT_BYTES
@@ -658,10 +609,7 @@ def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
 
 
 def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
-    world = lasting(60)
-    bob = world.nodes["bob"]
-    bob.submit(job(10))
-    world.elapse(1)
+    world, bob = at_work(lasting(60), job(10), for_s=1)
     running = len(only(bob.reported, TaskBegan))
     bob.cancel("job")
     cancelled = only(bob.reported, TaskCancelled)
@@ -677,11 +625,7 @@ def test_cancelling_takes_back_what_waits_and_stops_what_runs() -> None:
 
 
 def test_cancelling_one_job_leaves_the_other_alone() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(4))
-    bob.submit(job(4, job_id="another"))
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1), job(4), job(4, job_id="another"), for_s=0.5)
     bob.cancel("another")
     world.elapse(6)
     ended = ends(bob)
@@ -692,9 +636,8 @@ def test_cancelling_one_job_leaves_the_other_alone() -> None:
 
 
 def test_cancelling_during_a_round_gives_back_what_comes_of_it() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
+    world, bob = at_work(town(alice=1), job())
+    alice = world.nodes["alice"]
     while not only(passed(world, "bob", "alice"), PlacementRequest):
         world.elapse(0.005)
     bob.cancel("job")
@@ -705,9 +648,8 @@ def test_cancelling_during_a_round_gives_back_what_comes_of_it() -> None:
 
 
 def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
+    world, bob = at_work(town(alice=1), job())
+    alice = world.nodes["alice"]
     bob.cancel("job")
     world.elapse(1)
     assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
@@ -716,9 +658,8 @@ def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
 
 
 def test_cancelling_while_a_commit_is_under_way_gives_the_lease_back() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
+    world, bob = at_work(town(alice=1), job())
+    alice = world.nodes["alice"]
     while not only(passed(world, "bob", "alice"), Commit):
         world.elapse(0.005)
     bob.cancel("job")
@@ -728,10 +669,7 @@ def test_cancelling_while_a_commit_is_under_way_gives_the_lease_back() -> None:
 
 
 def test_a_cancelled_task_whose_worker_dies_is_cancelled_and_not_tried_again() -> None:
-    world = lasting(60)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(60), job(), for_s=1)
     (name,) = workers_of(bob)
     world.cut(bob, world.nodes[name])
     bob.cancel("job")
@@ -745,10 +683,7 @@ def test_a_cancelled_task_whose_worker_dies_is_cancelled_and_not_tried_again() -
 
 
 def test_a_lease_that_ends_by_a_denial_ends_with_that_worker() -> None:
-    world = lasting(60)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(60), job(), for_s=1)
     (name,) = workers_of(bob)
     ((lease_id, _),) = world.nodes[name].running
     denied = LeaseEnded(lease_id, Denied("submit", "the grant expired"))
@@ -758,8 +693,7 @@ def test_a_lease_that_ends_by_a_denial_ends_with_that_worker() -> None:
 
 
 def test_needs_that_no_query_has_room_for_are_refused_before_anything_begins() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
     models = tuple(f"{n}" + "m" * 90 for n in range(16))
     huge = Requirements(driver="process", gpu_count=1, gpu_models=models, labels=labels)
@@ -776,8 +710,7 @@ def test_needs_that_no_query_has_room_for_are_refused_before_anything_begins() -
 
 def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
     """Busy is for now: the job waits."""
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     ledger = worker_of(world.nodes["alice"]).lessor.ledger
     most, ledger.max_reservations = ledger.max_reservations, 0
     bob.submit(job())
@@ -803,10 +736,7 @@ def batches(world: World, name: str = "alice") -> list[int]:
 
 @pytest.mark.at_length
 def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> None:
-    world = quickly(0.001)
-    bob = world.nodes["bob"]
-    bob.submit(job(1000))
-    world.elapse(5)
+    world, bob = at_work(quickly(0.001), job(1000), for_s=5)
     assert all_succeeded(bob, 1000)
     sizes = batches(world)
     assert sizes[:2] == [1, 1]  # one runs, and one waits behind it
@@ -817,9 +747,8 @@ def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> N
 
 
 def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> None:
-    world = quickly(0.01)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(100))
+    world, bob = at_work(quickly(0.01), job(100))
+    alice = world.nodes["alice"]
     most = 0
     for _ in range(150):
         world.elapse(0.01)
@@ -831,18 +760,14 @@ def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> No
 
 @pytest.mark.at_length
 def test_more_goes_out_when_half_of_it_is_done() -> None:
-    world = quickly(0.01)
-    bob = world.nodes["bob"]
-    bob.submit(job(200))
-    world.elapse(3)
+    world, bob = at_work(quickly(0.01), job(200), for_s=3)
     assert all_succeeded(bob, 200)
     middle = batches(world)[4:-4]
     assert min(middle) >= 3  # of ten
 
 
 def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
-    world = quickly(0.3)
-    bob = world.nodes["bob"]
+    world, bob = at_work(quickly(0.3))
     most = 0
 
     def look(node: SimNode, event: object, effects: object) -> None:
@@ -882,8 +807,7 @@ def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() 
 
 
 def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
-    world = quickly(0.002)
-    bob = world.nodes["bob"]
+    world, bob = at_work(quickly(0.002))
     tasks = tuple(Task(f"job/{n}", NEEDS, b"%d" % n, shared=b"f%d" % n) for n in range(100))
     bob.submit(Job("job", tasks))
     world.elapse(3)
@@ -892,10 +816,7 @@ def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
 
 
 def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batches() -> None:
-    world = quickly(0.0)
-    bob = world.nodes["bob"]
-    bob.submit(job(500))
-    world.elapse(3)
+    world, bob = at_work(quickly(0.0), job(500), for_s=3)
     assert all_succeeded(bob, 500)
     ended = only(passed(world, "alice", "bob"), TasksEnded)
     acks = only(passed(world, "bob", "alice"), ResultAck)
@@ -923,8 +844,7 @@ def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
 
 
 def test_a_job_says_for_how_long_its_leases_are_kept() -> None:
-    world = quickly(0.01)
-    bob = world.nodes["bob"]
+    world, bob = at_work(quickly(0.01))
     for n in range(2):
         bob.submit(job(job_id=f"call {n}", linger_s=3.0))
         world.elapse(2.0)
@@ -935,10 +855,7 @@ def test_a_job_says_for_how_long_its_leases_are_kept() -> None:
 
 
 def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> None:
-    world = quickly(0.01)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.1)
+    world, bob = at_work(quickly(0.01), job(), for_s=0.1)
     assert only(passed(world, "bob", "alice"), Release) == []
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(0.15)
@@ -946,10 +863,7 @@ def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> N
 
 
 def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
-    world = quickly(2.0, alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(quickly(2.0, alice=2), job(), for_s=0.5)
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(6)
     assert len(only(bob.reported, TaskSucceeded)) == 2
@@ -960,9 +874,8 @@ def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
 
 
 def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> None:
-    world = quickly(4.0)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(2, attempts=1))
+    world, bob = at_work(quickly(4.0), job(2, attempts=1))
+    alice = world.nodes["alice"]
     for _ in range(DISPATCH_DEFAULTS.max_lost + 1):
         while not alice.running:
             world.elapse(0.5)
@@ -983,10 +896,7 @@ def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> N
 
 
 def test_what_has_not_ended_by_the_deadline_is_given_up() -> None:
-    world = lasting(2)
-    bob = world.nodes["bob"]
-    bob.submit(job(9, deadline_s=3.0))
-    world.elapse(2.99)
+    world, bob = at_work(lasting(2), job(9, deadline_s=3.0), for_s=2.99)
     ended = ends(bob)
     assert len(only(ended.values(), TaskSucceeded)) == len(ended) == 3
     world.elapse(0.1)
@@ -1015,8 +925,7 @@ def test_a_deadline_passes_also_where_nobody_is_free() -> None:
 
 
 def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts() -> None:
-    world = lasting(2)
-    bob = world.nodes["bob"]
+    world, bob = at_work(lasting(2))
     began_s = world.now_s
     bob.submit(job(1))
     while not only(bob.reported, TaskSucceeded):
@@ -1030,11 +939,7 @@ def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts()
 
 
 def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None:
-    world = quickly(1.0)
-    bob = world.nodes["bob"]
-    bob.submit(job(3, job_id="late", deadline_s=1.5))
-    bob.submit(job(3))
-    world.elapse(10)
+    _, bob = at_work(quickly(1.0), job(3, job_id="late", deadline_s=1.5), job(3), for_s=10)
     ended = ends(bob)
     assert all(isinstance(ended[f"job/{n}"], TaskSucceeded) for n in range(3))
     assert len(only(ended.values(), TaskGaveUp)) >= 2
@@ -1044,10 +949,8 @@ def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None
 
 
 def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
-    world = quickly(0.2)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(20))
-    world.elapse(1)
+    world, bob = at_work(quickly(0.2), job(20), for_s=1)
+    alice = world.nodes["alice"]
     world.kill(alice)
     world.restart(alice)  # and says to all that it takes no work, until it serves
     world.elapse(5)
@@ -1058,10 +961,8 @@ def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
 
 
 def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
-    world = quickly(2.0)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(3))
-    world.elapse(1)
+    world, bob = at_work(quickly(2.0), job(3), for_s=1)
+    alice = world.nodes["alice"]
     alice.leave()
     world.elapse(12)
     assert only(bob.reported, TaskUnplaceable) == []
@@ -1088,10 +989,7 @@ def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longe
 
 def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     """The machine slept: both are due when it wakes."""
-    world = quickly(0.1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.3)
+    world, bob = at_work(quickly(0.1), job(), for_s=0.3)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     world.suspend(bob)
     world.elapse(40)

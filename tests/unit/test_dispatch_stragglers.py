@@ -30,6 +30,7 @@ from tests.support.stories import (
     ALICE,
     NEEDS,
     at,
+    at_work,
     ends,
     is_idle,
     job,
@@ -158,10 +159,7 @@ def slowly(slow: Callable[[Running], bool], *, usual_s: float = 0.1, slow_s: flo
 
 
 def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
-    world = slowly(lambda running: running.work.payload == b"0")
-    bob = world.nodes["bob"]
-    bob.submit(job(30))
-    world.elapse(3)
+    world, bob = at_work(slowly(lambda running: running.work.payload == b"0"), job(30), for_s=3)
     assert len(only(bob.reported, TaskSucceeded)) == 29
     recalled = only(bob.reported, TaskRecalled)
     assert len(recalled) <= 1  # one waits behind another, as a rule
@@ -178,10 +176,7 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
 @pytest.mark.at_length
 def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
     """Each waits behind another once, is taken back, and then waits with the scheduler."""
-    world = slowly(lambda running: True)
-    bob = world.nodes["bob"]
-    bob.submit(job(12))
-    world.elapse(29)
+    world, bob = at_work(slowly(lambda running: True), job(12), for_s=29)
     assert len(only(bob.reported, TaskRecalled)) <= 3
     world.elapse(100)
     assert bob.reported[-1] == JobEnded(12, 0, 0, 0)
@@ -206,9 +201,7 @@ def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
             return 0.1, Failed(FailureKind.DRIVER, "no such driver")
         return 4.0, Succeeded(running.work.payload)
 
-    world = town(3, run, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(2))
+    world, bob = at_work(town(3, run, alice=1, carol=1), job(2))
     world.elapse(15)
     assert bob.reported[-1] == JobEnded(2, 0, 0, 0)
     recalled = only(bob.reported, TaskRecalled)
@@ -217,9 +210,8 @@ def test_nothing_is_taken_back_for_an_idle_worker_that_is_failing() -> None:
 
 
 def test_a_recall_that_was_lost_is_sent_again() -> None:
-    world = town(3, lambda x: (20.0, Succeeded(x.work.payload)), alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(2))
+    world, bob = at_work(town(3, lambda x: (20.0, Succeeded(x.work.payload)), alice=1), job(2))
+    alice = world.nodes["alice"]
     world.elapse(2)
     assert len(only(bob.reported, TaskPlaced)) == 2
     world.cut(bob, alice)
@@ -253,10 +245,7 @@ def until_overtaken(world: World, bob: SimNode) -> tuple[SimNode, SimNode]:
 
 
 def test_no_second_attempt_is_made_unless_the_job_asks_for_it() -> None:
-    world = slowly(first_is_slow)
-    bob = world.nodes["bob"]
-    bob.submit(job(9))
-    world.elapse(29)
+    world, bob = at_work(slowly(first_is_slow), job(9), for_s=29)
     assert len(only(bob.reported, TaskSucceeded)) == 8
     world.elapse(3)
     assert bob.reported[-1] == JobEnded(9, 0, 0, 0)
@@ -264,9 +253,7 @@ def test_no_second_attempt_is_made_unless_the_job_asks_for_it() -> None:
 
 
 def test_the_first_result_counts_and_the_other_attempt_is_stopped() -> None:
-    world = slowly(first_is_slow)
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True))
+    world, bob = at_work(slowly(first_is_slow), job(9, speculate=True))
     one, two = until_overtaken(world, bob)
     assert one is not two
     assert {attempt for _, attempt in one.running} == {"job/7#1"}
@@ -379,9 +366,7 @@ def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
 
 
 def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> None:
-    world = slowly(first_is_slow)
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True))
+    world, bob = at_work(slowly(first_is_slow), job(9, speculate=True))
     one, _ = until_overtaken(world, bob)
     world.cut(bob, one)
     world.elapse(2)
@@ -411,8 +396,7 @@ def test_a_late_result_of_the_loser_counts_nothing() -> None:
 
 
 def test_a_second_attempt_is_not_made_where_the_task_failed_before() -> None:
-    world = slowly(first_is_slow)
-    bob = world.nodes["bob"]
+    world, bob = at_work(slowly(first_is_slow))
     failed_at: set[str] = set()
 
     def run(running: Running) -> tuple[float, Outcome]:

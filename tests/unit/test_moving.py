@@ -62,6 +62,7 @@ from tests.support.stories import (
     NEEDS,
     Lenient,
     at,
+    at_work,
     job,
     name_of,
     only,
@@ -98,10 +99,7 @@ def saves_little(worker: SimNode, text: bytes) -> None:
 
 def begun(**cores: int) -> tuple[World, SimNode, SimNode]:
     """A job of bob's runs: the world, bob, and the worker."""
-    world = town(7, half_a_minute, **cores)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(2)
+    world, bob = at_work(town(7, half_a_minute, **cores), job(), for_s=2)
     (worker,) = [node for node in world.nodes.values() if node.running]
     return world, bob, worker
 
@@ -175,10 +173,8 @@ def test_what_ends_well_meanwhile_is_a_result() -> None:
 
 
 def test_what_has_not_begun_comes_back_at_once() -> None:
-    world = town(7, half_a_minute, alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(2))
-    world.elapse(0.6)
+    world, bob = at_work(town(7, half_a_minute, alice=1), job(2), for_s=0.6)
+    alice = world.nodes["alice"]
     assert len(alice.running) == 1
     world.noticed_s = lambda running: 5.0
     world.deliver(alice, Vacate(GRACE_S))
@@ -191,8 +187,7 @@ def test_what_has_not_begun_comes_back_at_once() -> None:
 
 
 def test_a_node_that_does_not_work_is_vacant_at_once() -> None:
-    world = town()
-    bob = world.nodes["bob"]
+    world, bob = at_work(town())
     world.deliver(bob, Vacate(GRACE_S))
     assert bob.vacated
     world.deliver(bob, Reopen())
@@ -544,8 +539,7 @@ def test_another_job_stays_where_it_is() -> None:
 
 
 def test_a_resumed_job_is_looked_at_as_well() -> None:
-    world = town()
-    bob = world.nodes["bob"]
+    world, bob = at_work(town())
     plain = job()
     saved = SavedJob(replace(plain, options=replace(plain.options, rebalance=True)), ())
     peer_of(bob).scheduler.resume((saved,), (), ".x", at(world.now_s))

@@ -29,7 +29,18 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Su
 from formation_p2p.core.workload.work import Task
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import NEEDS, at, ends, is_idle, name_of, only, passed, town, where
+from tests.support.stories import (
+    NEEDS,
+    at,
+    at_work,
+    ends,
+    is_idle,
+    name_of,
+    only,
+    passed,
+    town,
+    where,
+)
 
 NUMPY = "4f1c0a9b7d2e"
 BROKEN = Failed(FailureKind.ENVIRONMENT, "uv could not make the environment:\nno numpy")
@@ -59,10 +70,7 @@ def town_where(broken: set[str], seconds: float = 0.01, **workers: int) -> World
 
 @pytest.mark.at_length
 def test_a_worker_that_cannot_have_the_packages_is_left_alone_and_the_others_do_the_work() -> None:
-    world = town_where({"alice"}, alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job_of(100))
-    world.elapse(60)
+    world, bob = at_work(town_where({"alice"}, alice=1, carol=1, dave=1), job_of(100), for_s=60)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 100
     placed = [name_of(world, each.worker) for each in only(bob.reported, TaskPlaced)]
     assert placed.count("alice") <= 16  # what was in flight as the first one failed
@@ -73,10 +81,7 @@ def test_a_worker_that_cannot_have_the_packages_is_left_alone_and_the_others_do_
 
 
 def test_where_no_worker_can_have_them_the_tasks_end_soon_and_say_why() -> None:
-    world = town_where({"alice", "carol"}, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job_of(500))
-    world.elapse(8)
+    world, bob = at_work(town_where({"alice", "carol"}, alice=1, carol=1), job_of(500), for_s=8)
     unplaceable = only(ends(bob).values(), TaskUnplaceable)
     assert len(unplaceable) == 500
     assert {why for each in unplaceable for _, why in each.reasons} == {REFUSAL}
@@ -100,10 +105,8 @@ def test_nor_do_they_wait_for_a_worker_that_has_died(how: str) -> None:
 
 
 def test_they_wait_for_one_that_has_worked_for_them() -> None:
-    world = town_where({"alice"}, 2.0, alice=1, dave=1)
-    bob, dave = world.nodes["bob"], world.nodes["dave"]
-    bob.submit(job_of(20))
-    world.elapse(8)
+    world, bob = at_work(town_where({"alice"}, 2.0, alice=1, dave=1), job_of(20), for_s=8)
+    dave = world.nodes["dave"]
     world.kill(dave)
     world.elapse(20)
     world.restart(dave, world.machine(cpu=1))
@@ -113,10 +116,7 @@ def test_they_wait_for_one_that_has_worked_for_them() -> None:
 
 def test_a_worker_refuses_at_once_what_it_could_not_have_a_moment_ago() -> None:
     broken = {"alice"}
-    world = town_where(broken, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job_of(1, "first"))
-    world.elapse(8)
+    world, bob = at_work(town_where(broken, alice=1), job_of(1, "first"), for_s=8)
     bob.submit(job_of(1, "second"))
     world.elapse(8)
     assert [each.task_id for each in only(bob.reported, TaskPlaced)] == ["first/0"]

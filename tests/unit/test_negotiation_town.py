@@ -24,6 +24,7 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from tests.support.stories import (
     at,
+    at_work,
     ends,
     free,
     is_idle,
@@ -65,9 +66,7 @@ def shop(**prices: int) -> World:
 
 
 def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
-    world = shop(alice=50, carol=100, dave=101)
-    bob = world.nodes["bob"]
-    bob.submit(job(12, max_price_micro=100))
+    world, bob = at_work(shop(alice=50, carol=100, dave=101), job(12, max_price_micro=100))
     world.elapse(30)
     assert len(only(bob.reported, TaskSucceeded)) == 12
     assert set(workers_of(bob)) == {"alice", "carol"}
@@ -76,10 +75,7 @@ def test_a_job_goes_to_nobody_who_is_dearer_than_it_may_be() -> None:
 
 
 def test_where_all_are_too_dear_the_person_is_told_and_the_workers_are_not() -> None:
-    world = shop(alice=500)
-    bob = world.nodes["bob"]
-    bob.submit(job(max_price_micro=424242 // 1000))
-    world.elapse(30)
+    world, bob = at_work(shop(alice=500), job(max_price_micro=424242 // 1000), for_s=30)
     (unplaceable,) = only(bob.reported, TaskUnplaceable)
     ((worker, why),) = unplaceable.reasons
     assert (name_of(world, worker), why) == ("alice", TooDear(500, 424))
@@ -204,9 +200,7 @@ def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
             return 0.001, Failed(FailureKind.DRIVER, "no space left on device")
         return 1.0, Succeeded(running.work.payload)
 
-    world = town(run=run, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(20))
+    world, bob = at_work(town(run=run, alice=1, carol=1), job(20))
     world.elapse(60)
     assert len(only(bob.reported, TaskSucceeded)) == 20
     placed = workers_of(bob)
@@ -218,10 +212,7 @@ def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
 
 
 def test_a_worker_that_slept_through_its_lease_ends_what_ran_before_it_hears_anything() -> None:
-    world = lasting(30, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(30, alice=1, carol=1), job(), for_s=1)
     (first,) = workers_of(bob)
     sleeper = world.nodes[first]
     world.suspend(sleeper)

@@ -18,7 +18,7 @@ from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import ends, job, only, passed, worker_of
+from tests.support.stories import at_work, ends, job, only, passed, worker_of
 
 PARAMETERS = EscrowParameters()
 WORKERS = ("alice", "carol")
@@ -53,10 +53,7 @@ def used_s(world: World) -> float:
 
 
 def test_the_hours_of_a_grant_are_those_of_all_workers() -> None:
-    world = village()
-    bob = world.nodes["bob"]
-    bob.submit(job(2))
-    world.elapse(30)
+    world, bob = at_work(village(), job(2), for_s=30)
     assert sum(len(world.nodes[name].running) for name in WORKERS) == 2
     world.elapse(120)
     assert LIMIT_S <= used_s(world) <= LIMIT_S + OVERRUN_S
@@ -74,10 +71,8 @@ def test_the_hours_of_a_grant_are_those_of_all_workers() -> None:
 
 
 def test_what_one_worker_gives_back_another_uses() -> None:
-    world = village(task_s=20)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(60)
+    world, bob = at_work(village(task_s=20), job(1), for_s=60)
+    alice = world.nodes["alice"]
     (done,) = only(ends(bob).values(), TaskSucceeded)
     assert done.task_id == "job/0"
     for name in WORKERS:
@@ -151,10 +146,8 @@ def test_hours_that_the_charter_gives_are_those_of_all_workers_too() -> None:
 
 
 def test_a_slice_answer_to_one_that_does_not_work_is_nothing() -> None:
-    world = village()
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job(1))
-    world.elapse(5)
+    world, bob = at_work(village(), job(1), for_s=5)
+    alice = world.nodes["alice"]
     [answer, *_] = only(
         passed(world, "hugo", "alice") + passed(world, "hugo", "carol"), SliceAnswer
     )

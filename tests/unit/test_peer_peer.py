@@ -66,6 +66,7 @@ from formation_p2p.sim.world import LATENCY_S, World
 from tests.support.stories import (
     NEEDS,
     at,
+    at_work,
     ends,
     free,
     is_idle,
@@ -275,17 +276,13 @@ def test_a_node_that_works_no_more_says_at_once_that_its_leases_are_gone() -> No
 
 
 def test_a_job_that_is_under_way_already_is_refused_by_its_id() -> None:
-    world = lasting(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    bob.submit(job())
+    _, bob = at_work(lasting(alice=1), job(), job())
     (refused,) = bob.refused
     assert (refused.what, refused.why) == ("job", "job: job is running already")
 
 
 def test_explain_names_every_worker_nearest_first_and_why_not_the_others() -> None:
-    world = town(alice=4, carol=1, dave=8)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=4, carol=1, dave=8))
     bob.explain(replace(NEEDS, cpu_milli=2000), "job/0")
     world.elapse(1)
     (explained,) = bob.explained
@@ -333,8 +330,7 @@ def test_explain_names_those_with_other_versions_of_python_beside_the_one_asked_
 
 def test_a_query_that_cannot_be_asked_is_refused_by_its_number() -> None:
     none = DiscoveryParameters(max_finds=0)
-    world = town_with(PeerParameters(discovery=none), alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town_with(PeerParameters(discovery=none), alice=1))
     models = tuple(f"{n}" + "m" * 90 for n in range(16))
     labels = tuple((f"{n}" + "k" * 62, "v" * 63) for n in range(8))
     bob.explain(Requirements(gpu_count=1, gpu_models=models, labels=labels))
@@ -348,9 +344,8 @@ def test_a_query_that_cannot_be_asked_is_refused_by_its_number() -> None:
 
 
 def test_a_commit_that_comes_after_the_hold_is_refused_and_the_job_waits_on() -> None:
-    world = town(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
+    world, bob = at_work(town(alice=1), job())
+    alice = world.nodes["alice"]
     while not only(passed(world, "alice", "bob"), Offer):
         world.elapse(0.005)
     world.latency = lambda a, b: 1.6  # longer than alice holds it
@@ -367,8 +362,7 @@ def test_a_commit_that_comes_after_the_hold_is_refused_and_the_job_waits_on() ->
 
 
 def test_a_node_with_nothing_to_do_has_left_at_once_and_once_only() -> None:
-    world = town()
-    bob = world.nodes["bob"]
+    _, bob = at_work(town())
     assert bob.peer.handle(Leave(), at(10)) == [Left(cause="")]
     assert bob.peer.handle(Leave(), at(10)) == []
     assert bob.peer.handle(Tick(), at(11)) == []
@@ -387,10 +381,8 @@ def test_a_worker_has_left_only_when_its_profile_is_withdrawn() -> None:
 
 
 def test_a_worker_has_left_when_its_profile_is_withdrawn_and_nothing_runs() -> None:
-    world = lasting(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(alice=1), job(), for_s=1)
+    alice = world.nodes["alice"]
     ((lease_id, _),) = alice.running
     effects = alice.peer.handle(Leave(), at(world.now_s))
     assert Send(bob.contact, LeaseEnded(lease_id, Leaving()), cause="") in effects
@@ -410,10 +402,7 @@ def test_a_worker_has_left_when_its_profile_is_withdrawn_and_nothing_runs() -> N
 
 
 def test_a_scheduler_that_leaves_ends_its_jobs_and_gives_its_leases_back() -> None:
-    world = lasting(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(6))
-    world.elapse(1)
+    world, bob = at_work(lasting(alice=1, carol=1), job(6), for_s=1)
     leased = {name: only(passed(world, name, "bob"), Leased) for name in ("alice", "carol")}
     effects = bob.peer.handle(Leave(), at(world.now_s))
     reported = [effect.event for effect in only(effects, EmitJobEvent)]
@@ -456,10 +445,8 @@ def test_who_leaves_before_it_has_joined_begins_nothing() -> None:
 
 def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrives() -> None:
     """The lease has expired on both sides: the result comes too late, and does not count."""
-    world = lasting(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(alice=1), job(), for_s=1)
+    alice = world.nodes["alice"]
     ((lease_id, attempt_id),) = alice.running
     result = TasksEnded(lease_id, 1, (Ended(attempt_id, Succeeded(b"late"), 5000),))
     effects = bob.peer.handle(Received(alice.contact, result), at(world.now_s + 60))
@@ -475,10 +462,8 @@ def test_what_ran_out_while_the_machine_slept_has_run_out_before_anything_arrive
 
 
 def test_a_closed_connection_is_looked_into_at_once() -> None:
-    world = lasting(alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(1)
+    world, bob = at_work(lasting(alice=1), job(), for_s=1)
+    alice = world.nodes["alice"]
     world.deliver(bob, Disconnected(alice.identity.peer_id))
     world.elapse(1)
     assert len(only(passed(world, "bob", "alice"), Renew)) == 1
@@ -499,9 +484,8 @@ def test_a_dispatch_without_a_lease_is_told_that_there_is_none() -> None:
 
 
 def test_a_result_that_was_lost_with_the_stream_comes_again_as_soon_as_bob_is_heard_of() -> None:
-    world = town(7, lambda x: (3.0, Succeeded(x.work.payload)), alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
+    world, bob = at_work(town(7, lambda x: (3.0, Succeeded(x.work.payload)), alice=1), job())
+    alice = world.nodes["alice"]
     world.elapse(1)
     world.cut(bob, alice)
     world.elapse(3)
@@ -515,10 +499,8 @@ def test_a_result_that_was_lost_with_the_stream_comes_again_as_soon_as_bob_is_he
 
 
 def test_capacity_changes_are_announced() -> None:
-    world = lasting(alice=2)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    bob.submit(job())
-    world.elapse(20)
+    world, bob = at_work(lasting(alice=2), job(), for_s=20)
+    alice = world.nodes["alice"]
     assert free(alice).cpu_milli == 1000
     bob.explain(None)
     world.elapse(1)
@@ -550,10 +532,7 @@ def test_an_undelivered_message_of_a_round_moves_on_to_the_next_worker() -> None
 
 def test_the_same_seed_tells_the_same_story() -> None:
     def story() -> list[object]:
-        world = town(11, alice=2, carol=1)
-        bob = world.nodes["bob"]
-        bob.submit(job(10))
-        world.elapse(2)
+        world, bob = at_work(town(11, alice=2, carol=1), job(10), for_s=2)
         world.kill(world.nodes["carol"])
         world.elapse(20)
         # Of messages their kind: the keys inside a grant are Biscuit's own, and random.
@@ -575,8 +554,7 @@ def test_a_killed_attempt_of_nobody_is_ignored() -> None:
 
 
 def test_a_peer_that_has_joined_nothing_has_nothing_to_do() -> None:
-    world = town()
-    bob = world.nodes["bob"]
+    _, bob = at_work(town())
     fresh = Peer(bob.identity, peer_of(bob).network, random.Random(1))
     assert fresh.next_timeout() == float("inf")
     assert fresh.handle(Tick(), at(0)) == []

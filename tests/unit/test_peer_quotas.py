@@ -26,7 +26,17 @@ from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import NEEDS, ends, is_idle, job, named, only, passed, workers_of
+from tests.support.stories import (
+    NEEDS,
+    at_work,
+    ends,
+    is_idle,
+    job,
+    named,
+    only,
+    passed,
+    workers_of,
+)
 
 # Half a minute of one core.
 HALF_A_MINUTE = Quota(cpu_milli_hours=8)
@@ -65,10 +75,8 @@ def why_unplaceable(world: World, of: SimNode, task: str = "job/0") -> Denied:
 
 
 def test_work_over_its_quota_ends_when_it_would_be_renewed_and_says_why() -> None:
-    world = village(3600, quota=HALF_A_MINUTE)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(28)
+    world, bob = at_work(village(3600, quota=HALF_A_MINUTE), job(), for_s=28)
+    alice = world.nodes["alice"]
     assert len(alice.running) == 1
     renewals = len(only(passed(world, "alice", "bob"), Renewed))
     assert charged(alice, bob).cpu_milli_s > 0  # while it runs
@@ -81,10 +89,8 @@ def test_work_over_its_quota_ends_when_it_would_be_renewed_and_says_why() -> Non
 
 
 def test_starting_a_worker_again_resets_nothing() -> None:
-    world = village(3600, quota=HALF_A_MINUTE)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(60)
+    world, bob = at_work(village(3600, quota=HALF_A_MINUTE), job(), for_s=60)
+    alice = world.nodes["alice"]
     used = charged(alice, bob)
     world.kill(alice)
     world.elapse(1)
@@ -97,10 +103,8 @@ def test_starting_a_worker_again_resets_nothing() -> None:
 
 
 def test_a_worker_that_dies_has_charged_for_all_but_the_last_renewal() -> None:
-    world = village(3600)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(100)
+    world, bob = at_work(village(3600), job(), for_s=100)
+    alice = world.nodes["alice"]
     world.kill(alice)
     used_s = charged(alice, bob).cpu_milli_s / 1000
     assert 100 - LEASE_DEFAULTS.lease_s <= used_s <= 100
@@ -121,10 +125,7 @@ def test_who_has_as_many_tasks_as_he_may_waits_for_one_to_end() -> None:
 
 
 def test_who_may_have_no_task_at_all_is_told_so_and_does_not_wait() -> None:
-    world = village(5, quota=Quota(leases=0))
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(60)
+    world, bob = at_work(village(5, quota=Quota(leases=0)), job(), for_s=60)
     assert why_unplaceable(world, bob).why == "Concurrent task limit reached: 0/0"
 
 
@@ -142,20 +143,15 @@ def test_work_ends_with_the_hours_of_its_grant() -> None:
 
 @pytest.mark.at_length
 def test_work_waits_for_hours_that_are_near() -> None:
-    world = village(1, hours=parse_hours("thu 00:10-01:00"))
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(590)
+    world, bob = at_work(village(1, hours=parse_hours("thu 00:10-01:00")), job(), for_s=590)
     assert ends(bob) == {}
     world.elapse(60)
     assert only(ends(bob).values(), TaskSucceeded)
 
 
 def test_a_permissive_worker_runs_it_and_tells() -> None:
-    world = village(40, quota=HALF_A_MINUTE, permissive=True)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(60)
+    world, bob = at_work(village(40, quota=HALF_A_MINUTE, permissive=True), job(), for_s=60)
+    alice = world.nodes["alice"]
     assert only(ends(bob).values(), TaskSucceeded)
     (tolerated,) = alice.tolerated
     assert tolerated.peer_id == bob.identity.peer_id
@@ -177,8 +173,7 @@ def decided(bob: SimNode, terms: SchedulingKey = TERMS, name: str = "a task") ->
 
 
 def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None:
-    world = village(1, max_priority=5, drivers=frozenset({"process"}))
-    bob = world.nodes["bob"]
+    world, bob = at_work(village(1, max_priority=5, drivers=frozenset({"process"})))
     for terms, why in (
         (TERMS._replace(priority=6), "the grant allows priorities up to 5, not 6"),
         (
@@ -198,8 +193,7 @@ def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None
 
 
 def test_who_may_not_submit_sees_who_works_all_the_same() -> None:
-    world = village(1, may=frozenset({Right.WORK}))
-    bob = world.nodes["bob"]
+    world, bob = at_work(village(1, may=frozenset({Right.WORK})))
     ((_, why),) = decided(bob).rejected
     assert why == Denied("submit", "the grant gives no right to submit")
     bob.explain(None)
@@ -240,9 +234,8 @@ def test_a_worker_that_the_grant_is_not_for_is_shown_with_the_reason() -> None:
 
 
 def test_a_permissive_worker_is_asked_although_the_grant_is_good_elsewhere() -> None:
-    world = village(1, permissive=True, labels=frozenset({("site", "lab")}))
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job())
+    world, bob = at_work(village(1, permissive=True, labels=frozenset({("site", "lab")})), job())
+    alice = world.nodes["alice"]
     world.elapse(10)
     assert workers_of(bob) == ["alice"]
     (tolerated,) = alice.tolerated
@@ -250,10 +243,7 @@ def test_a_permissive_worker_is_asked_although_the_grant_is_good_elsewhere() -> 
 
 
 def test_who_waits_for_his_hours_is_told_when_they_begin() -> None:
-    world = village(1, hours=parse_hours("thu 00:10-01:00"))
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(60)
+    world, bob = at_work(village(1, hours=parse_hours("thu 00:10-01:00")), job(), for_s=60)
     (ranked,) = decided(bob).ranked
     assert isinstance(ranked.lacking, Denied)
     assert (
@@ -285,8 +275,7 @@ def test_whose_priorities_weigh_more_goes_first() -> None:
 
 
 def test_a_priority_is_bounded_by_the_grant_all_the_way() -> None:
-    world = village(1, max_priority=5)
-    bob = world.nodes["bob"]
+    world, bob = at_work(village(1, max_priority=5))
     for priority in (5, 6):
         bob.submit(job(job_id=f"p{priority}", priority=priority))
     world.elapse(10)

@@ -7,7 +7,7 @@ from formation_p2p.core.resources.capability import idle
 from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S
-from tests.support.stories import at, job, peer_of, town
+from tests.support.stories import at, at_work, job, peer_of, town
 
 # Of the grants of a world.
 UNTIL_UNIX_S = int(EPOCH_UNIX_S) + 10**7
@@ -41,9 +41,6 @@ def test_both_sides_tell_of_the_same_leases_and_of_the_tasks_on_them() -> None:
 
 
 def test_a_job_that_is_over_is_told_no_more() -> None:
-    world = town(alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(3))
-    world.elapse(5)
+    world, bob = at_work(town(alice=2), job(3), for_s=5)
     assert status(bob) == Status((), (), (), None, UNTIL_UNIX_S)
     assert status(world.nodes["alice"]).granted == ()

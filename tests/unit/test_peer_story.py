@@ -39,7 +39,18 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.support.stories import NEEDS, at, identity, job, name_of, only, passed, peer_of, town
+from tests.support.stories import (
+    NEEDS,
+    at,
+    at_work,
+    identity,
+    job,
+    name_of,
+    only,
+    passed,
+    peer_of,
+    town,
+)
 
 ALICE = identity("alice").peer_id
 EVERYTHING_KEPT = StoryParameters(None, None)
@@ -69,8 +80,7 @@ def reported(*events: JobEvent, kept: StoryParameters = EVERYTHING_KEPT) -> Stor
 
 
 def test_the_way_of_a_task_is_told_from_its_submission_to_its_end() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     began_s = world.now_s
     bob.submit(job())
     world.elapse(5)
@@ -114,8 +124,7 @@ def test_who_was_ruled_out_or_refused_is_named_with_the_reason() -> None:
 
 
 def test_a_task_that_waits_has_a_story_before_it_was_ever_sent() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     world.kill(world.nodes["alice"])
     bob.submit(job())
     world.elapse(1)
@@ -125,10 +134,7 @@ def test_a_task_that_waits_has_a_story_before_it_was_ever_sent() -> None:
 
 
 def test_a_lost_worker_is_told_with_what_follows_from_it() -> None:
-    world = town(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(alice=1, carol=1), job(), for_s=0.5)
     first = next(each.peer for each in story(bob) if each.step is StoryStep.SENT)
     assert first is not None
     lost = name_of(world, first)
@@ -147,10 +153,7 @@ def test_nothing_is_told_of_a_task_that_is_not_known() -> None:
 
 
 def test_a_search_that_brings_no_worker_says_so() -> None:
-    world = town()
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(0.5)
+    world, bob = at_work(town(), job(), for_s=0.5)
     assert [(each.step, each.cause) for each in story(bob)] == [
         (StoryStep.SUBMITTED, "job job"),
         (StoryStep.FOUND, "no worker that can run it"),
@@ -163,8 +166,7 @@ def test_a_search_that_brings_no_worker_says_so() -> None:
 
 
 def test_a_job_that_is_resumed_begins_its_story_anew() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     world.deliver(bob, Resume((SavedJob(job(), ()),), ()))
     world.elapse(5)
     assert steps(world, story(bob))[:2] == [("resumed", ""), ("found", "alice")]
@@ -175,10 +177,7 @@ def test_a_failed_attempt_is_told_with_its_reason() -> None:
     def failing(running: Running) -> tuple[float, Succeeded | Failed]:
         return 1.0, Failed(FailureKind.EXIT, "exit code 1")
 
-    world = town(run=failing, alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(attempts=2))
-    world.elapse(10)
+    _, bob = at_work(town(run=failing, alice=1), job(attempts=2), for_s=10)
     way = [(each.step, each.cause) for each in story(bob)]
     assert (StoryStep.RETRIED, "exit: exit code 1") in way
     assert way[-1] == (StoryStep.FAILED, "exit: exit code 1")
@@ -254,9 +253,7 @@ def test_a_worker_that_is_ruled_out_by_what_it_announces_is_named_with_the_reaso
 
 
 def test_a_worker_that_dies_between_its_offer_and_the_lease_has_refused() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
+    world, bob = at_work(town(alice=1), job())
     while not only(passed(world, "bob", "alice"), Commit):
         world.elapse(0.005)
     world.kill(world.nodes["alice"])
@@ -317,19 +314,13 @@ def test_what_a_failed_task_brought_is_not_kept_where_it_is_large() -> None:
 
 
 def test_the_story_of_a_task_is_found_among_several_jobs_of_several_tasks() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(2, job_id="first"))
-    bob.submit(job(2, job_id="second"))
+    _, bob = at_work(town(alice=1), job(2, job_id="first"), job(2, job_id="second"))
     assert story(bob, "second/1")[0].step is StoryStep.SUBMITTED
     assert story(bob, "third/0") == ()
 
 
 def test_the_newest_steps_are_told_in_order_whatever_they_are_of() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(5)
+    _, bob = at_work(town(alice=1), job(), for_s=5)
     every = [event for _, event in peer_of(bob).newest_steps(100)]
     assert isinstance(every[0], JobTaken)
     assert isinstance(every[-1], TaskSucceeded)

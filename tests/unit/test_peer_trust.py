@@ -29,7 +29,18 @@ from formation_p2p.core.trust.reputation import Reputation, Standing
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Succeeded
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
-from tests.support.stories import at, contact, ends, identity, job, only, passed, peer_of, town
+from tests.support.stories import (
+    at,
+    at_work,
+    contact,
+    ends,
+    identity,
+    job,
+    only,
+    passed,
+    peer_of,
+    town,
+)
 
 ROOT = identity("root")
 
@@ -50,10 +61,7 @@ def trust(world: World, node: SimNode, name: str, count: int) -> None:
 
 
 def test_each_result_is_a_good_experience_with_its_worker() -> None:
-    world = town(alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(10))
-    world.elapse(20)
+    world, bob = at_work(town(alice=2), job(10), for_s=20)
     reported = standing(world, bob, "alice")
     assert (reported.successes, reported.errors, reported.lost, reported.wrong) == (10, 0, 0, 0)
     assert reported.score_milli > 500
@@ -75,10 +83,7 @@ def test_what_the_machine_cannot_run_is_held_against_it_and_what_the_task_did_is
 
 
 def test_a_worker_that_vanishes_with_a_task_is_remembered_for_it() -> None:
-    world = town(7, lambda running: (60.0, Succeeded(b"")), alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(2)
+    world, bob = at_work(town(7, lambda running: (60.0, Succeeded(b"")), alice=2), job(1), for_s=2)
     world.vanish(world.nodes["alice"])
     world.elapse(30)
     assert standing(world, bob, "alice").lost == 1
@@ -129,10 +134,7 @@ def test_a_worker_that_has_done_well_is_asked_what_it_thinks_and_listened_to() -
 
 
 def test_a_stranger_is_not_asked() -> None:
-    world = town(alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(5)
+    world, _ = at_work(town(alice=2), job(1), for_s=5)
     assert only(passed(world, "bob", "alice"), AskOpinions) == []
 
 

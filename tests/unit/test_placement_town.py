@@ -23,7 +23,7 @@ from formation_p2p.core.workload.mix import Shape
 from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
-from tests.support.stories import NEEDS, job, name_of, only, passed, worker_of, workers_of
+from tests.support.stories import NEEDS, at_work, job, name_of, only, passed, worker_of, workers_of
 
 
 def shop(**prices: int) -> World:
@@ -51,8 +51,7 @@ def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
 
 
 def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,))
     bob.submit(job(1, job_id="one", policy="cheapest", hints=hints))
     world.elapse(5)
@@ -63,8 +62,7 @@ def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
 
 
 def test_a_required_hint_leaves_everybody_else_out() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,), required=frozenset({"prefer"}))
     bob.submit(job(4, hints=hints))
     world.elapse(10)
@@ -73,8 +71,7 @@ def test_a_required_hint_leaves_everybody_else_out() -> None:
 
 
 def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
     bob.submit(job(1, hints=Hints(near=(blob,), required=frozenset({"near"}))))
     world.elapse(10)
@@ -103,8 +100,7 @@ class Dearest(Policy):
 
 
 def test_a_policy_of_ones_own_ranks_as_well() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     world.deliver(bob, Submit(job(1, policy=Dearest())))
     world.elapse(5)
     assert workers_of(bob) == ["alice"]
@@ -116,8 +112,7 @@ class Breaks(Dearest):
 
 
 def test_a_policy_that_fails_costs_its_own_job_and_nothing_else() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     world.deliver(bob, Submit(job(1, job_id="bad", policy=Breaks())))
     bob.submit(job(1, job_id="good"))
     world.elapse(30)
@@ -148,8 +143,7 @@ class BreaksLater(Dearest):
 
 
 def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     world.deliver(bob, Submit(job(1, policy=BreaksLater([]))))
     world.elapse(60)
     (unplaceable,) = only(bob.reported, TaskUnplaceable)
@@ -159,8 +153,7 @@ def test_a_policy_that_fails_later_has_its_tasks_end_with_the_reason() -> None:
 
 
 def test_explain_shows_the_terms_of_the_policy_and_who_has_answered_what() -> None:
-    world = shop(**PRICES)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(**PRICES))
     terms = SchedulingKey(NEEDS, max_price_micro=250)
     world.deliver(bob, Explain(1, terms, "a task"))
     world.elapse(5)

@@ -36,7 +36,7 @@ from formation_p2p.sim.disk import Disk
 from formation_p2p.sim.executor import Run, Running
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
-from tests.support.stories import ends, job, only, peer_of, town, where, workers_of
+from tests.support.stories import at_work, ends, job, only, peer_of, town, where, workers_of
 
 # On one LAN all have one invitation, and one subnet.
 NEAR = Quorum(2, of=3, apart=())
@@ -51,9 +51,7 @@ def voters(
         lie = answers[where(world, running).name]
         return 1.0, Succeeded(running.work.payload if lie is None else lie)
 
-    world = town(seed, run, **dict.fromkeys(answers, 1))
-    bob = world.nodes["bob"]
-    bob.submit(job(tasks, quorum=quorum))
+    world, bob = at_work(town(seed, run, **dict.fromkeys(answers, 1)), job(tasks, quorum=quorum))
     return world, bob
 
 
@@ -198,9 +196,7 @@ def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:
         lies.append(running.work.attempt_id)
         return (1.0 if len(lies) == 1 else 9.0), Succeeded(b"a lie")
 
-    world = town(7, run, alice=1, carol=1, dave=2, erin=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(8, quorum=NEAR))
+    world, bob = at_work(town(7, run, alice=1, carol=1, dave=2, erin=1), job(8, quorum=NEAR))
     world.elapse(60)
     assert len(lies) > 1
     assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
@@ -235,8 +231,7 @@ def test_a_worker_that_has_proved_itself_is_enough_but_for_some() -> None:
     def run(running: Running) -> tuple[float, Outcome]:
         return 0.5, Succeeded(running.work.payload)
 
-    world = town(7, run, alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, run, alice=1, carol=1, dave=1))
     reputation, now = peer_of(bob).reputation, world.moment(bob)
     workers = [world.nodes[name].identity.peer_id for name in ("alice", "carol", "dave")]
     assert reputation.doubt(workers[0], now) == 1
@@ -320,8 +315,7 @@ def test_a_slow_copy_is_overtaken_by_one_of_another_operator() -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6, 2.4])
 def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(after_s: float) -> None:
-    world = town(7, None, alice=1, carol=1, dave=1, erin=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, None, alice=1, carol=1, dave=1, erin=1))
     disk = bob.disk = Disk(world, lambda: 0.001)
     given = job(4, quorum=NEAR)
     assert disk.submit(given)
@@ -477,8 +471,7 @@ def test_a_job_is_cancelled_while_copies_wait_and_run() -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6])
 def test_copies_at_once_survive_their_scheduler(after_s: float) -> None:
-    world = town(7, None, alice=1, carol=1, dave=1, erin=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, None, alice=1, carol=1, dave=1, erin=1))
     disk = bob.disk = Disk(world, lambda: 0.001)
     given = job(4, quorum=AT_ONCE)
     assert disk.submit(given)
@@ -501,9 +494,7 @@ def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quoru
     def run(running: Running) -> tuple[float, Outcome]:
         return 3 * DiscoveryParameters().ttl_s, Succeeded(running.work.payload)
 
-    world = town(7, run, alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(1, quorum=quorum))
+    world, bob = at_work(town(7, run, alice=1, carol=1, dave=1), job(1, quorum=quorum))
     world.elapse(7 * DiscoveryParameters().ttl_s)
     assert isinstance(ends(bob)["job/0"], TaskSucceeded)
     assert len(only(bob.reported, TaskPlaced)) == 2

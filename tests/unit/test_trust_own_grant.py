@@ -31,6 +31,7 @@ from formation_p2p.sim.node import Clock, SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S, World
 from tests.support.stories import (
     at,
+    at_work,
     ends,
     identity,
     is_idle,
@@ -154,10 +155,8 @@ def renew(world: World, node: SimNode, rights: Rights) -> None:
 
 
 def test_with_its_grant_a_workers_leases_end_and_their_owner_hears_why() -> None:
-    world = town(alice_s=30)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(20)
+    world, bob = at_work(town(alice_s=30), job(1), for_s=20)
+    alice = world.nodes["alice"]
     assert workers_of(bob) == ["alice"]
     world.elapse(10)
     assert only(alice.told, GrantOver) == [GrantOver(EPOCH_S + 30, cause="")]
@@ -200,10 +199,8 @@ def test_with_a_new_grant_it_announces_itself_and_works_again() -> None:
 
 
 def test_one_that_is_renewed_in_time_goes_on_and_announces_the_new_one() -> None:
-    world = town(alice_s=60, task_s=100.0)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(20)
+    world, bob = at_work(town(alice_s=60, task_s=100.0), job(1), for_s=20)
+    alice = world.nodes["alice"]
     renew(world, alice, lasting(10_000))
     world.elapse(120)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 1
@@ -215,10 +212,8 @@ def test_one_that_is_renewed_in_time_goes_on_and_announces_the_new_one() -> None
 
 
 def test_a_grant_without_the_right_to_work_ends_its_work_as_well() -> None:
-    world = town(task_s=1000.0)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(10)
+    world, _ = at_work(town(task_s=1000.0), job(1), for_s=10)
+    alice = world.nodes["alice"]
     renew(world, alice, lasting(10_000, frozenset({Right.SUBMIT})))
     world.elapse(5)
     assert is_idle(alice)
@@ -243,10 +238,8 @@ def test_one_that_begins_with_an_old_grant_waits_for_a_new_one() -> None:
 
 
 def test_a_worker_that_has_left_is_not_called_back_by_a_new_grant() -> None:
-    world = town(alice_s=30)
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(10)
+    world, _ = at_work(town(alice_s=30), job(1), for_s=10)
+    alice = world.nodes["alice"]
     before = len(passed(world, "alice", "bob"))
     world.fence_s = lambda: 10.0
     alice.leave()
@@ -258,10 +251,7 @@ def test_a_worker_that_has_left_is_not_called_back_by_a_new_grant() -> None:
 
 
 def test_a_job_whose_submitters_grant_ends_is_told_so() -> None:
-    world = town(bob_s=30)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(120)
+    _, bob = at_work(town(bob_s=30), job(1), for_s=120)
     (unplaceable,) = only(ends(bob).values(), TaskUnplaceable)
     ((_, refusal),) = unplaceable.reasons
     assert isinstance(refusal, Denied)
@@ -298,8 +288,7 @@ def test_a_job_that_is_kept_waits_for_a_new_grant_whosever_clock_is_ahead(behind
 
 
 def test_a_job_that_is_kept_waits_for_a_new_grant_up_to_its_deadline() -> None:
-    world = town(bob_s=30)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(bob_s=30))
     bob.disk = Disk(world, lambda: 0.001)
     given = job(1, deadline_s=100.0)
     bob.disk.submit(given)
@@ -312,8 +301,7 @@ def test_a_job_that_is_kept_waits_for_a_new_grant_up_to_its_deadline() -> None:
 
 
 def test_what_was_denied_on_the_old_grant_is_asked_for_on_the_new_one() -> None:
-    world = town(bob_s=30, task_s=1.0)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(bob_s=30, task_s=1.0))
     world.elapse(40)
     bob.submit(job(1))
     renew(world, bob, lasting(10_000))
@@ -322,10 +310,7 @@ def test_what_was_denied_on_the_old_grant_is_asked_for_on_the_new_one() -> None:
 
 
 def test_a_task_goes_on_when_the_grant_that_its_lease_was_asked_for_on_is_replaced() -> None:
-    world = town(bob_s=60, task_s=100.0)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(20)
+    world, bob = at_work(town(bob_s=60, task_s=100.0), job(1), for_s=20)
     renew(world, bob, lasting(10_000))
     world.elapse(120)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 1
