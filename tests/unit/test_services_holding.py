@@ -7,25 +7,38 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from formation_p2p.core.dht.messages import PutValue
-from formation_p2p.core.peer.events import AddressesChanged, Renewed
+from formation_p2p.core.peer.edge_link import EVERY_S, EdgeLink, step_down
+from formation_p2p.core.peer.events import AddressesChanged, Measured, RateMeasured, Renewed
 from formation_p2p.core.peer.peer import Peer
+from formation_p2p.core.placement.round_trips import RoundTrips
+from formation_p2p.core.records.profile import NO_LINK, Link, open_profile
 from formation_p2p.core.services.claim import Claim, ClaimState, seal_claim, wins
 from formation_p2p.core.services.events import (
     DrainReplica,
+    ReadServices,
     ReplicaReported,
     ReplicaState,
     ServeServices,
+    ServicesRead,
     ServiceStep,
+    StopServing,
 )
 from formation_p2p.core.services.names import claims_name
-from formation_p2p.core.services.spec import WorkerType
+from formation_p2p.core.services.replica import Replica
+from formation_p2p.core.services.scaling import DOWN_S, UP_S, Load, Scaler, wanted
+from formation_p2p.core.services.serving import labels_of
+from formation_p2p.core.services.spec import Replicas, ServiceSpec, WorkerType
+from formation_p2p.core.services.view import view_of
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.network import Network
 from formation_p2p.sim.node import SimNode
-from formation_p2p.sim.world import EPOCH_UNIX_S
-from tests.support.services_world import Hamlet, wanting
+from formation_p2p.sim.world import EPOCH_UNIX_S, World
+from tests.support.services_world import CPU, ECHO, Hamlet, claim_of, person, wanting
+from tests.support.stories import BOB, at
 
 WITHDRAWN = wanting(1, version=2, withdrawn=True)
 
@@ -199,3 +212,353 @@ def test_a_replica_gives_way_to_a_rival_that_still_says_it_has_the_slot(
     hamlet.world.elapse(20)
     drained = [] if runs_on else [node.name]
     assert hamlet.steps(ServiceStep.DRAINING) == drained
+
+
+# How many replicas a service has: by its load, alike at every node, and never by a false gap.
+
+
+ELASTIC = replace(ECHO, replicas=Replicas(1, 1, 3))
+PAIR = replace(ECHO, replicas=Replicas(1, 2, 3))
+
+
+def claims(*words: int, version: int = 1) -> list[Claim]:
+    return [
+        claim_of(person(f"worker{slot}"), slot=slot, wanted=word, version=version)
+        for slot, word in enumerate(words)
+    ]
+
+
+# -- the number ------------------------------------------------------------------------------------
+
+
+def test_what_the_most_of_the_live_claims_wants_is_wanted() -> None:
+    assert wanted(PAIR, []) == 2
+    assert wanted(PAIR, claims(0, 0)) == 2
+    assert wanted(PAIR, claims(3, 1)) == 3
+    assert wanted(PAIR, claims(1, 1)) == 1
+    assert wanted(PAIR, claims(1, 0)) == 2  # one of them leaves it to the spec
+
+
+def test_what_was_said_of_an_older_version_counts_where_it_is_more() -> None:
+    newer = replace(PAIR, version=2)
+    assert wanted(newer, claims(1, 1)) == 2
+    assert wanted(newer, claims(3, 1)) == 3
+    assert wanted(newer, claims(1, 1, version=2)) == 1
+
+
+@given(st.lists(st.integers(0, 64), max_size=8), st.integers(1, 64), st.integers(1, 64))
+def test_it_stays_within_what_the_spec_allows(words: list[int], one: int, other: int) -> None:
+    least, most = sorted((one, other))
+    spec = replace(ECHO, replicas=Replicas(least, least, most))
+    assert least <= wanted(spec, claims(*words)) <= most
+    assert wanted(spec, reversed(claims(*words))) == wanted(spec, claims(*words))
+
+
+# -- one holder ------------------------------------------------------------------------------------
+
+
+def test_a_load_is_what_there_was_of_late() -> None:
+    load = Load()
+    assert load.busy_percent(ECHO, 1000.0) == 0
+    load.told(0.0, 16, 1000.0)
+    assert load.busy_percent(ECHO, 1010.0) == 39
+    assert load.busy_percent(ECHO, 1024.0) == 70
+    load.told(16.0, 0, 1100.0)
+    assert load.busy_percent(ECHO, 1100.0) == 99
+    assert load.busy_percent(ECHO, 1200.0) == 1
+    load.told(1000.0, 0, 1300.0)  # most of them waited
+    assert load.busy_percent(ECHO, 1300.0) == 200
+
+
+def test_a_holder_wants_more_at_once_and_then_waits() -> None:
+    scaler = Scaler(ELASTIC)
+    assert scaler.decide(1, 60.0, 0.0, is_whole=True) is None
+    assert scaler.decide(1, 80.0, 1.0, is_whole=True) == 2
+    scaler.changed(1.0)
+    assert scaler.decide(2, 80.0, UP_S, is_whole=True) is None
+    assert scaler.decide(2, 80.0, 1.0 + UP_S, is_whole=False) == 3
+    assert scaler.decide(3, 200.0, 1000.0, is_whole=True) is None  # the most there may be
+
+
+def test_a_holder_wants_fewer_only_where_fewer_were_enough_all_the_time() -> None:
+    scaler = Scaler(ELASTIC)
+    assert scaler.decide(3, 10.0, 0.0, is_whole=True) is None
+    assert scaler.decide(3, 50.0, 300.0, is_whole=True) is None
+    assert scaler.decide(3, 10.0, DOWN_S - 1, is_whole=True) is None
+    assert scaler.decide(3, 10.0, DOWN_S, is_whole=True) == 2
+    scaler.changed(DOWN_S)
+    assert scaler.decide(2, 0.0, DOWN_S + 1, is_whole=True) is None
+    assert scaler.decide(2, 0.0, 2 * DOWN_S, is_whole=True) is None
+    assert scaler.decide(2, 0.0, 2 * DOWN_S + 1, is_whole=True) == 1
+
+
+def test_where_one_is_missing_little_load_says_nothing() -> None:
+    scaler = Scaler(ELASTIC)
+    scaler.decide(3, 10.0, 0.0, is_whole=True)
+    assert scaler.decide(3, 10.0, 500.0, is_whole=False) is None
+    assert scaler.decide(3, 10.0, DOWN_S, is_whole=True) is None
+    assert scaler.decide(3, 10.0, 2 * DOWN_S, is_whole=True) == 1
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def serving(spec: ServiceSpec, workers: int = 4) -> Hamlet:
+    hamlet = Hamlet(workers)
+    hamlet.world.elapse(5)
+    hamlet.publish(spec)
+    hamlet.world.elapse(60)
+    assert len(hamlet.having("echo")) == spec.replicas.target
+    return hamlet
+
+
+def busy(hamlet: Hamlet, node: SimNode, requests: int, before: int = 0) -> None:
+    """The replica on a node has so many from now on, and had others since it was told last."""
+    epoch, slot = node.replicas.running["echo"]
+    state = ReplicaState.READY
+    told = ReplicaReported("echo", slot, epoch, state, requests, busy=float(before))
+    hamlet.world.deliver(node, told)
+
+
+def wanted_at(hamlet: Hamlet, node: SimNode) -> int:
+    node.services_read.clear()
+    hamlet.world.deliver(node, ReadServices(1))
+    hamlet.world.elapse(5)
+    [told] = node.services_read
+    assert isinstance(told, ServicesRead)
+    return view_of(told).wanted("echo")
+
+
+def test_a_service_grows_with_its_load_and_shrinks_slowly() -> None:
+    hamlet = serving(ELASTIC)
+    [first] = hamlet.having("echo")
+    busy(hamlet, first, 16)
+    hamlet.world.elapse(75)
+    assert len(hamlet.having("echo")) == 2
+    [second] = [node for node in hamlet.having("echo") if node is not first]
+    busy(hamlet, second, 16)
+    hamlet.world.elapse(90)
+    assert len(hamlet.having("echo")) == 3
+    for node in hamlet.having("echo"):
+        busy(hamlet, node, 0, before=16)
+    hamlet.world.elapse(560)
+    assert len(hamlet.having("echo")) == 3
+    hamlet.world.elapse(200)
+    assert len(hamlet.having("echo")) == 2  # there was less and less, and 2 were enough for it
+    hamlet.world.elapse(600)
+    assert len(hamlet.having("echo")) == 1
+    assert {wanted_at(hamlet, node) for node in hamlet.workers} == {1}
+
+
+def test_a_moment_of_load_starts_nothing() -> None:
+    hamlet = serving(ELASTIC)
+    [first] = hamlet.having("echo")
+    busy(hamlet, first, 16)
+    hamlet.world.elapse(8)
+    busy(hamlet, first, 0, before=16)
+    hamlet.world.elapse(60)
+    assert hamlet.steps(ServiceStep.SCALED) == []
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_load_of_one_that_died_does_not_count_twice(silent: bool) -> None:
+    hamlet = serving(PAIR)
+    one, other = hamlet.having("echo")
+    for node in (one, other):
+        busy(hamlet, node, 10)
+    hamlet.world.elapse(60)
+    (hamlet.world.vanish if silent else hamlet.world.kill)(one)
+    busy(hamlet, other, 16)
+    hamlet.world.elapse(50)
+    assert hamlet.steps(ServiceStep.SCALED) == []
+    assert len(hamlet.having("echo")) == 2
+
+
+def test_a_service_that_cannot_be_read_keeps_its_size() -> None:
+    hamlet = serving(PAIR)
+    hamlet.world.elapse(400)
+    hamlet.world.loss = 1.0
+    hamlet.world.elapse(120)
+    hamlet.world.loss = 0.0
+    hamlet.world.elapse(300)
+    assert hamlet.steps(ServiceStep.SCALED) == []
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 2
+
+
+def test_a_replica_that_goes_while_the_others_are_asked_wants_nothing() -> None:
+    hamlet = serving(PAIR)
+    one, other = hamlet.having("echo")
+    for node in (one, other):
+        busy(hamlet, node, 10)
+    hamlet.world.elapse(60)
+    hamlet.world.vanish(one)
+    busy(hamlet, other, 16)
+    assert isinstance(other.peer, Peer)
+    scaling = other.peer.services.autoscaling
+    for _ in range(600):
+        hamlet.world.elapse(0.1)
+        if scaling.asking:
+            break
+    assert scaling.asking
+    epoch, slot = other.replicas.running["echo"]
+    unready = ReplicaReported("echo", slot, epoch, ReplicaState.UNREADY, 16)
+    hamlet.world.deliver(other, unready)
+    hamlet.world.elapse(10)
+    assert hamlet.steps(ServiceStep.SCALED) == []
+
+
+# A worker is found as one that runs services also where it says so after its machine was lent.
+
+
+EDGE = frozenset({WorkerType.EDGE})
+
+
+def hamlet_and_lender() -> tuple[Hamlet, SimNode, Replica]:
+    """A worker that runs echo, and a machine that is lent to tasks alone."""
+    hamlet = Hamlet(1)
+    lender = hamlet.world.add("lender", serve=hamlet.world.machine(cpu=8))
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    [node] = hamlet.having("echo")
+    assert isinstance(node.peer, Peer)
+    replica = node.peer.services.holding.get("echo")
+    assert replica is not None
+    return hamlet, lender, replica
+
+
+def guards(replica: Replica, node: SimNode) -> bool:
+    return node.identity.peer_id in {contact.peer_id for contact in replica.guardians}
+
+
+def grant_to(hamlet: Hamlet, node: SimNode, *may: Right) -> None:
+    rights = Rights(int(EPOCH_UNIX_S) + 10**6, frozenset(may))
+    grant = issue(hamlet.world.root, rights, node.identity.peer_id)
+    hamlet.world.deliver(node, Renewed(Network(hamlet.world.root.public_key, (), grant)))
+
+
+def test_a_lent_machine_that_begins_to_serve_is_found_as_a_guardian() -> None:
+    hamlet, lender, replica = hamlet_and_lender()
+    hamlet.world.elapse(400)
+    assert not guards(replica, lender)
+    hamlet.world.deliver(lender, ServeServices(CPU))
+    hamlet.world.elapse(400)
+    assert guards(replica, lender)
+
+
+class Edge:
+    """A worker that becomes one at the edge, beside a gate."""
+
+    def __init__(self) -> None:
+        self.world = World(7)
+        self.gate = self.world.add("gate")
+        self.node = self.world.add("edge", serve=self.world.machine(cpu=8))
+        self.world.elapse(3)
+
+    def measured(self, *rtts_us: int) -> None:
+        for rtt_us in rtts_us:
+            self.world.deliver(self.node, Measured(self.gate.identity.peer_id, rtt_us))
+
+    def came(self, bytes_per_s: int) -> None:
+        told = RateMeasured(self.gate.identity.peer_id, bytes_per_s)
+        self.world.deliver(self.node, told)
+
+    def announced(self) -> Link:
+        assert isinstance(self.node.peer, Peer)
+        assert self.node.peer.worker is not None
+        raw = self.node.peer.worker.announced
+        assert raw is not None
+        return open_profile(raw, EPOCH_UNIX_S + self.world.now_s).profile.link
+
+
+def test_a_rate_is_of_no_use_to_a_node_that_serves_nothing() -> None:
+    edge = Edge()
+    told = RateMeasured(edge.node.identity.peer_id, 10**6)
+    assert isinstance(edge.gate.peer, Peer)
+    assert edge.gate.peer.handle(told, edge.world.moment(edge.gate)) == []
+    assert edge.announced() == NO_LINK
+
+
+def test_a_worker_at_the_edge_says_how_well_it_is_connected_with_the_gates() -> None:
+    edge = Edge()
+    edge.measured(13_000, 14_000)
+    edge.came(10**6)
+    edge.world.elapse(300)
+    assert edge.announced() == NO_LINK  # of others it is not asked
+    edge.world.deliver(edge.node, ServeServices(EDGE))
+    edge.measured(13_000)
+    edge.world.elapse(300)
+    assert edge.announced() == Link(20, 100)
+    edge.world.elapse(1000)
+    assert edge.announced() == Link(0, 100)  # that was long ago
+    edge.came(30_000_000)
+    edge.world.elapse(300)
+    assert edge.announced() == Link(0, 200)
+    edge.came(0)
+    edge.world.elapse(300)
+    assert edge.announced() == Link(0, 200)  # it failed
+    edge.world.deliver(edge.node, ServeServices(CPU))
+    edge.world.elapse(300)
+    assert edge.announced() == NO_LINK
+
+
+def test_a_rate_is_measured_again_and_less_and_less_often_where_no_gate_lives() -> None:
+    edge = Edge()
+    world, peer = edge.world, edge.node.peer
+    assert isinstance(peer, Peer)
+    link = EdgeLink(BOB.peer_id, peer.dht, RoundTrips(BOB.peer_id))
+    link.serves(labels_of(EDGE), at(0))
+    link.serves(labels_of(EDGE | CPU), at(0))
+    asked = [each for s in range(0, 1000, 5) for each in link.tick(at(s))]
+    assert 3 <= len(asked) <= 6
+    assert {each.to.peer_id for each in asked} == {edge.gate.identity.peer_id}
+    assert link.measured(1, at(1000))  # a megabit at least
+    assert link.tick(at(1000 + EVERY_S / 2)) == []
+    assert len(link.tick(at(1000 + 2 * EVERY_S))) == 1
+    world.kill(edge.gate)
+    world.elapse(600)
+    assert link.tick(at(10 * EVERY_S)) == []
+    assert link.next_timeout() > 10 * EVERY_S
+
+
+@given(st.integers(1, 10**9))
+def test_a_step_down_is_one_two_or_five_and_not_far(number: int) -> None:
+    step = step_down(number)
+    assert step <= number < 2.5 * step
+    assert str(step).rstrip("0") in {"1", "2", "5"}
+
+
+def test_one_that_serves_others_or_nothing_any_more_is_found_as_that() -> None:
+    hamlet = Hamlet(1)
+    [node] = hamlet.workers
+    hamlet.world.elapse(5)
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+
+    def labels() -> list[str]:
+        assert isinstance(node.peer, Peer)
+        assert node.peer.worker is not None
+        return [each for each in node.peer.worker.announcer.buckets if "serves" in each]
+
+    assert labels() == ["label/serves-cpu/yes"]
+    hamlet.world.deliver(node, ServeServices(CPU, 2))
+    hamlet.world.elapse(10)
+    assert hamlet.having("echo") == [node]
+    hamlet.world.deliver(node, ServeServices(frozenset({WorkerType.EDGE})))
+    hamlet.world.elapse(10)
+    assert labels() == ["label/serves-edge/yes"]
+    assert hamlet.having("echo") == []
+    hamlet.world.deliver(node, StopServing())
+    hamlet.world.elapse(10)
+    assert labels() == []
+
+
+def test_one_that_may_not_work_begins_to_be_found_once_it_may() -> None:
+    hamlet, lender, replica = hamlet_and_lender()
+    grant_to(hamlet, lender, Right.SUBMIT)
+    hamlet.world.deliver(lender, ServeServices(CPU))
+    hamlet.world.elapse(400)
+    assert not guards(replica, lender)
+    grant_to(hamlet, lender, Right.SUBMIT, Right.WORK)
+    hamlet.world.elapse(400)
+    assert guards(replica, lender)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import cbor2
@@ -10,23 +12,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.units import GIB, KIB, MIB
+from formation_p2p.core.workload.blob import MAX_BLOB_BYTES, RAW, Blob, Cid, digest_of
+from formation_p2p.core.workload.inputs_from import changed, work_of
+from formation_p2p.core.workload.parcel import (
+    LARGE_BYTES,
+    MAX_BUFFERS,
+    MAX_RECORD_BYTES,
+    MAX_REFERENCES,
+    Parcel,
+    is_parcel,
+    places_of,
+)
+from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import (
     MAX_ARGUMENT_BYTES,
     MAX_ARGUMENTS,
     MAX_FILES,
+    MAX_FUEL,
     MAX_NAME_BYTES,
     MAX_TAIL_BYTES,
     MAX_VARIABLES,
+    ContainerSpec,
+    ImageSpec,
     ProcessResult,
     ProcessSpec,
+    WasmSpec,
 )
 from formation_p2p.core.workload.work import (
     MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     PythonCall,
+    Task,
     decode_fields,
 )
+from tests.support.parcels import OWNER
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 # Letters for folders and digits for files: no name is another's folder.
@@ -225,3 +246,222 @@ def test_what_is_no_plain_cbor_is_said_of_its_field(field: str) -> None:
     assert caught.value.field == field
     with pytest.raises(InvalidInput, match=f"^{field}: has 101B, of at most 100B"):
         decode_fields(field, bytes(101), 100, ())
+
+
+# What the drivers `wasm` and `container` take: made by a caller, or read from a stranger.
+
+
+MODULE = b"\0asm\1\0\0\0"
+COUNT = ProcessSpec(("count", "words"), {"LANG": "C"}, b"stdin", {"words": b"a b"}, ("out",))
+
+
+@given(st.binary(max_size=64), st.integers(0, MAX_FUEL))
+def test_a_module_arrives_as_it_was_sent(rest: bytes, fuel: int) -> None:
+    spec = WasmSpec(MODULE + rest, COUNT, fuel)
+    assert (spec.driver, spec.shared) == ("wasm", MODULE + rest)
+    assert WasmSpec.decode(spec.shared, spec.encode()) == spec
+    assert rest == b"" or MODULE + rest not in spec.encode()
+
+
+def test_a_command_in_an_image_arrives_as_it_was_sent() -> None:
+    digest = "docker.io/library/alpine@sha256:" + "0" * 64
+    for image in ("alpine", "alpine:3.22", "localhost:5000/a/b_c:1", digest):
+        spec = ContainerSpec(image, COUNT)
+        assert (spec.driver, spec.shared) == ("container", b"")
+        assert ContainerSpec.decode(spec.encode()) == spec
+
+
+@pytest.mark.parametrize("image", ["", "-v", "a b", "a\n", "a" * 513, "ä", b"alpine", None])
+def test_what_names_no_image_is_refused(image: str) -> None:
+    with pytest.raises(InvalidInput, match="image: is not a name of an image"):
+        ContainerSpec(image, COUNT)
+
+
+@pytest.mark.parametrize("module", [b"", b"(module)", "\0asm", None])
+def test_what_is_no_module_is_refused(module: bytes) -> None:
+    with pytest.raises(InvalidInput, match="module: is not WebAssembly in the binary format"):
+        WasmSpec(module, COUNT)
+
+
+@pytest.mark.parametrize("fuel", [-1, MAX_FUEL + 1, True, "1"])
+def test_what_is_no_amount_of_fuel_is_refused(fuel: int) -> None:
+    with pytest.raises(InvalidInput, match="fuel: is not a number of instructions"):
+        WasmSpec(MODULE, COUNT, fuel)
+
+
+def test_a_module_and_its_input_travel_in_one_message() -> None:
+    with pytest.raises(InvalidInput, match=r"module: has 8\.0MiB"):
+        WasmSpec(MODULE + bytes(MAX_PAYLOAD_BYTES), COUNT)
+    large = WasmSpec(
+        MODULE + bytes(MAX_PAYLOAD_BYTES // 2), ProcessSpec(("a",), stdin=bytes(2**22))
+    )
+    with pytest.raises(InvalidInput, match=r"payload: has 4\.0MiB, of at most 4"):
+        large.encode()
+
+
+@given(st.binary(max_size=100) | st.builds(cbor2.dumps, st.dictionaries(st.text(), st.binary())))
+def test_whatever_a_stranger_sends_is_refused_with_a_word(payload: bytes) -> None:
+    for decode in (lambda: WasmSpec.decode(MODULE, payload), lambda: ContainerSpec.decode(payload)):
+        with pytest.raises(InvalidInput):
+            decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reported"),
+    [
+        ([], "payload: must have exactly"),
+        ({"process": COUNT.encode()}, "payload: must have exactly"),
+        ({"process": 1}, "process: is not bytes"),
+        ({"process": b""}, "payload: is not plain CBOR"),
+    ],
+)
+def test_each_field_is_checked(fields: object, reported: str) -> None:
+    for more, decode in (
+        ({"fuel": 0}, lambda payload: WasmSpec.decode(MODULE, payload)),
+        ({"image": "alpine"}, ContainerSpec.decode),
+    ):
+        whole = {**fields, **more} if isinstance(fields, dict) and len(fields) == 1 else fields
+        if reported == "payload: must have exactly":
+            whole = fields
+        with pytest.raises(InvalidInput, match=reported):
+            decode(cbor2.dumps(whole))
+
+
+def test_an_image_is_built_of_one_context_by_one_file() -> None:
+    blob = Blob(Cid(RAW, digest_of(b"x")), 1)
+    built = ImageSpec(("Containerfile", "my-app"), inputs={"c.tar": blob}, outputs=("o.tar",))
+    assert ImageSpec.decode(built.encode()) == built
+    words = (built.containerfile, built.image, built.context, built.result)
+    assert words == ("Containerfile", "my-app", "c.tar", "o.tar")
+    needs = Requirements(driver=ImageSpec.driver)
+    assert work_of(Task("job/0", needs, built.encode())) == built
+    assert changed(built, lambda process: replace(process, outputs=("p.tar",))).driver == "image"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"argv": ("Containerfile",)}, "a Containerfile and a name, and nothing else"),
+        ({"env": {"A": "1"}}, "a Containerfile and a name, and nothing else"),
+        ({"argv": ("../x", "my-app")}, "not a plain relative name"),
+        ({"argv": ("Containerfile", "My:app")}, "is not a name such as my-app"),
+        ({"outputs": ("a", "b")}, "has to be one context, for one image"),
+    ],
+)
+def test_what_is_no_build_of_an_image_is_refused(wrong: dict[str, Any], said: str) -> None:
+    blob = Blob(Cid(RAW, digest_of(b"x")), 1)
+    built = ImageSpec(("Containerfile", "my-app"), inputs={"c.tar": blob}, outputs=("o.tar",))
+    with pytest.raises(InvalidInput, match=said):
+        replace(built, **wrong)
+
+
+# -- parcels and private blobs: their records, and what strangers may make of them ----------
+
+
+BLOB = PrivateBlob(b"n" * 16, MIB, OWNER)
+PARCEL = Parcel(b"\x80\x05.", 0, (1000, 2000), BLOB)
+
+
+def test_a_record_says_the_parcel() -> None:
+    shared = Parcel(b"", 500, (), replace(BLOB, name=b"s" * 16))
+    for parcel in (
+        PARCEL,
+        Parcel(b"", 300_000, (), BLOB),
+        Parcel(b"\x80\x05.", references=(shared,)),
+        replace(PARCEL, references=(shared, PARCEL)),
+    ):
+        record = parcel.encode()
+        assert is_parcel(record)
+        assert Parcel.decode(record) == parcel
+    assert replace(PARCEL, references=(shared,)).blobs == (BLOB, shared.blob)
+    assert Parcel(b"\x80\x05.", references=(shared,)).blobs == (shared.blob,)
+
+
+def test_no_pickle_is_taken_for_a_record() -> None:
+    for protocol in range(6):
+        values: tuple[object, ...] = (None, 1, ((1,), {}), b"\x85" * 100)
+        for value in values:
+            assert not is_parcel(pickle.dumps(value, protocol))
+
+
+def test_pieces_lie_where_arrays_are_read_fast() -> None:
+    assert places_of([]) == [0]
+    assert places_of([0, 1, 64, 65]) == [0, 0, 64, 128, 256]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pickled": "text"},
+        {"pickled": b"x" * (LARGE_BYTES + 1)},
+        {"pickled": b""},
+        {"pickle_bytes": 5},
+        {"pickle_bytes": -1},
+        {"buffers": (-1,)},
+        {"buffers": (True,)},
+        {"buffers": ("1",)},
+        {"buffers": (0,) * (MAX_BUFFERS + 1)},
+        {"buffers": (MIB, 1)},
+        {"blob": None},
+        {"references": (PARCEL,) * (MAX_REFERENCES + 1)},
+        {"references": (replace(PARCEL, references=(PARCEL,)),)},
+    ],
+)
+def test_a_parcel_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        replace(PARCEL, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": b"short"},
+        {"name": "n" * 16},
+        {"size_bytes": 0},
+        {"size_bytes": True},
+        {"size_bytes": MAX_BLOB_BYTES + 1},
+    ],
+)
+def test_a_private_blob_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="private blob"):
+        replace(BLOB, **wrong)
+
+
+def test_a_private_blob_has_chunks() -> None:
+    blob = PrivateBlob.unpack(replace(BLOB, size_bytes=2 * MIB + 1).pack())
+    assert (blob.chunks, blob.chunk_bytes(0), blob.chunk_bytes(2)) == (3, MIB, 1)
+    assert replace(BLOB, size_bytes=GIB).chunks == 1024
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\x85",
+        cbor2.dumps([1, 2]),
+        cbor2.dumps([b"p", 0, [1], ["no", "blob"], []]),
+        cbor2.dumps([b"p", 0, [1], [b"n" * 16, 64, 7], []]),
+        cbor2.dumps([b"p", 0, 7, None, []]),
+        cbor2.dumps([b"p", 0, [], None, [[b"p", 0, [], None, [1]]]]),
+        b"\x85" + bytes(MAX_RECORD_BYTES),
+    ],
+)
+def test_what_is_no_record_is_refused(record: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        Parcel.decode(record)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(garbage: bytes) -> None:
+    for record in (garbage, b"\x85" + garbage):
+        try:
+            Parcel.decode(record)
+        except InvalidInput:
+            continue
+
+
+def test_a_call_with_too_many_pieces_says_so() -> None:
+    many = replace(BLOB, size_bytes=GIB)
+    full = Parcel(b"p", 0, (64 * KIB - 64,) * MAX_BUFFERS, many)
+    with pytest.raises(InvalidInput, match="pass fewer"):
+        replace(full, references=(full,) * 100).encode()
