@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from formation_p2p.core.dht.rpc import SendRequest
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
@@ -97,6 +97,15 @@ class Hamlet:
         signed = seal_spec(node.identity, spec, grant, issued, issued + life_s)
         self.world.deliver(node, PublishSpec(signed))
         return signed
+
+    def given(self, *specs: ServiceSpec, for_s: float = 0.0) -> Self:
+        """Once all have met, these were published, and so much time has passed."""
+        self.world.elapse(5)
+        for each in specs:
+            self.publish(each)
+        if for_s:
+            self.world.elapse(for_s)
+        return self
 
     def published(self) -> list[SpecPublished]:
         return [each for each in self.gate.services_read if isinstance(each, SpecPublished)]

@@ -120,6 +120,20 @@ def settled(
     return town, Worker(town, worker, parameters)
 
 
+def started(*names: str, parameters: DiscoveryParameters = PARAMETERS) -> tuple[DhtWorld, Worker]:
+    """It has begun to announce itself."""
+    town, worker = settled(*names, parameters=parameters)
+    worker.start()
+    return town, worker
+
+
+def rested(*names: str) -> tuple[DhtWorld, Worker]:
+    """It has just published itself, and does so every 84 s or so."""
+    town, worker = started(*names)
+    worker.rest()
+    return town, worker
+
+
 def stored(node: DhtNode, name: bytes, now: Moment) -> list[int]:
     """The sequence numbers under a name."""
     return [profile.sequence for profile in node.held(name, now)]
@@ -137,8 +151,7 @@ def people(count: int) -> list[str]:
 
 
 def test_a_worker_is_announced_under_every_name_that_it_belongs_to() -> None:
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
+    town, alice = started("alice", "bob", "carol")
     town.elapse(1)
     assert len(alice.issued) == 1
     assert len(alice.names) > 10
@@ -149,8 +162,7 @@ def test_a_worker_is_announced_under_every_name_that_it_belongs_to() -> None:
 
 @pytest.mark.at_length
 def test_of_many_peers_the_nearest_to_each_name_hold_it() -> None:
-    town, alice = settled(*people(40))
-    alice.start()
+    town, alice = started(*people(40))
     town.elapse(1)
     for name in alice.names:
         found = {node.peer_id for node in replicas_of(town, name)}
@@ -159,8 +171,7 @@ def test_of_many_peers_the_nearest_to_each_name_hold_it() -> None:
 
 def test_a_worker_that_has_just_started_is_announced_again_soon_and_then_more_rarely() -> None:
     """Its network may be starting as well. Then what it says lasts for 0.7 of its life."""
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     start_s = town.now_s
     town.elapse(1000)
     said = [at_s - start_s for at_s in alice.issued_s]
@@ -182,9 +193,7 @@ def test_a_worker_that_has_just_started_is_announced_again_soon_and_then_more_ra
 @pytest.mark.at_length
 def test_it_is_announced_again_without_looking_anybody_up() -> None:
     """One message to each holder whatever the number of names, and one more for the value."""
-    town, alice = settled(*people(40))
-    alice.start()
-    alice.rest()
+    town, alice = rested(*people(40))
     before = len(town.carried)
     count = len(alice.issued)
     while len(alice.issued) == count:
@@ -211,8 +220,7 @@ def test_it_is_announced_again_without_looking_anybody_up() -> None:
 @pytest.mark.at_length
 def test_all_who_hold_it_hold_the_same_profile_at_any_time_but_while_it_is_written() -> None:
     """Whoever reads two takes the older for a replay."""
-    town, alice = settled(*people(30))
-    alice.start()
+    town, alice = started(*people(30))
     for _ in range(150):
         town.elapse(2)
         if town.now_s < alice.issued_s[-1] + 1:
@@ -226,9 +234,7 @@ def test_all_who_hold_it_hold_the_same_profile_at_any_time_but_while_it_is_writt
 
 @pytest.mark.at_length
 def test_a_holder_that_dies_is_replaced_by_the_next_nearest() -> None:
-    town, alice = settled(*people(40))
-    alice.start()
-    alice.rest()
+    town, alice = rested(*people(40))
     name = alice.names[0]
     dead = next(node for node in replicas_of(town, name) if node is not alice.node)
     dead.alive = False
@@ -251,9 +257,7 @@ def newcomer_near(town: DhtWorld, name: bytes) -> DhtNode:
 
 @pytest.mark.at_length
 def test_a_nearer_peer_that_joins_gets_the_record_at_the_next_round() -> None:
-    town, alice = settled(*people(40))
-    alice.start()
-    alice.rest()
+    town, alice = rested(*people(40))
     name = alice.names[0]
     node = newcomer_near(town, name)
     assert stored(node, name, town.now) == []
@@ -283,8 +287,7 @@ def stranger(name: str) -> DhtNode:
 
 
 def test_workers_that_start_together_do_not_announce_together() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     due = set()
     for seed in range(20):
         other = Announcer(
@@ -310,8 +313,7 @@ def test_workers_that_start_together_do_not_announce_together() -> None:
 
 
 def test_a_worker_whose_names_are_more_than_one_message_holds_is_announced_in_several() -> None:
-    town, alice = settled("alice", "bob", parameters=DiscoveryParameters(max_names=4))
-    alice.start()
+    town, alice = started("alice", "bob", parameters=DiscoveryParameters(max_names=4))
     town.elapse(1)
     adds = [each.message for each in town.carried if isinstance(each.message, AddProvider)]
     assert max(len(add.names) for add in adds) == 4
@@ -326,9 +328,7 @@ BUSY = replace(FREE, cpu_milli=9000)
 
 
 def test_a_change_that_matters_and_lasts_is_told_soon() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     alice.change(BUSY)
     town.elapse(DISCOVERY.settle_s - 0.1)
@@ -348,9 +348,7 @@ def move(alice: Worker, number: int) -> None:
 
 
 def test_a_worker_that_moves_tells_so_at_once_and_several_moves_together() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     for number in range(5):
         move(alice, number)
@@ -367,9 +365,7 @@ def test_a_worker_that_moves_tells_so_at_once_and_several_moves_together() -> No
 
 
 def test_a_worker_that_moves_all_the_time_tells_so_as_rarely_as_of_other_changes() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before, rounds = len(alice.issued), 100
     for number in range(rounds):
         move(alice, number)
@@ -391,9 +387,7 @@ def test_a_worker_that_moves_before_it_is_announced_tells_so_with_the_first_prof
 
 def test_a_change_that_passes_is_not_worth_a_word() -> None:
     """An offer holds capacity for a moment; most are not taken up."""
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     for _ in range(5):
         alice.change(BUSY)
@@ -405,9 +399,7 @@ def test_a_change_that_passes_is_not_worth_a_word() -> None:
 
 
 def test_one_change_after_another_is_told_at_intervals_with_the_latest_state() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     for step in range(1, 85):
         town.elapse(0.1)
@@ -440,9 +432,7 @@ def smaller(free: Capacity, **fields: int) -> Capacity:
     ],
 )
 def test_a_tenth_of_any_resource_matters(free: Capacity, matters: bool) -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     alice.change(free)
     town.elapse(2 * DISCOVERY.settle_s)
@@ -489,9 +479,7 @@ def test_whom_not_even_its_own_node_lets_in_looks_for_holders_once_in_each_round
 
 
 def test_when_nobody_keeps_it_any_more_the_worker_tries_again_soon() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     before = len(alice.issued)
     town.nodes["bob"].silent = True
     town.elapse(REPUBLISH_S * LATEST + 20)
@@ -499,8 +487,7 @@ def test_when_nobody_keeps_it_any_more_the_worker_tries_again_soon() -> None:
 
 
 def test_a_worker_that_is_alone_keeps_its_own_profile() -> None:
-    town, alice = settled("alice")
-    alice.start()
+    town, alice = started("alice")
     town.elapse(DISCOVERY.start_s)
     for name in alice.names:
         assert stored(alice.node, name, town.now) == [len(alice.issued) - 1]
@@ -508,9 +495,7 @@ def test_a_worker_that_is_alone_keeps_its_own_profile() -> None:
 
 def test_who_keeps_some_of_it_is_enough_not_to_hurry() -> None:
     """One of the two is silent; the other took what it was sent."""
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob", "carol")
     town.nodes["carol"].silent = True
     before = len(alice.issued)
     town.elapse(REPUBLISH_S * LATEST + 20)
@@ -519,8 +504,7 @@ def test_who_keeps_some_of_it_is_enough_not_to_hurry() -> None:
 
 @pytest.mark.at_length
 def test_a_withdrawal_reaches_everyone_who_stored_the_profile_and_then_the_node_may_go() -> None:
-    town, alice = settled(*people(40))
-    alice.start()
+    town, alice = started(*people(40))
     town.elapse(REPUBLISH_S * 2)
     everyone = {node.name: node for name in alice.names for node in replicas_of(town, name)}
     assert len(everyone) > 20  # eight for each name
@@ -538,9 +522,7 @@ def test_a_withdrawal_reaches_everyone_who_stored_the_profile_and_then_the_node_
 
 def test_a_withdrawal_reaches_who_stored_only_an_earlier_profile() -> None:
     """It was out of reach when the profile was announced twice more."""
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob", "carol")
     before = len(alice.issued)
     bob = town.nodes["bob"]
     bob.silent = True
@@ -556,8 +538,7 @@ def test_a_withdrawal_reaches_who_stored_only_an_earlier_profile() -> None:
 
 
 def test_a_withdrawal_in_the_middle_of_an_announcement_overtakes_it() -> None:
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
+    town, alice = started("alice", "bob", "carol")
     while not town.said(AddProvider):
         town.elapse(0.001)
     alice.withdraw()
@@ -584,8 +565,7 @@ def test_withdrawn_while_it_still_looks_for_a_place_nothing_is_announced_any_mor
 
 
 def test_after_the_withdrawal_no_change_brings_the_worker_back() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     town.elapse(5)
     alice.withdraw()
     before = len(alice.issued)
@@ -598,8 +578,7 @@ def test_after_the_withdrawal_no_change_brings_the_worker_back() -> None:
 
 
 def test_a_peer_whose_copy_has_expired_hears_of_no_withdrawal() -> None:
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
+    town, alice = started("alice", "bob", "carol")
     town.elapse(1)
     town.nodes["bob"].silent = True
     town.elapse(TTL_S + REPUBLISH_S)
@@ -614,8 +593,7 @@ def test_a_peer_whose_copy_has_expired_hears_of_no_withdrawal() -> None:
 
 def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number() -> None:
     few = DiscoveryParameters(max_written=1)
-    town, alice = settled("alice", "bob", "carol", parameters=few)
-    alice.start()
+    town, alice = started("alice", "bob", "carol", parameters=few)
     town.elapse(1)
     carried = len(town.carried)
     alice.withdraw()
@@ -627,18 +605,14 @@ def test_of_those_who_hold_its_profile_a_worker_remembers_a_bounded_number() -> 
 @pytest.mark.at_length
 def test_a_holder_whose_connection_broke_is_written_to_again_where_there_are_few() -> None:
     """It may have been restarted. Where there are many, others have it."""
-    town, alice = settled("alice", "bob", "carol")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob", "carol")
     before = len(alice.issued)
     alice.announcer.disconnected(town.nodes["bob"].peer_id, town.now)
     alice.announcer.disconnected(world.person("a stranger").peer_id, town.now)
     town.perform(alice.node)
     town.elapse(DISCOVERY.settle_s + 0.1)
     assert len(alice.issued) == before + 1
-    town, alice = settled(*people(40))
-    alice.start()
-    alice.rest()
+    town, alice = rested(*people(40))
     before = len(alice.issued)
     alice.announcer.disconnected(town.nodes["node 3"].peer_id, town.now)
     town.perform(alice.node)
@@ -703,8 +677,7 @@ def test_before_it_is_announced_a_broken_connection_does_not_matter() -> None:
 
 
 def test_the_end_of_another_publish_is_not_the_announcers() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     town.elapse(1)
     due_s = alice.announcer.next_timeout()
     _, other = town.publish(alice.node, PutValue(b"/formation/other", b"junk"))
@@ -714,8 +687,7 @@ def test_the_end_of_another_publish_is_not_the_announcers() -> None:
 
 def test_what_is_withdrawn_is_told_as_a_value_which_is_answered() -> None:
     """So that the node knows when it may go."""
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     town.elapse(1)
     answers: list[tuple[Request, Reply | None]] = []
 
@@ -736,8 +708,7 @@ def test_what_is_withdrawn_is_told_as_a_value_which_is_answered() -> None:
 
 
 def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
+    town, alice = started("alice", "bob")
     alice.announcer.publications.clear()  # the lookup for its own value is in flight
     town.elapse(1)
     assert alice.issued  # its buckets' names were found later
@@ -745,9 +716,7 @@ def test_what_is_found_for_a_name_that_was_left_meanwhile_is_dropped() -> None:
 
 
 def test_what_a_holder_says_of_names_that_were_left_meanwhile_is_dropped() -> None:
-    town, alice = settled("alice", "bob")
-    alice.start()
-    alice.rest()
+    town, alice = rested("alice", "bob")
     town.elapse(alice.announcer.next_timeout() - town.now_s)
     alice.announcer.publications.clear()  # the acknowledgements are in flight
     carried = len(town.carried)

@@ -89,9 +89,7 @@ class _Gangs(Collector):
 
 
 def test_metrics_tell_the_same() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     report(gangs, 1, LinkBytes(OWNER, 5, 7), LinkBytes(0, 300, 0))
     registry = CollectorRegistry()
     registry.register(_Gangs(*told(gangs)))

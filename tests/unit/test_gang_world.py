@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import pytest
 
@@ -75,6 +75,12 @@ class Gangs:
     def form(self, spec: GangSpec) -> None:
         self.spec = spec
         self.bob.form(GANG, spec)
+
+    def after(self, spec: GangSpec, for_s: float) -> Self:
+        """So long after bob began to form this one."""
+        self.form(spec)
+        self.world.elapse(for_s)
+        return self
 
     @overload
     def events(self) -> list[GangEvent]: ...
@@ -157,9 +163,7 @@ class Gangs:
 
 
 def test_nothing_runs_before_all_are_leased_and_told() -> None:
-    gangs = Gangs("alice", "carol", "dave")
-    gangs.form(GangSpec((NEEDS,) * 3))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol", "dave").after(GangSpec((NEEDS,) * 3), 2)
     (formed,) = gangs.events()
     assert isinstance(formed, GangFormed)
     assert [member.rank for member in formed.members] == [0, 1, 2]
@@ -184,9 +188,7 @@ def test_nothing_runs_before_all_are_leased_and_told() -> None:
 
 
 def test_a_member_that_dies_is_replaced_and_its_tasks_run_again() -> None:
-    gangs = Gangs("alice", "carol", "dave", "erin")
-    gangs.form(GangSpec((NEEDS,) * 3))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol", "dave", "erin").after(GangSpec((NEEDS,) * 3), 2)
     formed = gangs.formed()
     gangs.submit(0, 1, 2)
     gangs.world.elapse(0.5)
@@ -208,9 +210,7 @@ def test_a_member_that_dies_is_replaced_and_its_tasks_run_again() -> None:
 
 
 def test_a_gang_may_end_with_its_first_loss() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2, on_loss=OnLoss.END))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2, on_loss=OnLoss.END), 2)
     gangs.submit(0, 1)
     gangs.submit(0, job_id="later")
     gangs.world.elapse(0.5)
@@ -229,9 +229,7 @@ def test_a_gang_may_end_with_its_first_loss() -> None:
 
 
 def test_closing_cancels_what_has_not_ended() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     gangs.submit(0, 1)
     gangs.world.elapse(0.5)
     gangs.bob.close(GANG)
@@ -255,9 +253,7 @@ def test_a_gang_that_finds_too_few_workers_says_why() -> None:
 
 
 def test_fewer_workers_than_three_are_all_members() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 3, fewer=True))
-    gangs.world.elapse(10)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 3, fewer=True), 10)
     assert [member.rank for member in gangs.formed().members] == [0, 1]
     assert set(gangs.rosters().values()) == {(0, 1, (0, 1)), (1, 1, (0, 1))}
 
@@ -300,9 +296,7 @@ def test_bundles_go_where_they_fit_whatever_their_order() -> None:
     ],
 )
 def test_arrangements_lie_as_they_are_called(arrange: Arrangement, machines: list[int]) -> None:
-    gangs = Gangs("alice", "carol", cpu=4)
-    gangs.form(GangSpec((NEEDS,) * 4, arrange=arrange))
-    gangs.world.elapse(5)
+    gangs = Gangs("alice", "carol", cpu=4).after(GangSpec((NEEDS,) * 4, arrange=arrange), 5)
     if not machines:
         assert isinstance(gangs.events()[-1], GangUnplaceable)
         return
@@ -344,9 +338,7 @@ def test_members_of_any_gang_come_with_the_round_trips_between_them() -> None:
 
 
 def test_a_gang_grows_and_shrinks_while_it_works() -> None:
-    gangs = Gangs("alice", "carol", "dave")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol", "dave").after(GangSpec((NEEDS,) * 2), 2)
     gangs.resize(3)
     gangs.world.elapse(3)
     joined = gangs.events()[-1]
@@ -375,9 +367,7 @@ def test_a_gang_grows_and_shrinks_while_it_works() -> None:
 def test_a_gang_that_cannot_grow_since_a_worker_went_is_told_soon(
     how: str, of_the_gang: bool
 ) -> None:
-    gangs = Gangs("alice", "carol", "dave")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(20)
+    gangs = Gangs("alice", "carol", "dave").after(GangSpec((NEEDS,) * 2), 20)
     members = {gangs.name_of(member.peer_id) for member in gangs.formed().members}
     goes = next(node for name, node in gangs.workers.items() if (name in members) == of_the_gang)
     if how == "leaves":
@@ -442,9 +432,7 @@ def test_specifications_are_checked(needs: tuple[Requirements, ...]) -> None:
 
 
 def test_a_member_that_went_silent_is_told_again() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     member = gangs.of(gangs.formed().members[0].peer_id)
     before = len(gangs.sent(work.Enlist))
     gangs.world.deliver(gangs.bob, Disconnected(member.identity.peer_id))
@@ -455,9 +443,7 @@ def test_a_member_that_went_silent_is_told_again() -> None:
 
 def test_a_roster_counts_only_of_ones_own_gang_with_the_lease_that_it_is_told_under() -> None:
     """Who owns another lease of a worker could lead the streams of a gang elsewhere otherwise."""
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     before = gangs.rosters()
     first = gangs.formed().members[0]
     node, bob = gangs.of(first.peer_id), gangs.bob.contact
@@ -477,9 +463,7 @@ def test_a_roster_counts_only_of_ones_own_gang_with_the_lease_that_it_is_told_un
 
 
 def test_nobody_replaces_the_last_worker() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     gangs.world.kill(gangs.of(gangs.formed().members[0].peer_id))
     gangs.world.elapse(600)
     ended = gangs.events()[-1]
@@ -533,9 +517,7 @@ def test_several_younger_gangs_yield_where_one_makes_no_room() -> None:
 
 
 def test_what_members_use_reaches_the_owner_of_their_leases_alone() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2), 2)
     formed = gangs.formed()
     for member in formed.members:
         node = next(x for x in gangs.workers.values() if x.contact.peer_id == member.peer_id)
@@ -638,9 +620,7 @@ def test_two_gangs_of_one_owner_do_not_mix() -> None:
 
 def test_the_workers_kept_in_mind_are_bounded() -> None:
     parameters = PeerParameters(gang=GangParameters(max_workers=1))
-    gangs = Gangs("alice", "carol", parameters=parameters)
-    gangs.form(GangSpec((NEEDS,)))
-    gangs.world.elapse(5)
+    gangs = Gangs("alice", "carol", parameters=parameters).after(GangSpec((NEEDS,)), 5)
     assert len(gangs.formed().members) == 1
 
 
@@ -655,9 +635,7 @@ def test_searches_go_on_while_they_bring_more_workers() -> None:
 
 
 def test_two_that_are_lost_at_once_end_a_gang_once() -> None:
-    gangs = Gangs("alice", "carol")
-    gangs.form(GangSpec((NEEDS,) * 2, on_loss=OnLoss.END))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol").after(GangSpec((NEEDS,) * 2, on_loss=OnLoss.END), 2)
     gangs.world.suspend(gangs.bob)
     gangs.world.elapse(60)
     gangs.world.resume(gangs.bob)
@@ -666,9 +644,7 @@ def test_two_that_are_lost_at_once_end_a_gang_once() -> None:
 
 
 def test_a_second_loss_is_mended_after_the_first() -> None:
-    gangs = Gangs("alice", "carol", "dave")
-    gangs.form(GangSpec((NEEDS,) * 3))
-    gangs.world.elapse(2)
+    gangs = Gangs("alice", "carol", "dave").after(GangSpec((NEEDS,) * 3), 2)
     members = gangs.formed().members
     gangs.world.kill(gangs.of(members[2].peer_id))
     gangs.world.elapse(0.5)

@@ -91,10 +91,7 @@ def test_a_read_that_took_long_is_made_anew_before_a_claim() -> None:
 
 
 def test_a_guardian_that_has_died_is_not_chosen_again() -> None:
-    hamlet = Hamlet(8)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(8).given(wanting(1), for_s=60)
     [has] = hamlet.having("echo")
     replica = has.peer.services.holding.get("echo")  # type: ignore[attr-defined]
     before = replica.guardians
@@ -117,10 +114,7 @@ def test_who_had_a_slot_before_is_in_doubt_with_who_has_it() -> None:
 
 
 def test_a_slot_whose_guardians_have_died_too_is_filled_before_its_claim_ends() -> None:
-    hamlet = Hamlet(20)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(92)
+    hamlet = Hamlet(20).given(wanting(1), for_s=92)
     [has] = hamlet.having("echo")
     replica = has.peer.services.holding.get("echo")  # type: ignore[attr-defined]
     claim = replica.claim.claim
@@ -132,10 +126,7 @@ def test_a_slot_whose_guardians_have_died_too_is_filled_before_its_claim_ends() 
 
 
 def test_whose_claim_is_overdue_is_asked_and_keeps_its_slot() -> None:
-    hamlet = Hamlet(4, services=ServiceParameters(republish_s=55.0))
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(400)
+    hamlet = Hamlet(4, services=ServiceParameters(republish_s=55.0)).given(wanting(1), for_s=400)
     assert hamlet.world.messages["services: probe"] > 0
     assert len(hamlet.steps(ServiceStep.STARTED)) == 1
 
@@ -154,10 +145,7 @@ def test_a_claim_is_overdue_while_its_replica_is_to_be_there() -> None:
 
 
 def test_workers_that_wait_for_their_turn_leave_a_slot_that_is_taken() -> None:
-    hamlet = Hamlet(3, services=ServiceParameters(jitter_s=150.0))
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(200)
+    hamlet = Hamlet(3, services=ServiceParameters(jitter_s=150.0)).given(wanting(1), for_s=200)
     [worker] = hamlet.having("echo")
     assert hamlet.steps(ServiceStep.GAP) == [worker.name]
 

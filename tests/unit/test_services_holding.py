@@ -56,10 +56,7 @@ def free_cpu_milli(hamlet: Hamlet, node: SimNode) -> int:
 
 def hamlet_with_echo(workers: int = 3) -> tuple[Hamlet, SimNode]:
     """A hamlet, and the worker that has the one replica."""
-    hamlet = Hamlet(workers)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(workers).given(wanting(1), for_s=60)
     [node] = hamlet.having("echo")
     return hamlet, node
 
@@ -96,9 +93,7 @@ def own_claim(hamlet: Hamlet, node: SimNode) -> Claim:
 def test_a_claimed_slot_is_given_back_where_its_service_is_not_to_run_here(
     end: Callable[[Hamlet, SimNode], object],
 ) -> None:
-    hamlet = Hamlet(1)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1, needs=replace(wanting(1).needs, cpu_milli=6000)))
+    hamlet = Hamlet(1).given(wanting(1, needs=replace(wanting(1).needs, cpu_milli=6000)))
     node = claimed(hamlet)
     assert free_cpu_milli(hamlet, node) == 2000
     end(hamlet, node)
@@ -304,10 +299,7 @@ def test_where_one_is_missing_little_load_says_nothing() -> None:
 
 
 def serving(spec: ServiceSpec, workers: int = 4) -> Hamlet:
-    hamlet = Hamlet(workers)
-    hamlet.world.elapse(5)
-    hamlet.publish(spec)
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(workers).given(spec, for_s=60)
     assert len(hamlet.having("echo")) == spec.replicas.target
     return hamlet
 

@@ -56,10 +56,7 @@ def test_a_service_that_is_withdrawn_while_no_holder_answers_is_not_read_again()
 
 
 def test_a_guardian_that_is_to_run_nothing_any_more_does_not_claim() -> None:
-    hamlet = Hamlet(2)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(90)
+    hamlet = Hamlet(2).given(wanting(1), for_s=90)
     [had] = hamlet.having("echo")
     hamlet.world.vanish(had)
     guardian = asking(hamlet, "probe")

@@ -26,10 +26,7 @@ def behind(told: ServicesRead) -> list[Claim]:
 
 def with_members(workers: int, members: int) -> tuple[Hamlet, SimNode]:
     """A hamlet with the echo service, and the gateway that has members of it."""
-    hamlet = Hamlet(workers)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(workers).given(wanting(1), for_s=60)
     hamlet.world.deliver(hamlet.gate, MembersServe("echo", members, 3))
     hamlet.world.elapse(5)
     return hamlet, hamlet.gate

@@ -130,10 +130,7 @@ def test_who_is_gone_is_left_out_where_one_is_to_be_sure(silent: bool) -> None:
 
 
 def test_one_that_did_not_answer_counts_again_with_its_next_claim() -> None:
-    hamlet = Hamlet(2)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(2).given(wanting(1), for_s=60)
     [node] = hamlet.having("echo")
     node.side = 1
     hamlet.world.elapse(1)

@@ -24,10 +24,7 @@ LARGE = parse_requirements("cpu=5")
 
 
 def started(workers: int, target: int, **fields: object) -> Hamlet:
-    hamlet = Hamlet(workers)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(target, **fields))
-    hamlet.world.elapse(180)
+    hamlet = Hamlet(workers).given(wanting(target, **fields), for_s=180)
     assert len(hamlet.having("echo")) == target
     return hamlet
 

@@ -31,10 +31,7 @@ from tests.support.services_world import CPU, ECHO, Hamlet, lone, wanting
 
 def started(workers: int, target: int, **changes: Any) -> Hamlet:
     """A hamlet whose echo service runs as often as it wants to."""
-    hamlet = Hamlet(workers, **changes)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(target))
-    hamlet.world.elapse(90)
+    hamlet = Hamlet(workers, **changes).given(wanting(target), for_s=90)
     assert len(hamlet.having("echo")) == target
     return hamlet
 
@@ -53,10 +50,7 @@ def read(hamlet: Hamlet, *named: str) -> ServicesRead:
 
 
 def test_workers_fill_the_slots_of_a_service_each_once() -> None:
-    hamlet = Hamlet(6)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(3))
-    hamlet.world.elapse(120)
+    hamlet = Hamlet(6).given(wanting(3), for_s=120)
     [told] = hamlet.published()
     assert told.why == ""
     assert told.stored == 7
@@ -112,10 +106,7 @@ def test_a_worker_that_serves_other_types_runs_nothing() -> None:
 
 
 def test_what_a_replica_needs_is_not_leased_to_tasks() -> None:
-    hamlet = Hamlet(1)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1, needs=replace(ECHO.needs, cpu_milli=6000)))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(1).given(wanting(1, needs=replace(ECHO.needs, cpu_milli=6000)), for_s=60)
     worker = hamlet.workers[0]
     status = worker.peer.status(hamlet.world.moment(worker))  # type: ignore[attr-defined]
     assert status.free.cpu_milli == 2000
@@ -215,10 +206,7 @@ def test_a_publisher_without_the_right_is_told_so() -> None:
 
 
 def test_an_older_version_is_not_published() -> None:
-    hamlet = Hamlet(1)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(5)
+    hamlet = Hamlet(1).given(wanting(1, version=2), for_s=5)
     hamlet.publish(wanting(1))
     hamlet.world.elapse(5)
     assert "newer version" in hamlet.published()[-1].why
@@ -429,10 +417,7 @@ def test_a_worker_with_leases_enough_takes_no_service_on_before_one_ends() -> No
 
 
 def test_the_claims_of_a_worker_that_moves_say_where_it_is_now() -> None:
-    hamlet = Hamlet(1)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(1))
-    hamlet.world.elapse(60)
+    hamlet = Hamlet(1).given(wanting(1), for_s=60)
     [worker] = hamlet.workers
     moved = ("/ip4/10.9.8.7/tcp/4001",)
     hamlet.world.deliver(worker, AddressesChanged(moved, moved))
@@ -486,9 +471,7 @@ def seconds_until_two_run(hamlet: Hamlet) -> float:
 @pytest.mark.parametrize("seed", [2, 3, 5, 11])
 def test_a_worker_that_finds_its_slot_taken_takes_the_next_one_at_once(seed: int) -> None:
     """Both begin with the same slot, in a network of two."""
-    hamlet = Hamlet(2, seed=seed)
-    hamlet.world.elapse(5)
-    hamlet.publish(wanting(2))
+    hamlet = Hamlet(2, seed=seed).given(wanting(2))
     assert seconds_until_two_run(hamlet) < 20
     assert len(hamlet.steps(ServiceStep.STARTED)) == 2
 
