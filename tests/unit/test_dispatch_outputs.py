@@ -67,7 +67,7 @@ class Town:
     ) -> None:
         self.ran: list[tuple[str, str]] = []  # the attempt and its worker
         self.read: dict[str, dict[str, Blob]] = {}  # by the attempt
-        self._missing = missing
+        self.missing = missing
         self._fails = fails
         self._sizes = sizes or {}
         self.world = town(5, self._run, **(cores or {"alice": 1, "carol": 1}))
@@ -84,7 +84,7 @@ class Town:
         self.read[attempt] = dict(ProcessSpec.decode(running.work.payload).inputs)
         if self._fails(attempt):
             return 1.0, Failed(FailureKind.EXIT, "exit code 1")
-        lost = self._missing(name, task)
+        lost = self.missing(name, task)
         if lost is not None:
             return 1.0, Failed(FailureKind.INPUT, f"{lost} cannot be had", lost.encode())
         contact = self.world.nodes[name].contact
@@ -221,7 +221,7 @@ def test_the_files_of_a_worker_that_died_are_made_again_elsewhere() -> None:
             return None
         return "in-0" if len(kept) == 1 else None
 
-    town._missing = missing
+    town.missing = missing
     town.bob.submit(reading({1: [0]}, 2))
     while not only(town.bob.reported, TaskSucceeded):
         town.world.elapse(0.1)
@@ -272,7 +272,7 @@ def test_files_of_files_are_made_again_from_the_first_on() -> None:
             return "in-1"
         return "in-0" if attempt == "job/1#2" else None
 
-    town._missing = missing
+    town.missing = missing
     town.bob.submit(reading({1: [0], 2: [1]}, 3))
     town.world.elapse(30)
     assert town.bob.reported[-1] == JobEnded(3, 0, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Self
 
 import pytest
 
@@ -57,6 +58,12 @@ class Story:
         assert self.disk.submit(given)
         self.bob.submit(given)
 
+    def given(self, job: Job, for_s: float) -> Self:
+        """So long after bob submitted it."""
+        self.submit(job)
+        self.world.elapse(for_s)
+        return self
+
     def die(self, *, written: bool = True) -> None:
         self.world.kill(self.bob)
         self.disk.crash(written)
@@ -79,9 +86,7 @@ class Story:
 
 
 def test_attempts_under_way_go_on_and_their_results_count() -> None:
-    story = Story(4.0)
-    story.submit(job(9))
-    story.world.elapse(2)
+    story = Story(4.0).given(job(9), for_s=2)
     in_flight = len(only(story.events(), TaskPlaced))
     story.die()
     story.world.elapse(1)
@@ -99,9 +104,7 @@ def test_attempts_under_way_go_on_and_their_results_count() -> None:
 
 
 def test_results_that_came_meanwhile_wait_with_the_worker() -> None:
-    story = Story(1.0)
-    story.submit(job(3))
-    story.world.elapse(0.5)
+    story = Story(1.0).given(job(3), for_s=0.5)
     story.die()
     story.world.elapse(3)  # all have ended, and there is nobody to tell
     story.live_again()
@@ -112,9 +115,7 @@ def test_results_that_came_meanwhile_wait_with_the_worker() -> None:
 
 
 def test_what_was_told_before_is_not_told_again() -> None:
-    story = Story(1.0)
-    story.submit(job(9))
-    story.world.elapse(2.5)
+    story = Story(1.0).given(job(9), for_s=2.5)
     before = {e.task_id for e in only(story.events(), TaskSucceeded)}
     assert 3 <= len(before) < 9
     story.die()
@@ -127,9 +128,7 @@ def test_what_was_told_before_is_not_told_again() -> None:
 
 
 def test_a_result_that_was_told_and_not_acknowledged_is_acknowledged_then() -> None:
-    story = Story(1.0, alice=1)
-    story.submit(job(1))
-    story.world.elapse(0.5)
+    story = Story(1.0, alice=1).given(job(1), for_s=0.5)
     reported = len(passed(story.world, "bob", "alice"))
     while not only(story.bob.reported, TaskSucceeded):
         story.world.elapse(0.0001)
@@ -196,9 +195,7 @@ def test_attempts_of_an_earlier_life_count_and_are_not_named_again() -> None:
 
 
 def test_what_ran_with_a_worker_that_is_gone_too_runs_elsewhere_and_does_not_count() -> None:
-    story = Story(4.0)
-    story.submit(job(3))
-    story.world.elapse(2)
+    story = Story(4.0).given(job(3), for_s=2)
     story.die()
     victim = next(n for n in story.workers if n.running)
     story.world.kill(victim)
@@ -213,9 +210,7 @@ def test_what_ran_with_a_worker_that_is_gone_too_runs_elsewhere_and_does_not_cou
 
 
 def test_a_task_goes_on_from_what_an_earlier_life_held() -> None:
-    story = Story(30.0, alice=1)
-    story.submit(job(1))
-    story.world.elapse(2)
+    story = Story(30.0, alice=1).given(job(1), for_s=2)
     (alice,) = story.workers
     (key,) = alice.running
     saved = Blob(Cid(RAW, digest_of(b"half")), 4, (alice.contact,))
@@ -243,9 +238,7 @@ def test_a_task_goes_on_from_what_an_earlier_life_held() -> None:
 
 
 def test_a_worker_that_does_not_answer_has_lost_its_tasks_after_a_while() -> None:
-    story = Story(60.0)
-    story.submit(job(3))
-    story.world.elapse(2)
+    story = Story(60.0).given(job(3), for_s=2)
     story.die()
     victim = next(n for n in story.workers if n.running)
     story.world.cut(story.bob, victim)
@@ -257,9 +250,7 @@ def test_a_worker_that_does_not_answer_has_lost_its_tasks_after_a_while() -> Non
 
 
 def test_leases_that_expired_meanwhile_are_told_so_and_their_tasks_run_again() -> None:
-    story = Story(60.0)
-    story.submit(job(3))
-    story.world.elapse(2)
+    story = Story(60.0).given(job(3), for_s=2)
     story.die()
     story.world.elapse(15)
     assert all(map(is_idle, story.workers))  # they have fenced themselves
@@ -271,9 +262,7 @@ def test_leases_that_expired_meanwhile_are_told_so_and_their_tasks_run_again() -
 
 
 def test_a_lease_that_nothing_needs_any_more_is_given_back() -> None:
-    story = Story(60.0, alice=1)
-    story.submit(job(1))
-    story.world.elapse(2)
+    story = Story(60.0, alice=1).given(job(1), for_s=2)
     story.die()
     _, leases = story.disk.saved()
     story.world.restart(story.bob, Resume((), leases))
@@ -316,9 +305,7 @@ def test_an_attempt_that_was_never_written_down_on_a_lease_that_was() -> None:
 
 
 def test_an_adopted_lease_is_doubtful_until_its_worker_answers() -> None:
-    story = Story(60.0, alice=2)
-    story.submit(job(2))
-    story.world.elapse(2)
+    story = Story(60.0, alice=2).given(job(2), for_s=2)
     story.die()
     story.live_again()
     sent = [type(m) for m in passed(story.world, "bob", "alice")]
@@ -330,9 +317,7 @@ def test_an_adopted_lease_is_doubtful_until_its_worker_answers() -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 def test_a_job_that_went_on_can_be_stopped(how: str) -> None:
-    story = Story(60.0)
-    story.submit(job(6, deadline_s=5.0 if how == "deadline" else None))
-    story.world.elapse(2)
+    story = Story(60.0).given(job(6, deadline_s=5.0 if how == "deadline" else None), for_s=2)
     story.die()
     story.live_again()
     if how == "cancel":
@@ -352,9 +337,7 @@ def test_a_job_that_went_on_can_be_stopped(how: str) -> None:
 
 def test_what_its_workers_find_missing_comes_with_the_first_message() -> None:
     """The worker may have what tasks share, but who lives again cannot know."""
-    story = Story(4.0, alice=1)
-    story.submit(job(4, shared=b"a function"))
-    story.world.elapse(2)
+    story = Story(4.0, alice=1).given(job(4, shared=b"a function"), for_s=2)
     story.die()
     story.live_again()
     story.world.elapse(20)

@@ -43,6 +43,7 @@ from formation_p2p.core.negotiation.messages import (
     TaskOutput,
     TasksEnded,
     TaskStarted,
+    WorkMessage,
 )
 from formation_p2p.core.negotiation.session import Received, Undelivered
 from formation_p2p.core.peer.parameters import PeerParameters
@@ -94,9 +95,12 @@ def nearest_first(world: World, run: Task) -> list[str]:
     return [each.name for each in workers]
 
 
-def lasting(seconds: float) -> World:
-    """Three workers of a core each, whose tasks take this long and echo their payload."""
-    return town(3, lambda x: (seconds, Succeeded(x.work.payload)), alice=1, carol=1, dave=1)
+THREE = {"alice": 1, "carol": 1, "dave": 1}
+
+
+def lasting(seconds: float, **cores: int) -> World:
+    """Workers, three of a core each or these, whose tasks take so long and echo their payload."""
+    return town(3, lambda x: (seconds, Succeeded(x.work.payload)), **(cores or THREE))
 
 
 # -- when all goes well ---------------------------------------------------------------------
@@ -635,16 +639,16 @@ def test_cancelling_one_job_leaves_the_other_alone() -> None:
     }
 
 
-def test_cancelling_during_a_round_gives_back_what_comes_of_it() -> None:
+@pytest.mark.parametrize("sent", [PlacementRequest, Commit])
+def test_cancelling_during_a_round_gives_back_what_comes_of_it(sent: type[WorkMessage]) -> None:
     world, bob = at_work(town(alice=1), job())
-    alice = world.nodes["alice"]
-    while not only(passed(world, "bob", "alice"), PlacementRequest):
+    while not only(passed(world, "bob", "alice"), sent):
         world.elapse(0.005)
     bob.cancel("job")
     world.elapse(1)
     assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert only(passed(world, "bob", "alice"), Dispatch) == []
-    assert is_idle(alice)
+    assert is_idle(world.nodes["alice"])
 
 
 def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
@@ -654,17 +658,6 @@ def test_cancelling_while_workers_are_looked_for_ends_the_search() -> None:
     world.elapse(1)
     assert bob.reported == [TaskCancelled("job/0"), JobEnded(0, 0, 0, 1)]
     assert passed(world, "bob", "alice") == []
-    assert is_idle(alice)
-
-
-def test_cancelling_while_a_commit_is_under_way_gives_the_lease_back() -> None:
-    world, bob = at_work(town(alice=1), job())
-    alice = world.nodes["alice"]
-    while not only(passed(world, "bob", "alice"), Commit):
-        world.elapse(0.005)
-    bob.cancel("job")
-    world.elapse(1)
-    assert only(passed(world, "bob", "alice"), Dispatch) == []
     assert is_idle(alice)
 
 
@@ -724,11 +717,6 @@ def test_a_busy_worker_is_told_apart_from_an_incapable_one() -> None:
 # -- how much is under way ------------------------------------------------------------------
 
 
-def quickly(seconds: float, **cores: int) -> World:
-    """Workers whose tasks take so long, and echo their payload."""
-    return town(3, lambda x: (seconds, Succeeded(x.work.payload)), **(cores or {"alice": 1}))
-
-
 def batches(world: World, name: str = "alice") -> list[int]:
     """How many tasks came with each message."""
     return [len(each.assignments) for each in only(passed(world, "bob", name), Dispatch)]
@@ -736,7 +724,7 @@ def batches(world: World, name: str = "alice") -> list[int]:
 
 @pytest.mark.at_length
 def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> None:
-    world, bob = at_work(quickly(0.001), job(1000), for_s=5)
+    world, bob = at_work(lasting(0.001, alice=1), job(1000), for_s=5)
     assert all_succeeded(bob, 1000)
     sizes = batches(world)
     assert sizes[:2] == [1, 1]  # one runs, and one waits behind it
@@ -747,7 +735,7 @@ def test_two_go_out_at_first_and_many_once_it_is_known_how_short_they_are() -> N
 
 
 def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> None:
-    world, bob = at_work(quickly(0.01), job(100))
+    world, bob = at_work(lasting(0.01, alice=1), job(100))
     alice = world.nodes["alice"]
     most = 0
     for _ in range(150):
@@ -760,14 +748,14 @@ def test_never_more_than_a_tenth_of_a_second_of_work_waits_with_a_worker() -> No
 
 @pytest.mark.at_length
 def test_more_goes_out_when_half_of_it_is_done() -> None:
-    world, bob = at_work(quickly(0.01), job(200), for_s=3)
+    world, bob = at_work(lasting(0.01, alice=1), job(200), for_s=3)
     assert all_succeeded(bob, 200)
     middle = batches(world)[4:-4]
     assert min(middle) >= 3  # of ten
 
 
 def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
-    world, bob = at_work(quickly(0.3))
+    world, bob = at_work(lasting(0.3, alice=1))
     most = 0
 
     def look(node: SimNode, event: object, effects: object) -> None:
@@ -788,7 +776,7 @@ def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
 
 
 def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() -> None:
-    world = quickly(0.2)
+    world = lasting(0.2, alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     function = bytes(10_000)
     bob.submit(job(20, shared=function))
@@ -807,7 +795,7 @@ def test_what_tasks_share_travels_once_for_each_lease_and_again_after_a_break() 
 
 
 def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
-    world, bob = at_work(quickly(0.002))
+    world, bob = at_work(lasting(0.002, alice=1))
     tasks = tuple(Task(f"job/{n}", NEEDS, b"%d" % n, shared=b"f%d" % n) for n in range(100))
     bob.submit(Job("job", tasks))
     world.elapse(3)
@@ -816,7 +804,7 @@ def test_a_hundred_functions_of_their_own_are_no_trouble() -> None:
 
 
 def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batches() -> None:
-    world, bob = at_work(quickly(0.0), job(500), for_s=3)
+    world, bob = at_work(lasting(0.0, alice=1), job(500), for_s=3)
     assert all_succeeded(bob, 500)
     ended = only(passed(world, "alice", "bob"), TasksEnded)
     acks = only(passed(world, "bob", "alice"), ResultAck)
@@ -830,7 +818,7 @@ def test_results_are_written_down_before_they_are_acknowledged_and_come_in_batch
 
 
 def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
-    world = quickly(0.01)
+    world = lasting(0.01, alice=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     for n in range(5):
         bob.submit(job(job_id=f"call {n}"))
@@ -844,7 +832,7 @@ def test_the_next_call_of_a_loop_finds_the_lease_warm() -> None:
 
 
 def test_a_job_says_for_how_long_its_leases_are_kept() -> None:
-    world, bob = at_work(quickly(0.01))
+    world, bob = at_work(lasting(0.01, alice=1))
     for n in range(2):
         bob.submit(job(job_id=f"call {n}", linger_s=3.0))
         world.elapse(2.0)
@@ -855,7 +843,7 @@ def test_a_job_says_for_how_long_its_leases_are_kept() -> None:
 
 
 def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> None:
-    world, bob = at_work(quickly(0.01), job(), for_s=0.1)
+    world, bob = at_work(lasting(0.01, alice=1), job(), for_s=0.1)
     assert only(passed(world, "bob", "alice"), Release) == []
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(0.15)
@@ -863,7 +851,7 @@ def test_a_lease_that_is_kept_makes_room_for_another_kind_of_task_at_once() -> N
 
 
 def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
-    world, bob = at_work(quickly(2.0, alice=2), job(), for_s=0.5)
+    world, bob = at_work(lasting(2.0, alice=2), job(), for_s=0.5)
     bob.submit(job(job_id="another", needs=replace(NEEDS, memory_bytes=2**30)))
     world.elapse(6)
     assert len(only(bob.reported, TaskSucceeded)) == 2
@@ -874,7 +862,7 @@ def test_a_lease_under_which_something_runs_does_not_make_room() -> None:
 
 
 def test_what_gives_way_to_more_urgent_work_runs_again_and_does_not_count() -> None:
-    world, bob = at_work(quickly(4.0), job(2, attempts=1))
+    world, bob = at_work(lasting(4.0, alice=1), job(2, attempts=1))
     alice = world.nodes["alice"]
     for _ in range(DISPATCH_DEFAULTS.max_lost + 1):
         while not alice.running:
@@ -939,7 +927,7 @@ def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts()
 
 
 def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None:
-    _, bob = at_work(quickly(1.0), job(3, job_id="late", deadline_s=1.5), job(3), for_s=10)
+    _, bob = at_work(lasting(1.0, alice=1), job(3, job_id="late", deadline_s=1.5), job(3), for_s=10)
     ended = ends(bob)
     assert all(isinstance(ended[f"job/{n}"], TaskSucceeded) for n in range(3))
     assert len(only(ended.values(), TaskGaveUp)) >= 2
@@ -949,7 +937,7 @@ def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None
 
 
 def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
-    world, bob = at_work(quickly(0.2), job(20), for_s=1)
+    world, bob = at_work(lasting(0.2, alice=1), job(20), for_s=1)
     alice = world.nodes["alice"]
     world.kill(alice)
     world.restart(alice)  # and says to all that it takes no work, until it serves
@@ -961,7 +949,7 @@ def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
 
 
 def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
-    world, bob = at_work(quickly(2.0), job(3), for_s=1)
+    world, bob = at_work(lasting(2.0, alice=1), job(3), for_s=1)
     alice = world.nodes["alice"]
     alice.leave()
     world.elapse(12)
@@ -971,7 +959,7 @@ def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
 
 
 def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longer_names() -> None:
-    world = town(3, lambda x: (60, Succeeded(x.work.payload)), alice=1, carol=1)
+    world = lasting(60, alice=1, carol=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
     bob.submit(job(4))
     world.elapse(1)
@@ -989,7 +977,7 @@ def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longe
 
 def test_a_lease_that_expires_at_the_moment_when_it_is_given_back() -> None:
     """The machine slept: both are due when it wakes."""
-    world, bob = at_work(quickly(0.1), job(), for_s=0.3)
+    world, bob = at_work(lasting(0.1, alice=1), job(), for_s=0.3)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
     world.suspend(bob)
     world.elapse(40)

@@ -114,22 +114,22 @@ def test_without_a_wish_the_worker_alone_holds_them() -> None:
     assert town.asked == []
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(b"no record"), Succeeded(ProcessResult(0).encode())])
-def test_a_task_without_outputs_does_not_wait(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "succeeded"),
+    [
+        (Succeeded(b"no record"), 1),
+        (Succeeded(ProcessResult(0).encode()), 1),
+        (Failed(FailureKind.EXIT, "exit 1"), 0),
+    ],
+)
+def test_of_a_task_without_outputs_nothing_is_held_or_waited_for(
+    outcome: Outcome, succeeded: int
+) -> None:
     town = Copying()
     town.world.run = lambda running: (1.0, outcome)
-    town.bob.submit(kept({}, 1))
-    town.world.elapse(5)
-    assert town.bob.reported[-1] == JobEnded(1, 0, 0, 0)
-    assert town.asked == []
-
-
-def test_a_task_that_fails_has_nothing_held() -> None:
-    town = Copying()
-    town.world.run = lambda running: (1.0, Failed(FailureKind.EXIT, "exit 1"))
     town.bob.submit(kept({}, 1, attempts=1))
     town.world.elapse(5)
-    assert town.bob.reported[-1] == JobEnded(0, 1, 0, 0)
+    assert town.bob.reported[-1] == JobEnded(succeeded, 1 - succeeded, 0, 0)
     assert town.asked == []
 
 

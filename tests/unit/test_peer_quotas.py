@@ -175,7 +175,7 @@ def decided(bob: SimNode, terms: SchedulingKey = TERMS, name: str = "a task") ->
 def test_what_every_worker_would_refuse_is_refused_before_any_is_asked() -> None:
     world, bob = at_work(village(1, max_priority=5, drivers=frozenset({"process"})))
     for terms, why in (
-        (TERMS._replace(priority=6), "the grant allows priorities up to 5, not 6"),
+        (SchedulingKey(NEEDS, priority=6), "the grant allows priorities up to 5, not 6"),
         (
             SchedulingKey(Requirements(driver="wasm")),
             "the grant allows the drivers process, not wasm",

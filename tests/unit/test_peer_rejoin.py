@@ -24,6 +24,15 @@ def die(world: World, gate: SimNode) -> None:
             world.deliver(node, Disconnected(gate.identity.peer_id))
 
 
+def without_gate(**cores: int) -> tuple[World, SimNode]:
+    """A town whose gate has died after a minute, and that gate."""
+    world = town(**cores)
+    gate = world.nodes["gate"]
+    world.elapse(60)
+    die(world, gate)
+    return world, gate
+
+
 def newcomer_runs(world: World, name: str, within_s: float = SOON_S) -> bool:
     """Whether one that knows the gate alone has a job done."""
     newcomer = world.add(name)
@@ -32,45 +41,31 @@ def newcomer_runs(world: World, name: str, within_s: float = SOON_S) -> bool:
     return newcomer.reported[-1:] == [JobEnded(1, 0, 0, 0)]
 
 
-def test_a_gate_that_comes_back_at_once_has_the_workers_records_in_some_seconds() -> None:
-    world = town(alice=1, carol=1)
-    gate = world.nodes["gate"]
-    world.elapse(60)
-    die(world, gate)
-    world.elapse(0.2)
+@pytest.mark.parametrize(
+    ("gone_s", "remembers", "back_s"),
+    [
+        (0.2, False, 0.0),
+        pytest.param(3 * 3600, True, 0.0, marks=pytest.mark.at_length),
+        # One that remembers nobody is dialled again and again.
+        pytest.param(3600, False, DhtParameters().last_retry_s, marks=pytest.mark.at_length),
+    ],
+)
+def test_a_gate_that_comes_back_has_the_workers_records_in_some_seconds(
+    gone_s: float, remembers: bool, back_s: float
+) -> None:
+    world, gate = without_gate(alice=1, carol=1)
+    world.elapse(gone_s)
+    if remembers:
+        gate.remembered = (world.nodes["alice"].contact,)
     world.restart(gate)
-    assert newcomer_runs(world, "dave")
-
-
-@pytest.mark.at_length
-def test_so_has_one_that_comes_back_after_hours_and_remembers_a_worker() -> None:
-    world = town(alice=1, carol=1)
-    gate = world.nodes["gate"]
-    world.elapse(60)
-    die(world, gate)
-    world.elapse(3 * 3600)
-    gate.remembered = (world.nodes["alice"].contact,)
-    world.restart(gate)
-    assert newcomer_runs(world, "dave")
-
-
-@pytest.mark.at_length
-def test_one_that_remembers_nobody_is_dialled_again_and_again() -> None:
-    world = town(alice=1, carol=1)
-    gate = world.nodes["gate"]
-    world.elapse(60)
-    die(world, gate)
-    world.elapse(3600)
-    world.restart(gate)
-    world.elapse(DhtParameters().last_retry_s)
+    if back_s:
+        world.elapse(back_s)
     assert newcomer_runs(world, "dave")
 
 
 def test_with_the_gate_dead_one_that_remembers_a_worker_runs_jobs() -> None:
-    world = town(alice=1, carol=1)
-    gate, bob = world.nodes["gate"], world.nodes["bob"]
-    world.elapse(60)
-    die(world, gate)
+    world, gate = without_gate(alice=1, carol=1)
+    bob = world.nodes["bob"]
     world.kill(bob)
     bob.remembered = (world.nodes["alice"].contact, gate.contact)
     world.restart(bob, Submit(job()))
@@ -83,10 +78,7 @@ def test_with_the_gate_dead_one_that_remembers_a_worker_runs_jobs() -> None:
 
 
 def test_a_worker_that_remembers_others_joins_without_the_gate_and_tells_it_later() -> None:
-    world = town(alice=1)
-    gate = world.nodes["gate"]
-    world.elapse(60)
-    die(world, gate)
+    world, gate = without_gate(alice=1)
     carol = world.add("carol", asleep=True)
     carol.remembered = (world.nodes["alice"].contact,)
     world.wake(carol)
@@ -101,10 +93,8 @@ def test_a_worker_that_remembers_others_joins_without_the_gate_and_tells_it_late
 @pytest.mark.at_length
 def test_workers_that_lost_all_peers_find_each_other_without_the_gate() -> None:
     """As when a switch restarts while the gate is down."""
-    world = town(alice=1, carol=1)
-    gate, bob = world.nodes["gate"], world.nodes["bob"]
-    world.elapse(60)
-    die(world, gate)
+    world, gate = without_gate(alice=1, carol=1)
+    bob = world.nodes["bob"]
     others = [node for node in world.nodes.values() if node is not gate]
     for side, node in enumerate(others):
         node.side = side

@@ -29,6 +29,15 @@ def started(workers: int, target: int, **fields: object) -> Hamlet:
     return hamlet
 
 
+def updating(workers: int, target: int, start_s: float | None, for_s: float) -> Hamlet:
+    """So long after a second version was published that takes this long to start, or fails."""
+    hamlet = started(workers, target)
+    hamlet.world.performer.start_s = lambda service: start_s
+    hamlet.publish(wanting(target, version=2))
+    hamlet.world.elapse(for_s)
+    return hamlet
+
+
 def claims(hamlet: Hamlet) -> list[Claim]:
     """Those that are read, by slot."""
     hamlet.gate.services_read.clear()
@@ -64,10 +73,7 @@ def test_two_workers_go_over_to_a_new_version_and_never_serve_with_less() -> Non
 
 
 def test_a_version_that_fails_on_the_first_is_tried_on_no_other() -> None:
-    hamlet = started(4, 3)
-    hamlet.world.performer.start_s = lambda service: None
-    hamlet.publish(wanting(3, version=2))
-    hamlet.world.elapse(200)
+    hamlet = updating(4, 3, None, for_s=200)
     assert versions(hamlet) == [1, 1, 1]
     assert len(hamlet.steps(ServiceStep.FAILED)) == 1
     assert [claim.failed_version for claim in claims(hamlet)] == [2, 0, 0]
@@ -86,10 +92,7 @@ def test_a_worker_on_which_alone_it_fails_keeps_the_old_one_and_tries_again() ->
 
 
 def test_what_is_missing_meanwhile_is_filled_with_the_version_that_serves() -> None:
-    hamlet = started(5, 2)
-    hamlet.world.performer.start_s = lambda service: None
-    hamlet.publish(wanting(2, version=2))
-    hamlet.world.elapse(30)
+    hamlet = updating(5, 2, None, for_s=30)
     assert [claim.failed_version for claim in claims(hamlet)] == [2, 0]
     hamlet.world.performer.start_s = lambda service: 1.0
     [_, other] = sorted(hamlet.having("echo"), key=lambda node: node.replicas.running["echo"][1])
@@ -99,10 +102,7 @@ def test_what_is_missing_meanwhile_is_filled_with_the_version_that_serves() -> N
 
 
 def test_a_version_that_failed_is_tried_again_later_and_a_newer_one_at_once() -> None:
-    hamlet = started(2, 2)
-    hamlet.world.performer.start_s = lambda service: None
-    hamlet.publish(wanting(2, version=2))
-    hamlet.world.elapse(30)
+    hamlet = updating(2, 2, None, for_s=30)
     hamlet.world.performer.start_s = lambda service: 1.0
     hamlet.world.elapse(400)
     assert versions(hamlet) == [2, 2]
@@ -123,11 +123,8 @@ def test_a_version_that_failed_is_tried_again_later_and_a_newer_one_at_once() ->
     ],
 )
 def test_one_that_stumbles_is_given_up(states: tuple[ReplicaState, ...]) -> None:
-    hamlet = started(1, 1)
+    hamlet = updating(1, 1, 500.0, for_s=6)
     [node] = hamlet.workers
-    hamlet.world.performer.start_s = lambda service: 500.0
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(6)
     epoch, slot = node.replicas.beside["echo"]
     for state in states:
         assert hamlet.steps(ServiceStep.FAILED) == []
@@ -139,10 +136,7 @@ def test_one_that_stumbles_is_given_up(states: tuple[ReplicaState, ...]) -> None
 
 
 def test_one_that_is_never_ready_is_given_up() -> None:
-    hamlet = started(1, 1)
-    hamlet.world.performer.start_s = lambda service: 10_000.0
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(30)
+    hamlet = updating(1, 1, 10_000.0, for_s=30)
     [claim] = claims(hamlet)
     assert (claim.version, claim.next_version) == (1, 2)
     hamlet.world.elapse(960)
@@ -153,11 +147,8 @@ def test_one_that_is_never_ready_is_given_up() -> None:
 def test_where_the_old_one_fails_the_new_one_serves_if_it_is_ready(
     is_ready: bool, serves: int
 ) -> None:
-    hamlet = started(1, 1)
+    hamlet = updating(1, 1, 500.0, for_s=6)
     [node] = hamlet.workers
-    hamlet.world.performer.start_s = lambda service: 500.0
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(6)
     epoch, slot = node.replicas.beside["echo"]
     if is_ready:
         hamlet.world.deliver(node, ReplicaReported("echo", slot, epoch, ReplicaState.READY))
@@ -168,11 +159,8 @@ def test_where_the_old_one_fails_the_new_one_serves_if_it_is_ready(
 
 
 def test_yet_another_version_replaces_one_that_is_being_started() -> None:
-    hamlet = started(1, 1)
+    hamlet = updating(1, 1, 100.0, for_s=6)
     [node] = hamlet.workers
-    hamlet.world.performer.start_s = lambda service: 100.0
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(6)
     hamlet.world.performer.start_s = lambda service: 1.0
     hamlet.publish(wanting(1, version=3))
     hamlet.world.elapse(40)
@@ -182,11 +170,8 @@ def test_yet_another_version_replaces_one_that_is_being_started() -> None:
 
 
 def test_a_worker_that_stops_serving_stops_both() -> None:
-    hamlet = started(1, 1)
+    hamlet = updating(1, 1, 100.0, for_s=6)
     [node] = hamlet.workers
-    hamlet.world.performer.start_s = lambda service: 100.0
-    hamlet.publish(wanting(1, version=2))
-    hamlet.world.elapse(6)
     assert "echo" in node.replicas.beside
     hamlet.world.deliver(node, StopServing())
     hamlet.world.elapse(10)
@@ -206,20 +191,15 @@ def fewest(hamlet: Hamlet) -> int:
 # -- where there is no room for both ---------------------------------------------------------------
 
 
-def test_another_worker_takes_it_on_where_those_that_run_it_have_no_room() -> None:
-    hamlet = started(3, 2, needs=LARGE)
+@pytest.mark.parametrize(("workers", "fewest_of_all"), [(3, 2), (2, 1)])
+def test_another_worker_takes_it_on_or_where_none_has_room_one_after_the_other_makes_some(
+    workers: int, fewest_of_all: int
+) -> None:
+    hamlet = started(workers, 2, needs=LARGE)
     hamlet.publish(wanting(2, version=2, needs=LARGE))
     least = fewest(hamlet)
     assert versions(hamlet) == [2, 2]
-    assert least == 2
-
-
-def test_where_no_other_worker_has_room_one_after_the_other_makes_some() -> None:
-    hamlet = started(2, 2, needs=LARGE)
-    hamlet.publish(wanting(2, version=2, needs=LARGE))
-    least = fewest(hamlet)
-    assert versions(hamlet) == [2, 2]
-    assert least == 1
+    assert least == fewest_of_all
 
 
 def test_where_others_could_and_do_not_the_last_one_stays() -> None:
