@@ -26,7 +26,7 @@ def die(world: World, gate: SimNode) -> None:
 
 def without_gate(**cores: int) -> tuple[World, SimNode]:
     """A town whose gate has died after a minute, and that gate."""
-    world = town(**cores)
+    world = town(7, None, **cores)
     gate = world.nodes["gate"]
     world.elapse(60)
     die(world, gate)

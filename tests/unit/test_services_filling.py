@@ -36,13 +36,19 @@ def _far(key: Key, node: SimNode) -> int:
     return distance(node.identity.key, key)
 
 
-def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:
+def without_holders(cause: str) -> tuple[Hamlet, SimNode]:
+    """A worker has just asked the holders of its claim for this, and most of them die."""
     hamlet = Hamlet(14)
     hamlet.world.elapse(30)
     hamlet.publish(wanting(1))
-    worker, holders = asked(hamlet, "claim")
+    worker, holders = asked(hamlet, cause)
     for peer_id in sorted(holders)[:5]:
         hamlet.world.vanish(hamlet.world.peers[peer_id])
+    return hamlet, worker
+
+
+def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:
+    hamlet, worker = without_holders("claim")
     hamlet.world.elapse(6)
     assert hamlet.steps(ServiceStep.STARTED) == [worker.name]
     assert hamlet.steps(ServiceStep.YIELDED) == []
@@ -58,12 +64,7 @@ def test_a_claim_that_no_peer_takes_is_given_up() -> None:
 
 
 def test_a_claim_is_checked_at_others_where_most_of_its_holders_have_died() -> None:
-    hamlet = Hamlet(14)
-    hamlet.world.elapse(30)
-    hamlet.publish(wanting(1))
-    worker, holders = asked(hamlet, "check")
-    for peer_id in sorted(holders)[:5]:
-        hamlet.world.vanish(hamlet.world.peers[peer_id])
+    hamlet, worker = without_holders("check")
     hamlet.world.elapse(2.5)
     assert hamlet.steps(ServiceStep.STARTED) == []
     hamlet.world.elapse(3)
