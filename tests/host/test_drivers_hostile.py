@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
-from formation_p2p.host.drivers import launch, supervisor
+from formation_p2p.host.drivers import supervisor
 from formation_p2p.host.drivers.machine import Machine
 from tests.support.drivers_world import outcome_of_process, printed
 from tests.support.sandboxes import needs_sandbox
@@ -214,19 +215,20 @@ def test_a_task_takes_a_part_of_the_signals_and_messages_of_its_user(tmp_path: P
         assert line.split() == [str(min(most, has // 4))] * 2
 
 
-def test_a_task_of_root_has_no_more_threads_and_processes_than_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel counts none of root's."""
-    monkeypatch.setattr(launch, "MAX_PROCESSES", 20)
-    program = (
-        "import os, threading, time\n"
-        "for _ in range(2): os.fork()\n"
-        "for _ in range(5): threading.Thread(target=time.sleep, args=(60,)).start()\n"
-    )
-    outcome = run(tmp_path, *PYTHON, program)
-    assert isinstance(outcome, Failed)
-    assert outcome.message == "stopped at its limit of 4096 processes and threads; start fewer"
+def test_threads_count_as_processes_do() -> None:
+    """The kernel counts none of root's: the supervisor does."""
+    waits = "threading.Thread(target=sys.stdin.read).start()\n"
+    program = f"import sys, threading\nfor _ in range(5): {waits}print(flush=True)"
+    unnamed = supervisor.Unnamed(in_sandbox=False)
+    supervisor.memory_in_use(0, [], unnamed)
+    before = unnamed.threads
+    argv = (sys.executable, "-c", program)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        supervisor.memory_in_use(0, [], unnamed)
+        child.communicate()
+    assert unnamed.threads == before + 6
 
 
 def test_the_supervisor_keeps_no_capability(tmp_path: Path) -> None:
