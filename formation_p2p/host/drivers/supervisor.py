@@ -7,11 +7,10 @@ has no number there and is not a parent.
 
 It reads its order (a marshalled dict, made by the same interpreter), and then waits for the task
 to end, for `STOP` over the control socket (ask the task to end, then kill it; `NOTICE` only asks
-it), or for the end of
-the socket or of the node, or a node that is stopped for longer than its leases live (kill it now;
-see `heartbeat.py`). Once everything that the task started is dead it writes one line saying how
-the task ended, another saying how many bytes of memory and milliseconds of processor time it has
-used, and exits:
+it), or for the end of the socket or of the node, or a node that is stopped for longer than its
+leases live (kill it now; see `heartbeat.py`). Once all that the task started is dead it writes one
+line on how the task ended, another with the bytes of memory and milliseconds of processor time
+that it has used, and exits:
 
     exit 3
     signal 9
