@@ -138,9 +138,7 @@ def test_a_notice_brings_the_worker_that_becomes_free() -> None:
     world = town(run=taking(12), alice=1)
     world.add("carol").submit(job(job_id="carol's"))
     world.elapse(5)
-    bob = world.nodes["bob"]
-    bob.submit(job(find=Find.DHT_NOTICE))
-    world.elapse(1)
+    _, bob = at_work(world, job(find=Find.DHT_NOTICE), for_s=1)
     assert said(world)["LeaveWant"] > 0
     assert not bob.peer.scheduler.is_idle  # type: ignore[attr-defined]
     world.elapse(28)
@@ -158,9 +156,7 @@ def test_no_task_runs_twice_however_many_offer() -> None:
         return 2.0, Succeeded(running.work.payload)
 
     world.run = run
-    bob = world.nodes["bob"]
-    bob.submit(job(30, find=Find.ANNOUNCE))
-    world.elapse(20)
+    _, bob = at_work(world, job(30, find=Find.ANNOUNCE), for_s=20)
     assert succeeded(bob) == 30
     assert set(ran.values()) == {1}
     for node in world.nodes.values():
@@ -171,8 +167,7 @@ def test_no_task_runs_twice_however_many_offer() -> None:
 
 
 def test_where_none_offers_the_dht_tells_why() -> None:
-    world = town(alice=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(alice=1))
     bob.submit(job(needs=replace(NEEDS, cpu_milli=64_000), find=Find.ANNOUNCE))
     world.elapse(20)
     [told] = only(bob.reported, TaskUnplaceable)

@@ -405,9 +405,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
     ranking: str,
 ) -> None:
     world = town(7, a_second, alice=2, carol=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(200, policy=f"trust>=0.3 & {ranking}"))
-    world.elapse(20)
+    _, bob = at_work(world, job(200, policy=f"trust>=0.3 & {ranking}"), for_s=20)
     shame(world, "alice")
     world.elapse(DISPATCH_DEFAULTS.review_every_s + 1)
     placed = workers_of(bob).count("alice")
@@ -422,9 +420,7 @@ def test_whoever_falls_below_the_gate_in_the_middle_of_a_job_gets_nothing_more(
 @pytest.mark.at_length
 def test_whoever_has_fallen_below_the_gate_when_it_is_found_again_gets_nothing_more() -> None:
     world = town(7, a_second, alice=2, carol=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(200, policy="trust>=0.3 & balanced"))
-    world.elapse(20)
+    _, bob = at_work(world, job(200, policy="trust>=0.3 & balanced"), for_s=20)
     shame(world, "alice")
     scheduler = peer_of(bob).scheduler
     (group,) = scheduler.groups.values()
@@ -442,8 +438,7 @@ def test_whoever_falls_below_the_gate_gets_no_second_attempt() -> None:
     def one_slow(running: Running) -> tuple[float, Outcome]:
         return (1000.0 if running.work.attempt_id == "job/19#1" else 1.0), Succeeded(b"")
 
-    world = town(7, one_slow, alice=1, carol=1)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(7, one_slow, alice=1, carol=1))
     bob.submit(job(20, policy="trust>=0.3 & balanced", speculate=True))
     while len(ends(bob)) < 19:
         world.elapse(0.1)

@@ -199,9 +199,7 @@ def test_what_a_failure_names_is_its_workers_own() -> None:
 def test_a_job_that_is_cancelled_does_not_wait_for_its_results() -> None:
     world = town_of_calls(alice=3)
     world.latency = lambda a, b: 0.3
-    bob = world.nodes["bob"]
-    bob.submit(calls())
-    bob.submit(calls(job_id="other"))
+    _, bob = at_work(world, calls(), calls(job_id="other"))
     asked = watched(world)
     until_fetching(world, 2)
     bob.cancel("job")
@@ -229,8 +227,7 @@ def test_a_result_that_comes_after_its_job_was_cancelled_is_not_fetched() -> Non
 def test_a_deadline_does_not_wait_for_results() -> None:
     world = town_of_calls(alice=1)
     world.latency = lambda a, b: 0.5
-    bob = world.nodes["bob"]
-    bob.submit(calls(deadline_s=60.0))
+    _, bob = at_work(world, calls(deadline_s=60.0))
     until_fetching(world)
     world.cut(bob, world.nodes["alice"])
     world.elapse(70)

@@ -57,18 +57,14 @@ def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
 @pytest.mark.parametrize("fails_s", [0.001, 0.3])
 def test_nor_while_another_one_is_busy_with_the_first_task(fails_s: float) -> None:
     world = town_where({"alice": MISSING}, seconds=5.0, fails_s=fails_s, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(10))
-    world.elapse(120)
+    _, bob = at_work(world, job(10), for_s=120)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 10
 
 
 @pytest.mark.at_length
 def test_tasks_whose_own_code_fails_are_each_tried() -> None:
     world = town_where(dict.fromkeys(WORKERS, EXIT), alice=1, carol=1, dave=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(50))
-    world.elapse(60)
+    _, bob = at_work(world, job(50), for_s=60)
     gave_up = only(ends(bob).values(), TaskGaveUp)
     assert len(gave_up) == 50
     assert all(len(each.attempts) == 3 for each in gave_up)

@@ -56,9 +56,7 @@ def test_of_one_that_failed_it_is_said_whether_its_own_code_ran(
         return 0.1, Failed(kind, "it did not work")
 
     world: World = town(3, run, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(10)
+    _, bob = at_work(world, job(), for_s=10)
     (retried,) = only(bob.reported, TaskRetried)
     assert retried.reason is reason
     assert retried_in_words(retried).endswith("it did not work; trying again")
@@ -75,9 +73,7 @@ def test_a_worker_that_stood_still_has_lost_the_attempt_and_no_task_fails_by_tha
         return 0.1, Succeeded(b"") if len(ran) > 2 else stood_still
 
     world: World = town(3, run, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(attempts=1))
-    world.elapse(30)
+    _, bob = at_work(world, job(attempts=1), for_s=30)
     retried = only(bob.reported, TaskRetried)
     assert [each.attempt.lost for each in retried] == [True, True]
     assert {each.reason for each in retried} == {RetryReason.MAY_HAVE_RUN}
@@ -86,9 +82,7 @@ def test_a_worker_that_stood_still_has_lost_the_attempt_and_no_task_fails_by_tha
 
 def test_of_those_that_were_lost_with_their_worker_the_one_that_ran_is_counted() -> None:
     world = town(3, lambda running: (5.0, Succeeded(running.work.payload)), alice=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(4))
-    world.elapse(2)
+    _, bob = at_work(world, job(4), for_s=2)
     world.kill(world.nodes["alice"])
     world.elapse(30)
     retried = only(bob.reported, TaskRetried)

@@ -173,10 +173,7 @@ def test_a_fallback_takes_what_the_nearest_is_too_busy_for() -> None:
 
 @pytest.mark.at_length
 def test_many_tasks_use_every_core_and_few_leases() -> None:
-    world = lasting(1)
-    bob = world.nodes["bob"]
-    bob.submit(job(30))
-    world.elapse(13)  # ten rounds of a second, and little more
+    world, bob = at_work(lasting(1), job(30), for_s=13)  # ten rounds of a second, and little more
     assert all_succeeded(bob, 30)
     assert {*workers_of(bob)} == {"alice", "carol", "dave"}
     for name in ("alice", "carol", "dave"):
@@ -307,9 +304,7 @@ def test_it_looks_again_for_as_long_as_that_brings_somebody_new() -> None:
     workers = {f"w{n}": 1 for n in range(8)}
     world = town_with(few, 1, lambda x: (9, Succeeded(x.work.payload)), **workers)
     world.elapse(90)  # by now all of them are known wherever one may ask
-    bob = world.nodes["bob"]
-    bob.submit(job(40))
-    world.elapse(1)
+    _, bob = at_work(world, job(40), for_s=1)
     assert len({*workers_of(bob)}) == 8
 
 
@@ -380,9 +375,7 @@ def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
 
 def test_a_payload_that_does_not_parse_is_tried_once() -> None:
     world = town(3, lambda x: (0.1, Failed(FailureKind.INVALID, "no CBOR")), alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job())
-    world.elapse(2)
+    _, bob = at_work(world, job(), for_s=2)
     (gave_up,) = ends(bob).values()
     assert isinstance(gave_up, TaskGaveUp)
     assert (len(gave_up.attempts), gave_up.kind) == (1, FailureKind.INVALID)
@@ -519,8 +512,7 @@ def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
 def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     """It takes down every worker that runs it, and each time the other task waits there too."""
     run = lambda x: (60.0 if x.work.payload == b"poison" else 0.5, Succeeded(x.work.payload))  # noqa: E731
-    world = town(5, run)
-    bob = world.nodes["bob"]
+    world, bob = at_work(town(5, run))
     bob.submit(Job("job", (Task("job/poison", NEEDS, b"poison"), *job(1).tasks)))
     for n in range(DISPATCH_DEFAULTS.max_lost):
         victim = world.add(f"w{n}", serve=world.machine())
@@ -998,8 +990,7 @@ def test_nothing_is_told_of_a_job_after_its_end() -> None:
         alice=1,
         carol=1,
     )
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True))
+    _, bob = at_work(world, job(9, speculate=True))
     while not only(bob.reported, JobEnded):
         world.elapse(0.01)
         slow = [n for n in (world.nodes["alice"], world.nodes["carol"]) if n.running]

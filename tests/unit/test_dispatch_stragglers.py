@@ -274,9 +274,7 @@ def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
     """An idle lease is kept for it, since it would be given back before."""
     assert DISPATCH_DEFAULTS.linger_s < DISPATCH_DEFAULTS.min_straggler_s
     world = slowly(lambda running: running.work.attempt_id == "job/9#1")
-    bob = world.nodes["bob"]
-    bob.submit(job(10, speculate=True))
-    world.elapse(1.5)
+    _, bob = at_work(world, job(10, speculate=True), for_s=1.5)
     assert bob.reported[-1] == JobEnded(10, 0, 0, 0)
     world.elapse(1)
     assert all(is_idle(world.nodes[name]) for name in ("alice", "carol", "dave"))
@@ -284,9 +282,7 @@ def test_a_slow_task_of_the_last_ones_is_overtaken_too() -> None:
 
 def test_a_lease_that_is_kept_for_a_second_attempt_is_given_to_what_waits_for_room() -> None:
     world = slowly(lambda running: running.work.payload == b"7", usual_s=2.0)
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True))
-    world.elapse(7.5)
+    _, bob = at_work(world, job(9, speculate=True), for_s=7.5)
     assert len(only(bob.reported, TaskSucceeded)) == 8
     kept = [n for n in ("alice", "carol", "dave") if not is_idle(world.nodes[n])]
     assert len(kept) == 2  # that of the slow task, and the one to overtake it
@@ -304,8 +300,7 @@ def test_the_first_attempt_may_win_after_all() -> None:
         return 1.0 if running.work.payload == b"7" else 0.2, Succeeded(running.work.payload)
 
     world.run = run
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True))
+    _, bob = at_work(world, job(9, speculate=True))
     one, two = until_overtaken(world, bob)
     world.elapse(1)
     ended = ends(bob)["job/7"]
@@ -325,8 +320,7 @@ def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> N
 
     world = slowly(first_is_slow)
     world.run = run
-    bob = world.nodes["bob"]
-    bob.submit(job(9, speculate=True, attempts=attempts))
+    _, bob = at_work(world, job(9, speculate=True, attempts=attempts))
     until_overtaken(world, bob)
     world.elapse(0.2)
     assert [each.attempt.attempt_id for each in only(bob.reported, TaskRetried)] == ["job/7#2"]
@@ -340,8 +334,7 @@ def test_a_failure_of_one_waits_for_the_other_and_both_count(attempts: int) -> N
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
-    world = slowly(lambda running: running.work.payload == b"7", slow_s=5.0)
-    bob = world.nodes["bob"]
+    world, bob = at_work(slowly(lambda running: running.work.payload == b"7", slow_s=5.0))
     bob.submit(job(9, speculate=True))
     victim = until_overtaken(world, bob)[which]
     world.kill(victim)
@@ -354,8 +347,7 @@ def test_where_one_worker_is_lost_the_other_attempt_goes_on(which: int) -> None:
 
 
 def test_cancelling_stops_both_attempts_and_is_told_once() -> None:
-    world = slowly(lambda running: running.work.payload == b"7")
-    bob = world.nodes["bob"]
+    world, bob = at_work(slowly(lambda running: running.work.payload == b"7"))
     bob.submit(job(9, speculate=True))
     one, two = until_overtaken(world, bob)
     bob.cancel("job")
@@ -382,8 +374,7 @@ def test_the_loser_is_stopped_again_where_the_first_word_of_it_was_lost() -> Non
 
 
 def test_a_late_result_of_the_loser_counts_nothing() -> None:
-    world = slowly(lambda running: running.work.attempt_id == "job/7#1", slow_s=1.5)
-    bob = world.nodes["bob"]
+    world, bob = at_work(slowly(lambda running: running.work.attempt_id == "job/7#1", slow_s=1.5))
     bob.submit(job(9, speculate=True))
     one, _ = until_overtaken(world, bob)
     world.cut(bob, one)

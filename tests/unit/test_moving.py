@@ -551,9 +551,7 @@ def test_what_has_saved_leaves_a_worker_that_falls_below_the_gate(
     save: Callable[[SimNode, bytes], None],
 ) -> None:
     world = town(7, half_a_minute, alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(policy="trust>=0.3 & balanced"))
-    world.elapse(2)
+    _, bob = at_work(world, job(policy="trust>=0.3 & balanced"), for_s=2)
     (first,) = [node for node in world.nodes.values() if node.running]
     save(first, b"half of it")
     world.elapse(1)
@@ -576,9 +574,7 @@ def test_what_has_saved_once_leaves_a_worker_that_is_found_wrong() -> None:
         return 1.0, Succeeded(b"a lie" if lies else running.work.payload)
 
     world = town(7, run, alice=2, carol=2, dave=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(policy="trust>=0.3 & balanced"))
-    world.elapse(2)
+    _, bob = at_work(world, job(policy="trust>=0.3 & balanced"), for_s=2)
     (first,) = [node for node in world.nodes.values() if node.running]
     liars.append(first.name)
     saves_little(first, b"half of it")

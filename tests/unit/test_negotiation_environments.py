@@ -180,7 +180,5 @@ def test_what_is_warm_is_told_once() -> None:
     for warm in ((NUMPY,), (NUMPY,)):
         world.deliver(alice, EnvironmentsChanged(warm))
     world.elapse(20)
-    bob = world.nodes["bob"]
-    bob.submit(job_of(1))
-    world.elapse(5)
+    _, bob = at_work(world, job_of(1), for_s=5)
     assert isinstance(ends(bob)["job/0"], TaskSucceeded)

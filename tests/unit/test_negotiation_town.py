@@ -97,8 +97,7 @@ def test_a_worker_that_asks_more_than_its_profile_says_is_refused() -> None:
 
 def test_jobs_of_different_limits_share_no_lease() -> None:
     """Else the cheaper one would run on what the dearer one took."""
-    world = shop(alice=50)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(alice=50))
     bob.submit(job(3, job_id="rich", max_price_micro=60))
     bob.submit(job(1, job_id="poor", max_price_micro=40))
     world.elapse(30)

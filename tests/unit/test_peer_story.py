@@ -106,9 +106,7 @@ def test_the_way_of_a_task_is_told_from_its_submission_to_its_end() -> None:
 
 
 def test_who_was_ruled_out_or_refused_is_named_with_the_reason() -> None:
-    world = town(alice=1, carol=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(2, job_id="before"))  # it takes both
+    world, bob = at_work(town(alice=1, carol=1), job(2, job_id="before"))  # it takes both
     world.elapse(0.5)
     dave = world.add("dave")
     world.elapse(3)

@@ -74,9 +74,7 @@ def test_what_the_machine_cannot_run_is_held_against_it_and_what_the_task_did_is
     kind: FailureKind, errors: int
 ) -> None:
     world = town(7, lambda running: (0.1, Failed(kind, "no")), alice=2)
-    bob = world.nodes["bob"]
-    bob.submit(job(1, attempts=3))
-    world.elapse(120)
+    _, bob = at_work(world, job(1, attempts=3), for_s=120)
     reported = standing(world, bob, "alice")
     assert (reported.successes, reported.errors, reported.lost) == (0, errors, 0)
     assert (reported.score_milli < 500) == (errors > 0)

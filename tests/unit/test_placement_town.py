@@ -81,8 +81,7 @@ def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None
 
 
 def test_jobs_of_different_policies_share_no_lease() -> None:
-    world = shop(alice=100)
-    bob = world.nodes["bob"]
+    world, bob = at_work(shop(alice=100))
     bob.submit(job(2, job_id="near", policy="xor"))
     bob.submit(job(2, job_id="cheap", policy="cheapest"))
     world.elapse(10)

@@ -219,9 +219,7 @@ def test_a_copy_goes_on_where_the_answer_of_another_counts_no_more() -> None:
         return (20.0 if work.payload in lies[1:] else 1.0), Succeeded(work.payload)
 
     world = town(7, run, alice=1, carol=1, dave=2, erin=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(8, speculate=True, quorum=NEAR))
-    world.elapse(120)
+    _, bob = at_work(world, job(8, speculate=True, quorum=NEAR), for_s=120)
     assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
     late = [x for x in only(bob.reported, TaskRetried) if "trusted no longer" in x.attempt.why]
     assert late
@@ -305,9 +303,7 @@ def test_a_slow_copy_is_overtaken_by_one_of_another_operator() -> None:
         return 0.3, Succeeded(running.work.payload)
 
     world = town(7, run, alice=1, carol=1, dave=1, erin=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(6, speculate=True, quorum=NEAR))
-    world.elapse(30)
+    _, bob = at_work(world, job(6, speculate=True, quorum=NEAR), for_s=30)
     assert len(ends(bob)) == 6
     placed = [each for each in only(bob.reported, TaskPlaced) if each.task_id == "job/5"]
     assert len({each.worker for each in placed}) == len(placed) >= 3
@@ -544,9 +540,7 @@ def test_an_answer_of_a_worker_of_which_nothing_is_known_does_not_count() -> Non
 
 def test_beside_a_copy_of_which_nothing_is_known_no_other_goes_out() -> None:
     world = town(7, lambda running: (9.0, Succeeded(running.work.payload)), a=1, b=1, c=1)
-    bob = world.nodes["bob"]
-    bob.submit(job(1, quorum=AT_ONCE))
-    world.elapse(1)
+    _, bob = at_work(world, job(1, quorum=AT_ONCE), for_s=1)
     (group,) = peer_of(bob).scheduler.groups.values()
     (run,) = {run for active in group.leases.values() for run in active.runs}
     one, two = workers = [active.worker for active in group.leases.values()]

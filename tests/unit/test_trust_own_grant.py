@@ -231,9 +231,7 @@ def test_one_that_begins_with_an_old_grant_waits_for_a_new_one() -> None:
     assert only(alice.told, GrantOver) == [GrantOver(EPOCH_S + 50, cause="")]
     renew(world, alice, lasting(10_000))
     world.elapse(10)
-    bob = world.nodes["bob"]
-    bob.submit(job(1))
-    world.elapse(10)
+    _, bob = at_work(world, job(1), for_s=10)
     assert len(only(ends(bob).values(), TaskSucceeded)) == 1
 
 
