@@ -65,6 +65,7 @@ NOW = 1_700_000_000
 DAY = 24 * 3600
 
 SUBMIT, WORK = Right.SUBMIT, Right.WORK
+CACHES = (grants._read_short, grants._read_long)
 ALL = Rights(NOW + DAY)
 
 
@@ -400,7 +401,7 @@ def test_what_is_kept_of_a_grant_takes_no_more_than_is_reckoned_with() -> None:
     assert kept_bytes(issue(ROOT, Rights(2**31))) < 2 * KIB
     assert kept_bytes(attenuate(issue(ROOT, Rights(2**31)), KEY, hours=spans)) < 5 * KIB
     assert kept_bytes(many) < 5 * KIB
-    most = [cached.cache_info().maxsize or 0 for cached in (grants._read_short, grants._read_long)]
+    most = [cached.cache_info().maxsize or 0 for cached in CACHES]
     assert most[0] * 2 * KIB + most[1] * 5 * KIB <= 42 * MIB
 
 
@@ -408,7 +409,7 @@ def kept_bytes(grant: bytes) -> float:
     """Of each that is made of this one by binding it."""
     peers = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(50)]
     bound = [bind(grant, KEY, peer_id) for peer_id in peers]
-    for cached in (grants._read_short, grants._read_long):
+    for cached in CACHES:
         cached.cache_clear()
     tracemalloc.start()
     try:
