@@ -13,11 +13,11 @@ import pytest
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import MIB
-from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.blobs import files, holders
+from formation_p2p.core.workload.blob import RAW, Blob, Cid
+from formation_p2p.host.blobs import files
 from formation_p2p.host.blobs import store as blob_store
 from formation_p2p.host.blobs.files import NoRoom
-from formation_p2p.host.blobs.holders import FORGOTTEN_S
+from formation_p2p.host.blobs.holders import FORGOTTEN_S, MAX_HOLDERS, MAX_HOLDS, Holders
 from formation_p2p.host.blobs.store import BlobStore
 from tests.support.data_world import Holder, content
 from tests.support.stacks import run, running
@@ -189,19 +189,21 @@ def test_a_holder_whose_name_could_be_a_path_is_refused(tmp_path: Path, name: st
         store.add(b"x", name, durable=True)
 
 
-def test_holders_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "MAX_HOLDERS", 2)
-    monkeypatch.setattr(holders, "MAX_HOLDS", 3)
-    store = opened(tmp_path)
-    for name in ("a", "b"):
-        store.add(b"x", name)
-    with pytest.raises(LocalError, match="2 holders"):
-        store.add(b"x", "c")
-    store.add(b"y", "a")
-    with pytest.raises(LocalError, match="more than 3 blobs"):
-        store.add(b"z", "a")
-    store.release("b")
-    store.add(b"z", "c")
+def test_holders_are_bounded(tmp_path: Path) -> None:
+    held = Holders(tmp_path)
+    cids = [Cid(RAW, n.to_bytes(32)) for n in range(MAX_HOLDS)]
+    for n in range(MAX_HOLDERS):
+        held.hold(str(n), cids[:1], durable=False)
+    with pytest.raises(LocalError, match="4096 holders"):
+        held.hold("another", cids[:1], durable=False)
+    held.hold("0", cids[1 : 1 + MAX_HOLDS - MAX_HOLDERS], durable=False)
+    with pytest.raises(LocalError, match="more than 65536 blobs"):
+        held.hold("0", cids[-1:], durable=False)
+    assert not held.need(cids[-1])
+    held.release("1")
+    held.hold("another", cids[-1:], durable=False)
+    assert held.need(cids[-1])
+    assert "1" not in held
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
