@@ -26,7 +26,6 @@ from formation_p2p.core.services.events import (
     StartReplica,
     StopReplica,
 )
-from formation_p2p.core.services.serving import labels_of
 from formation_p2p.core.services.signed_spec import seal_spec
 from formation_p2p.core.services.spec import (
     ONE,
@@ -35,6 +34,7 @@ from formation_p2p.core.services.spec import (
     Replicas,
     ServiceSpec,
     WorkerType,
+    labels_of,
 )
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.performer import Requests

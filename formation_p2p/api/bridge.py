@@ -21,7 +21,7 @@ from formation_p2p.core.errors import FormationError, InvalidInput, NodeClosed, 
 from formation_p2p.core.gang.events import EmitGangEvent, GangEvent
 from formation_p2p.core.peer.effects import Explained, RejectRequest, UserEffect
 from formation_p2p.core.peer.events import CancelJob, Explain, Submit
-from formation_p2p.core.placement.discovered import Discovery
+from formation_p2p.core.placement.decision import Discovery
 from formation_p2p.core.placement.task_options import SchedulingKey, TaskOptions
 from formation_p2p.core.services.events import EmitServiceEvent, ServiceEvent
 from formation_p2p.core.workload.blob import Blob

@@ -88,7 +88,7 @@ class GangStore:
         return _result(await self._ask(said.CountKeys))
 
     async def read(self, key: str) -> bytes | None:
-        """What this node was told last; None where there is no value."""
+        """What this node was told last; None without a value."""
         return (await self._newer(key, None))[1]
 
     async def watch(self, key: str) -> AsyncIterator[bytes | None]:

@@ -25,11 +25,10 @@ from formation_p2p.api.submission import Submission
 from formation_p2p.api.task_result import TaskResult
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.probe import Rate, RoundTrip
+from formation_p2p.core.nat.paths import Rate, RoundTrip
 from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.peer.story import StoryEntry
-from formation_p2p.core.placement.decision import Decision
-from formation_p2p.core.placement.discovered import Discovery
+from formation_p2p.core.placement.decision import Decision, Discovery
 from formation_p2p.core.placement.task_options import (
     DEFAULT_OPTIONS,
     Needs,

@@ -83,7 +83,7 @@ class Referred:
         self.modules = NO_MODULES  # of all that were ever found
 
     def number_of(self, value: object) -> int | None:
-        """What stands for it in the pickle, None for what is no reference. Raises InvalidInput."""
+        """What stands for it in the pickle, None for other objects. Raises InvalidInput."""
         if type(value) is not Reference:
             return None
         number = self._numbers.get(id(value))

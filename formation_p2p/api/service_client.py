@@ -25,9 +25,8 @@ from formation_p2p.core.services.spec import check_service_name
 from formation_p2p.core.units import KIB
 from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.net.logged import logged
-from formation_p2p.host.services.hang_ups import HangUps
 from formation_p2p.host.services.router import Router
-from formation_p2p.host.services.stream import ServiceStream, serve_caller
+from formation_p2p.host.services.stream import HangUps, ServiceStream, serve_caller
 
 if TYPE_CHECKING:
     import httpx

@@ -15,8 +15,7 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import Json, printable, put, say
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.charter_diff import changes, lines
+from formation_p2p.core.trust.charter import Charter, changes, lines
 from formation_p2p.core.trust.signed_charter import (
     SignedCharter,
     draft,

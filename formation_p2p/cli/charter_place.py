@@ -15,8 +15,7 @@ from formation_p2p.cli.peer_or_invitation import peer_or_invitation
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
 from formation_p2p.core.identity import Identity
-from formation_p2p.core.trust.charter import Charter, is_invitation, is_peer
-from formation_p2p.core.trust.charter_diff import changes
+from formation_p2p.core.trust.charter import Charter, changes, is_invitation, is_peer
 from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
 from formation_p2p.core.trust.grants import read_grant
 from formation_p2p.core.trust.network import Network

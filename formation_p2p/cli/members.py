@@ -13,8 +13,8 @@ from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, ago, date, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import GrantTerms, read_grant
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.machine.claim import peers_of
 from formation_p2p.host.machine.home import Home, joined_network

@@ -19,9 +19,9 @@ from formation_p2p.cli.flags import (
 from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import MAX_PRIORITY, Right, Rights
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.split_root import GrantRequest, is_request, parse_request
 from formation_p2p.core.units import parse_milli
 from formation_p2p.core.workload.scope import Place

@@ -18,7 +18,7 @@ from formation_p2p.core.units import format_bytes
 from formation_p2p.host.names import named
 
 if TYPE_CHECKING:
-    from formation_p2p.core.nat.probe import Rate, RoundTrip
+    from formation_p2p.core.nat.paths import Rate, RoundTrip
 
 # A connection through a gate gives way to a direct one within two seconds: ten round trips see it.
 COUNT: Final = 10

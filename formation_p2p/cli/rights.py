@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Final
 
 from formation_p2p.cli.words import Json, counted, date
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import EVEN_WEIGHT_MILLI, MAX_PRIORITY, Right, Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.quota import format_hours
 from formation_p2p.core.units import format_milli
 

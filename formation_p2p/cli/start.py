@@ -110,7 +110,7 @@ def _asked(argv: list[str]) -> Begun | None:
 
 
 def _message(connection: socket.socket) -> dict[str, Any]:
-    """Raises OSError at the end, ValueError for what is no message."""
+    """Raises OSError at the end, ValueError for other bytes."""
     from formation_p2p.cli.local.wire import LENGTH, MAX_DEPTH, MAX_FRAME_BYTES
     from formation_p2p.core import cbor
 

@@ -12,7 +12,7 @@ from formation_p2p.cli.rights import in_json, in_words
 from formation_p2p.cli.words import Json, counted, date, printable, put
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import shown_peer
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import named
 from formation_p2p.host.storage.member_file import learn_names

@@ -20,8 +20,7 @@ from formation_p2p.core.dht.reachability import Reach
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.nat.paths import Path
-from formation_p2p.core.nat.probe import Rate, RoundTrip
+from formation_p2p.core.nat.paths import Path, Rate, RoundTrip
 from formation_p2p.core.nat.reached import Reached
 from formation_p2p.core.negotiation import messages as work
 from formation_p2p.core.negotiation.session import Received

@@ -16,8 +16,8 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat import dns, mdns
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Rights, issue
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.mdns import OFF, Interface, interfaces, is_wanted, run_mdns

@@ -11,7 +11,7 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formation_p2p.core.dispatch.effects import SchedulerEffect
+from formation_p2p.core.dispatch.fetch import SchedulerEffect
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEnded,

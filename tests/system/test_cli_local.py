@@ -22,8 +22,8 @@ import pytest
 
 from formation_p2p.cli.local.wire import VERSION, socket_of
 from formation_p2p.core.identity import Identity
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.machine import interpreter_environment

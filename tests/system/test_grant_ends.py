@@ -21,8 +21,8 @@ from formation_p2p import (
     Unauthorized,
 )
 from formation_p2p.cli.status import status
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN

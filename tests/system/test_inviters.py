@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from formation_p2p import Node
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import GrantTerms, Rights, read_grant
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from tests.support.loopback import LISTEN

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from simulations.namespaces import Forbidden, Namespaces

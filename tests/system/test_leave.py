@@ -8,8 +8,8 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from formation_p2p.cli.main import app
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.charter_file import CharterFile

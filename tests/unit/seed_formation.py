@@ -15,8 +15,8 @@ from formation_p2p.core.dispatch.task_status import STATUS_TRANSITIONS, Statuses
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import key_of
-from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policies import rendezvous
+from formation_p2p.core.placement.policy import Peers
 from formation_p2p.core.placement.xor import (
     Xor,
     cluster,

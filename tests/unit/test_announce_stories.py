@@ -10,13 +10,13 @@ import pytest
 
 from formation_p2p.core.announce.caller import Caller
 from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.relay import Relay
+from formation_p2p.core.announce.tree import Relay
 from formation_p2p.core.announce.want import Want, seal_want
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.call import MAX_CALLS
 from formation_p2p.core.negotiation.held import HeldResources
 from formation_p2p.core.negotiation.lessee import Lessee
+from formation_p2p.core.negotiation.round import MAX_CALLS
 from formation_p2p.core.negotiation.session import Received, Send
 from formation_p2p.core.peer.events import Submit
 from formation_p2p.core.peer.parameters import PeerParameters

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.announce.answering import Answering, Known, chance, chance_to_hand
-from formation_p2p.core.announce.board import Noticeboard
-from formation_p2p.core.announce.gate import Gate
+from formation_p2p.core.announce.board import Gate, Noticeboard
 from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.want import (

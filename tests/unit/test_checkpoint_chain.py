@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from formation_p2p.core.dispatch.checkpoints import AGAIN_S, RENEWED_S, Checkpoints
-from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.fetch import (
     CheckpointKept,
     CheckpointSpread,
     DropCheckpoints,
     KeepCheckpoint,
+    SchedulerEffect,
     SpreadCheckpoint,
 )
 from formation_p2p.core.dispatch.job_events import JobEvent, TaskSaved

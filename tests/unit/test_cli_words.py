@@ -73,9 +73,9 @@ from formation_p2p.core.placement.decision import Ranked, terms_of
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of

@@ -12,8 +12,8 @@ from formation_p2p.cli.doctor.finding import Finding, Verdict
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached, Way
 from formation_p2p.core.resources.gpu import Gpu
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Right, Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.host.machine.kernel_clock import KernelClock
 from formation_p2p.host.net.gate_probe import GateAnswer

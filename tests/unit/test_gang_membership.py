@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.membership import key_of_gang, members_of
+from formation_p2p.core.gang.candidates import key_of_gang, members_of
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.negotiation.messages import PlacementRequest

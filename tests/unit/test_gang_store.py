@@ -21,17 +21,22 @@ from formation_p2p.core.gang.store import (
     Store,
 )
 from formation_p2p.core.gang.store_client import Answered, Changed, ClientEffect, Say, StoreClient
-from formation_p2p.core.gang.store_events import Attached, Came, Detached, Resized, Tell, Tick
 from formation_p2p.core.gang.store_messages import (
     MAX_KEY_CHARS,
     MAX_VALUE_BYTES,
     MAX_WAIT_KEYS,
+    Attached,
+    Came,
+    Detached,
     Done,
     Entry,
     FromStore,
     Problem,
     Refused,
+    Resized,
     StoreRequest,
+    Tell,
+    Tick,
     Value,
     check_key,
     pack_from_client,

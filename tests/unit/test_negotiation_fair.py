@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import short_id
-from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.held import HeldResources, shortfall
 from formation_p2p.core.negotiation.lease import LeaseState
 from formation_p2p.core.negotiation.lessee import Lessee
@@ -36,6 +35,7 @@ from formation_p2p.core.negotiation.messages import (
     waiting_id,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
+from formation_p2p.core.negotiation.precedence import FairShare
 from formation_p2p.core.negotiation.preemption import to_displace
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.waiting import Wait, Waiting

@@ -16,8 +16,8 @@ from formation_p2p.core.dht.messages import MAX_PROVIDERS
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer, peer_id_of
 from formation_p2p.core.keyspace import KEY_BITS, Key, key_of
-from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policies import NEAREST, Balanced, lot, rendezvous
+from formation_p2p.core.placement.policy import Peers
 from formation_p2p.core.placement.xor import (
     HASHES,
     Xor,

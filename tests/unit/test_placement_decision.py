@@ -23,11 +23,11 @@ from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import home_of, seeks_room, sound
 from formation_p2p.core.placement.names import parse_policy
-from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import (
     MAX_TERMS,
     MAX_TEXT,
     Gated,
+    Peers,
     PlacementPolicy,
     Policy,
     Score,

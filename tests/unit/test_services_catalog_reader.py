@@ -10,7 +10,7 @@ from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.catalog_reader import CatalogReader
 from formation_p2p.core.services.events import SpecPublished, StopServing
-from formation_p2p.core.services.names import catalog_name
+from formation_p2p.core.services.shelf import catalog_name
 from formation_p2p.core.services.signed_spec import SignedSpec
 from tests.support.dht_world import contact
 from tests.support.services_played import Played

@@ -27,11 +27,10 @@ from formation_p2p.core.services.events import (
     ServiceStep,
     StopServing,
 )
-from formation_p2p.core.services.names import claims_name
 from formation_p2p.core.services.replica import Replica
 from formation_p2p.core.services.scaling import DOWN_S, UP_S, Load, Scaler, wanted
-from formation_p2p.core.services.serving import labels_of
-from formation_p2p.core.services.spec import Replicas, ServiceSpec, WorkerType
+from formation_p2p.core.services.shelf import claims_name
+from formation_p2p.core.services.spec import Replicas, ServiceSpec, WorkerType, labels_of
 from formation_p2p.core.services.view import view_of
 from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.trust.network import Network

@@ -13,8 +13,8 @@ from formation_p2p.core.keyspace import Key
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.catalog_reader import CatalogReader
 from formation_p2p.core.services.events import ReadServices, ServeServices, ServicesRead
-from formation_p2p.core.services.names import catalog_name
 from formation_p2p.core.services.queries import Queries
+from formation_p2p.core.services.shelf import catalog_name
 from tests.support.dht_world import NETWORK, contact
 from tests.support.services_played import PARAMETERS, Played
 from tests.support.services_world import NOW, Hamlet, person, sealed, wanting

@@ -23,8 +23,14 @@ from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.services.claim import seal_claim
-from formation_p2p.core.services.names import asking, catalog_name, claims_name
-from formation_p2p.core.services.shelf import MAX_CLAIMS, MAX_REPLY_BYTES, Shelf
+from formation_p2p.core.services.shelf import (
+    MAX_CLAIMS,
+    MAX_REPLY_BYTES,
+    Shelf,
+    asking,
+    catalog_name,
+    claims_name,
+)
 from formation_p2p.core.services.spec import MAX_SERVICES, Program
 from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
 from tests.support import dht_world

@@ -19,7 +19,6 @@ from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.services.claim import ClaimState, SignedClaim, seal_claim
-from formation_p2p.core.services.names import asking, catalog_name, claims_name, spec_name
 from formation_p2p.core.services.shelf import (
     HISTORY_S,
     MAX_BY_WORKER,
@@ -27,6 +26,10 @@ from formation_p2p.core.services.shelf import (
     MAX_REPLY_BYTES,
     Catalog,
     Shelf,
+    asking,
+    catalog_name,
+    claims_name,
+    spec_name,
 )
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.spec import MAX_SERVICES

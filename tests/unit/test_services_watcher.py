@@ -7,8 +7,8 @@ from dataclasses import replace
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.events import ServeServices
-from formation_p2p.core.services.names import claims_name
 from formation_p2p.core.services.services import Services
+from formation_p2p.core.services.shelf import claims_name
 from formation_p2p.core.services.spec import ONE, Pinned
 from formation_p2p.core.services.watcher import Watcher
 from tests.support.dht_world import NETWORK, contact, nearest_first

@@ -22,8 +22,7 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity, peer_id_of
 from formation_p2p.core.records import codec
 from formation_p2p.core.trust import charter as noun
-from formation_p2p.core.trust.charter import EVEN_SHARE, Charter, Member, Region
-from formation_p2p.core.trust.charter_diff import changes, lines
+from formation_p2p.core.trust.charter import EVEN_SHARE, Charter, Member, Region, changes, lines
 from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet, read_key_set, read_signatures

@@ -30,6 +30,7 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust import grants
 from formation_p2p.core.trust.admission import AdmissionController
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import (
     MAX_BLOCKS,
     MAX_PRIORITY,
@@ -42,7 +43,6 @@ from formation_p2p.core.trust.grants import (
     read_grant,
 )
 from formation_p2p.core.trust.hours import MAX_SPANS, WEEK_MINUTES, Hours, parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import narrowed
 from formation_p2p.core.trust.quota import (

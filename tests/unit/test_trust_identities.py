@@ -11,6 +11,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.trust.admission import AdmissionController
 from formation_p2p.core.trust.charter import Charter
+from formation_p2p.core.trust.grant_form import Life
 from formation_p2p.core.trust.grants import (
     Right,
     Rights,
@@ -20,7 +21,6 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.life import Life
 from formation_p2p.core.trust.membership import KEPT_S, Identities, Membership
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet

@@ -17,9 +17,14 @@ from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
 from formation_p2p.core.records import codec
 from formation_p2p.core.refusals import Denied
 from formation_p2p.core.trust.charter import Charter
-from formation_p2p.core.trust.grant_form import Extension, GrantForm, read_form
+from formation_p2p.core.trust.grant_form import (
+    MAX_EXPIRY_UNIX_S,
+    Extension,
+    GrantForm,
+    Life,
+    read_form,
+)
 from formation_p2p.core.trust.grants import Right, Rights, attenuate, bind, check, issue, read_grant
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network, network_id_of
 from formation_p2p.core.trust.own_grant import GrantOver

@@ -21,8 +21,8 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.messages import LeaseEnded, RequestRefused
 from formation_p2p.core.peer.events import Renewed
 from formation_p2p.core.refusals import Denied, GrantEnded
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import Right, Rights, issue
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantEnds, GrantOver, GrantTaken, OwnGrant
 from formation_p2p.core.workload.outcome import FailureKind, Succeeded

@@ -30,6 +30,7 @@ from formation_p2p.core.peer.renewal import (
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.refusals import Busy, Denied, Gone
 from formation_p2p.core.trust.experience import Experience
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.grants import (
     MAX_PRIORITY,
     MAX_WEIGHT_MILLI,
@@ -42,7 +43,6 @@ from formation_p2p.core.trust.grants import (
     reissue,
 )
 from formation_p2p.core.trust.hours import parse_hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.own_grant import GrantOver, GrantTaken
 from formation_p2p.core.trust.quota import Quota

@@ -12,7 +12,14 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.pasted_text import pasted_text
-from formation_p2p.core.trust.grant_form import MAX_ROOT_KEYS, Cosigned, GrantForm, read_form
+from formation_p2p.core.trust.grant_form import (
+    MAX_EXPIRY_UNIX_S,
+    MAX_ROOT_KEYS,
+    Cosigned,
+    GrantForm,
+    Life,
+    read_form,
+)
 from formation_p2p.core.trust.grants import (
     Right,
     Rights,
@@ -22,7 +29,6 @@ from formation_p2p.core.trust.grants import (
     read_grant,
     reissue,
 )
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.trust.quota import Quota
 from formation_p2p.core.trust.root_keys import KeySet

@@ -12,8 +12,8 @@ from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, counted, date
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.nat.reached import Way
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.host.machine.home import in_no_network
 from formation_p2p.host.net.gate_probe import GateAnswer
 from formation_p2p.host.net.identify import VERSION

@@ -33,8 +33,8 @@ from formation_p2p.host.names import learn_name
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
-    from formation_p2p.core.nat.probe import Rate, RoundTrip
-    from formation_p2p.core.placement.discovered import Discovery
+    from formation_p2p.core.nat.paths import Rate, RoundTrip
+    from formation_p2p.core.placement.decision import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.services.events import ServicesRead, SpecPublished
@@ -171,7 +171,7 @@ class LocalNode:
         self, needs: Needs, *, name: str = "a task", options: TaskOptions | None = None
     ) -> Discovery:
         """With the needs of the options: a command writes both as one."""
-        from formation_p2p.core.placement.discovered import Discovery
+        from formation_p2p.core.placement.decision import Discovery
 
         packed = _packed_options(options)
         found = unpack(Discovery, await self._answer("discover", name=name, options=packed))
@@ -191,12 +191,12 @@ class LocalNode:
         return unpack(int, await self._answer("offer_charter", raw=raw))
 
     async def ping(self, peer: str) -> RoundTrip:
-        from formation_p2p.core.nat.probe import RoundTrip
+        from formation_p2p.core.nat.paths import RoundTrip
 
         return unpack(RoundTrip, await self._answer("ping", peer=peer))
 
     async def measure_rate(self, peer: str) -> Rate:
-        from formation_p2p.core.nat.probe import Rate
+        from formation_p2p.core.nat.paths import Rate
 
         return unpack(Rate, await self._answer("rate", peer=peer))
 

@@ -46,7 +46,7 @@ async def receive(
     reader: asyncio.StreamReader, max_bytes: int, large: asyncio.Semaphore | None = None
 ) -> dict[str, Any]:
     """The next message; `large` ones wait for their turn to be read. Raises EOFError where the
-    other side has left, InvalidInput for what is no message."""
+    other side has left, InvalidInput for other bytes."""
     try:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > max_bytes:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.identity import PeerId
-    from formation_p2p.core.nat.probe import Rate, RoundTrip
-    from formation_p2p.core.placement.discovered import Discovery
+    from formation_p2p.core.nat.paths import Rate, RoundTrip
+    from formation_p2p.core.placement.decision import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.services.events import ServicesRead, SpecPublished

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.relay import Relay
+from formation_p2p.core.announce.tree import Relay
 from formation_p2p.core.announce.want import MAX_HOLDERS, MAX_PLACES, WANT_TTL_S, Want, seal_want
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import Identity

@@ -61,7 +61,7 @@ class DhtParameters:
     # Candidates that wait for a full bucket: one for each peer that might die.
     max_replacements: int = 20
     # A peer that answered this recently is not suspected. A lookup among 10,000 meets some twenty
-    # peers for which there is no room; a ping for each would double its cost. With less than the
+    # peers for which it has no room; a ping for each would double its cost. With less than the
     # time after which all peers are met again (`bucket_refresh_s`) there are a hundred times as
     # many pings.
     suspect_after_s: float = 600.0

@@ -151,7 +151,7 @@ class Announcer:
         return min(self._due_s, self._changed_s, self._flush_s)
 
     def withdraw(self, now: Moment, cause: str) -> None:
-        """Tell all replicas that the profile is no more. `published` tells when they know."""
+        """Tell all replicas that the profile is withdrawn. `published` tells when they know."""
         self.pause(now)
         # As a value, which is answered: a peer that has answered has it, and the node may go.
         write = kad.PutValue(value_name(self._own.peer_id), self._issue(now, (), True).raw)

@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.back_off import DROPPED, EXCLUDED, LAST_ASKE
 from formation_p2p.core.placement.candidate import Candidate
 from formation_p2p.core.placement.decision import Ranked, rank
 from formation_p2p.core.placement.guarded import home_of
-from formation_p2p.core.placement.nearest import Peers
+from formation_p2p.core.placement.policy import Peers
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.refusals import (

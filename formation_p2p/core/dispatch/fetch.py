@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, ForgetLease, PersistLease
 from formation_p2p.core.effects import Contact, Effect
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.content import Content
@@ -134,3 +136,18 @@ class OutputsCopied:
 
 FetchEvent = ResultFetched | ResultLost
 CheckpointEvent = CheckpointKept | CheckpointSpread
+
+
+# What the scheduler asks of the shell.
+SchedulerEffect = (
+    EmitJobEvent
+    | PersistLease
+    | ForgetLease
+    | FetchResult
+    | CopyOutputs
+    | StopFetch
+    | KeepCheckpoint
+    | SpreadCheckpoint
+    | DropCheckpoints
+    | Send
+)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.dispatch.checkpoints import Checkpoints
-from formation_p2p.core.dispatch.effects import SchedulerEffect
+from formation_p2p.core.dispatch.fetch import SchedulerEffect
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     Answer,

@@ -18,10 +18,9 @@ from formation_p2p.core.dispatch.task_group import TaskGroup
 from formation_p2p.core.dispatch.task_run import JobRun, TaskRun
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.call import Call
 from formation_p2p.core.negotiation.held_lease import HeldLease
 from formation_p2p.core.negotiation.lessee import Lessee
-from formation_p2p.core.negotiation.round import RoundId
+from formation_p2p.core.negotiation.round import Call, RoundId
 from formation_p2p.core.placement.decision import Decision
 from formation_p2p.core.placement.guarded import seeks_room
 from formation_p2p.core.placement.task_options import SchedulingKey

@@ -17,23 +17,22 @@ from formation_p2p.core.discovery.finder import Finder, Found
 from formation_p2p.core.dispatch.attempts import Attempts
 from formation_p2p.core.dispatch.candidates import Facts
 from formation_p2p.core.dispatch.checkpoint_holders import CheckpointHolders
-from formation_p2p.core.dispatch.effects import SchedulerEffect
 from formation_p2p.core.dispatch.fetch import (
     CheckpointEvent,
     CheckpointKept,
     FetchEvent,
     OutputsCopied,
+    SchedulerEffect,
 )
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.jobs import Jobs, Outbox
 from formation_p2p.core.dispatch.leasing import Leasing, Note
-from formation_p2p.core.dispatch.moves import attempts_of, notice_to
 from formation_p2p.core.dispatch.output_copies import OutputCopies
 from formation_p2p.core.dispatch.parameters import DISPATCH_DEFAULTS, DispatchParameters
 from formation_p2p.core.dispatch.placement_decider import Authorised, PlacementDecider
 from formation_p2p.core.dispatch.pump import Pump
 from formation_p2p.core.dispatch.quorum_elections import Elections, Jury
-from formation_p2p.core.dispatch.rebalancer import Rebalancer
+from formation_p2p.core.dispatch.rebalancer import Rebalancer, attempts_of, notice_to
 from formation_p2p.core.dispatch.resumption import Resumption
 from formation_p2p.core.dispatch.saved import SavedJob, SavedLease
 from formation_p2p.core.dispatch.task_group import TaskGroup

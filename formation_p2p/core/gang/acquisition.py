@@ -17,9 +17,8 @@ from typing import Final
 
 from formation_p2p.core.discovery.finder import FindId, Found
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.gang.candidates import Candidates, Means, Refusals
+from formation_p2p.core.gang.candidates import Candidates, Means, Refusals, members_of
 from formation_p2p.core.gang.choice import Arrangement, Place, choose, plan
-from formation_p2p.core.gang.membership import members_of
 from formation_p2p.core.gang.searches import Searches
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.gang.trips import Trips

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from formation_p2p.core.discovery.finder import FindId
 from formation_p2p.core.effects import Moment
-from formation_p2p.core.gang.candidates import Means
-from formation_p2p.core.gang.membership import key_of_gang
+from formation_p2p.core.gang.candidates import Means, key_of_gang
 from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.resources.requirements import Requirements
 

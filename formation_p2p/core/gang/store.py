@@ -19,25 +19,23 @@ from typing import Final, assert_never
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.gang import store_messages as said
-from formation_p2p.core.gang.store_events import (
-    Attached,
-    Came,
-    Detached,
-    Resized,
-    StoreEvent,
-    Tell,
-    Tick,
-)
 from formation_p2p.core.gang.store_messages import (
     BARRIERS,
     KEY_BYTES,
     Answer,
+    Attached,
+    Came,
+    Detached,
     Done,
     Entry,
     FromClient,
     Problem,
     Refused,
+    Resized,
+    StoreEvent,
     StoreRequest,
+    Tell,
+    Tick,
     Value,
 )
 from formation_p2p.core.negotiation.roster import MAX_MEMBERS

@@ -191,7 +191,7 @@ class Link:
             yield Contact(peer_id, tuple(addresses)[:MAX_ADDRESSES])
 
     def _read(self, text: bytes) -> tuple[str, PeerId] | None:
-        """None for what is no TCP address of another peer on this link."""
+        """None unless it is a TCP address of another peer on this link."""
         match = _TCP_ADDRESS.fullmatch(text)
         if match is None:
             return None

@@ -16,6 +16,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Final
 
+from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.addresses import MAX_ADDRESSES, is_public
 
 # The head start of a better address, as RFC 8305 has it. Before it ends where that one fails.
@@ -138,3 +139,28 @@ def _ip_of(text: str) -> Ip | None:
 
 def _port_of(text: str) -> int:
     return int(text.split("/", 5)[4])
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """One echo of a peer, in microseconds. `via` is the gate that relays, or None."""
+
+    peer_id: PeerId
+    path: Path
+    via: PeerId | None
+    rtt_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many bytes came from a peer in so long."""
+
+    peer_id: PeerId
+    path: Path
+    via: PeerId | None
+    size_bytes: int
+    took_us: int
+
+    @property
+    def bytes_per_s(self) -> int:
+        return self.size_bytes * 1_000_000 // max(self.took_us, 1)

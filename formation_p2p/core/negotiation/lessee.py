@@ -17,11 +17,10 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.call import MAX_CALLS, Call
 from formation_p2p.core.negotiation.held_lease import HeldLease, HeldState, LeaseKey
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
 from formation_p2p.core.negotiation.releases import Releases
-from formation_p2p.core.negotiation.round import Round, RoundId
+from formation_p2p.core.negotiation.round import MAX_CALLS, Call, Round, RoundId
 from formation_p2p.core.negotiation.session import Send, Undelivered
 from formation_p2p.core.negotiation.unserved import Unserved
 from formation_p2p.core.placement.task_options import SchedulingKey

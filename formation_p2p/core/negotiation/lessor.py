@@ -22,20 +22,18 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.errors import ensure
 from formation_p2p.core.identity import PeerId, short_id
 from formation_p2p.core.negotiation import messages as work
-from formation_p2p.core.negotiation.asked import asked_for
 from formation_p2p.core.negotiation.budget import Budget
 from formation_p2p.core.negotiation.failed_environments import FailedEnvironments
-from formation_p2p.core.negotiation.fair_share import FairShare
 from formation_p2p.core.negotiation.held import held_by
 from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.notice import Notices
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS, LeaseParameters
-from formation_p2p.core.negotiation.precedence import Precedence
+from formation_p2p.core.negotiation.precedence import FairShare, Precedence
 from formation_p2p.core.negotiation.preemption import Want
 from formation_p2p.core.negotiation.seniority import Seniority
 from formation_p2p.core.negotiation.session import Fence, Send
 from formation_p2p.core.negotiation.standing import Standing
-from formation_p2p.core.negotiation.waiting import Wait
+from formation_p2p.core.negotiation.waiting import Wait, asked_for
 from formation_p2p.core.placement.fragmentation import best_devices
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.resources.fits import Ledger, fits

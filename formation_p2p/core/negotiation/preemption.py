@@ -13,8 +13,8 @@ from functools import reduce
 
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.negotiation.asked import Asked
 from formation_p2p.core.negotiation.parameters import LeaseParameters
+from formation_p2p.core.negotiation.waiting import Asked
 from formation_p2p.core.resources.fits import Ledger
 from formation_p2p.core.resources.requirements import Requirements
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import Final, NewType
 
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.identity import PeerId
@@ -140,3 +140,23 @@ class Round:
         if most_micro is not None and offer.price_micro > most_micro:
             return TooDear(offer.price_micro, most_micro)
         return None
+
+
+# One for each kind of task that waits, and one before it; the oldest is forgotten.
+MAX_CALLS: Final = 128
+
+
+@dataclass(slots=True)
+class Call:
+    """For up to `wanted` leases at once, of offers that come until `until_s`; `enough` of them, or
+    the deliberation after the first, end its `round`. Then another may begin."""
+
+    number: int
+    key: SchedulingKey
+    wanted: int
+    enough: int
+    until_s: float
+    round: RoundId | None = None
+
+    def opened(self, number: RoundId) -> None:
+        self.round = number

@@ -42,7 +42,7 @@ RESERVED: Final = "_"
 
 
 class TunnelRefusal(StrEnum):
-    """Why there is no tunnel. All but the first may pass: a roster may be under way."""
+    """Why a tunnel is refused. All but the first may pass: a roster may be under way."""
 
     NOT_A_MEMBER = "outsider"
     """The one that opens it is not that member of that gang."""

@@ -22,8 +22,7 @@ from formation_p2p.core.records.profile import (
     Link,
     SignedProfile,
 )
-from formation_p2p.core.services.serving import labels_of
-from formation_p2p.core.services.spec import WorkerType
+from formation_p2p.core.services.spec import WorkerType, labels_of
 
 # The worker has joined, and its connections with the gates are measured.
 FIRST_WAIT_S: Final = 20.0

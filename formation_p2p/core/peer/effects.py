@@ -11,8 +11,7 @@ from typing import Final
 
 from formation_p2p.core.dht.rpc import DhtEffect
 from formation_p2p.core.discovery.trace import Trace
-from formation_p2p.core.dispatch.effects import SchedulerEffect
-from formation_p2p.core.dispatch.fetch import DropCheckpoints
+from formation_p2p.core.dispatch.fetch import DropCheckpoints, SchedulerEffect
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
     ForgetLease,

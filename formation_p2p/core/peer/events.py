@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.session import Disconnected, Fenced, Receive
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
 from formation_p2p.core.services.events import ServiceRequestEvent
-from formation_p2p.core.services.serving import SERVES
+from formation_p2p.core.services.spec import SERVES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.trust.reciprocity import Org

@@ -44,14 +44,13 @@ from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.charter_news import CharterNews
 from formation_p2p.core.peer.completions import Completions
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
-from formation_p2p.core.peer.explanations import Explanations
 from formation_p2p.core.peer.inbox import Inbox
 from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.peer.renewal import Inviter, Issuer, Renewal
-from formation_p2p.core.peer.reports import Reports
+from formation_p2p.core.peer.reports import Explanations, Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
 from formation_p2p.core.peer.story import JobTaken, Story, StoryEntry, StoryEvent, StoryStep

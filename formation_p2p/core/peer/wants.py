@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import assert_never
 
 from formation_p2p.core.announce.answering import Answering
-from formation_p2p.core.announce.board import Handed, Noticeboard
-from formation_p2p.core.announce.gate import Gate
+from formation_p2p.core.announce.board import Gate, Handed, Noticeboard
 from formation_p2p.core.announce.parameters import AnnounceParameters
-from formation_p2p.core.announce.relay import Relay
-from formation_p2p.core.announce.tree import Branch, size_of
+from formation_p2p.core.announce.tree import Branch, Relay, size_of
 from formation_p2p.core.announce.want import Want
 from formation_p2p.core.dht.kademlia import Kademlia
 from formation_p2p.core.dht.store import RecordStore

@@ -143,7 +143,7 @@ class Worker:
         return self._after(effects, now)
 
     def set_aside(self, name: str, needs: Requirements, now: Moment) -> tuple[str, ...] | None:
-        """Reserve what a replica needs; the ids of its devices, None where there is no room."""
+        """Reserve what a replica needs; the ids of its devices, None without room."""
         held = self.lessor.ledger.set_aside(f"service {name}", needs)
         self.announcer.changed(self.lessor.ledger.free, now)
         return None if held is None else tuple(claim.device_id for claim in held.gpus)

@@ -15,7 +15,7 @@ from formation_p2p.core.workload.scope import Scope
 
 def within_rules(options: TaskOptions, plan: Plan) -> TaskOptions:
     """The options of a job with these tasks: in the region, and the scope, of all data that they
-    read. Raises InvalidInput where there is no such place."""
+    read. Raises InvalidInput for an unknown place."""
     processes = (process_in(task.work) for task in plan.tasks)
     inputs = (blob for each in processes if each is not None for blob in each.inputs.values())
     rules = [blob.rule for blob in inputs if blob.rule is not None]

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final
 
 from formation_p2p.core import refusals
+from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId, shown_peer
 from formation_p2p.core.keyspace import Key
@@ -304,3 +305,11 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The workers that could run a task, and how they were found."""
+
+    decision: Decision
+    trace: Trace

@@ -11,10 +11,10 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.nearest import Peers
 from formation_p2p.core.placement.policy import (
     MAX_TEXT,
     BadScores,
+    Peers,
     PlacementPolicy,
     PolicyFactory,
     Score,

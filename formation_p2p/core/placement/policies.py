@@ -15,8 +15,7 @@ from formation_p2p.core.placement.fragmentation import (
     best_fit,
     by_scarcity,
 )
-from formation_p2p.core.placement.nearest import Peers
-from formation_p2p.core.placement.policy import NO_SCORE, Policy, Score, Term, scored
+from formation_p2p.core.placement.policy import NO_SCORE, Peers, Policy, Score, Term, scored
 from formation_p2p.core.refusals import Distrusted, Infeasible
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.capability import idle

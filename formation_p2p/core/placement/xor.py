@@ -21,8 +21,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import Key, key_of
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.nearest import Peers
-from formation_p2p.core.placement.policy import Policy, Score, Term, scored
+from formation_p2p.core.placement.policy import Peers, Policy, Score, Term, scored
 from formation_p2p.core.resources.bounds import shown
 
 # Two of three outvote one that is wrong.

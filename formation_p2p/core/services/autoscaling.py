@@ -15,9 +15,9 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import Claim, ClaimState
 from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, has_own
-from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.replica import Own, Replica
 from formation_p2p.core.services.scaling import Scaler, is_elastic
+from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
 
 

@@ -13,8 +13,7 @@ from formation_p2p.core.keyspace import KEY_BITS, Key
 from formation_p2p.core.records.profile import SignedProfile
 from formation_p2p.core.services.events import ServiceStep, SpecPublished
 from formation_p2p.core.services.means import Means
-from formation_p2p.core.services.names import asking, catalog_name
-from formation_p2p.core.services.shelf import counts_more
+from formation_p2p.core.services.shelf import asking, catalog_name, counts_more
 from formation_p2p.core.services.signed_spec import SignedSpec
 
 

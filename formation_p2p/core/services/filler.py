@@ -28,7 +28,7 @@ from formation_p2p.core.services.claim import (
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, Reading, has_own
-from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
 
 

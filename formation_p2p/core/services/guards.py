@@ -13,7 +13,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.claim import Claim
 from formation_p2p.core.services.events import ServiceStep
 from formation_p2p.core.services.means import Means, has_own
-from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.shelf import asking
 
 # A worker is among the three nearest to a few slots; more are names that were made up.
 MAX_GUARDS: Final = 256

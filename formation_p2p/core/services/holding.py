@@ -32,8 +32,8 @@ from formation_p2p.core.services.means import Means
 from formation_p2p.core.services.renewing import Renewing
 from formation_p2p.core.services.replica import Own, Replica, reserved
 from formation_p2p.core.services.scaling import is_elastic, own_word
-from formation_p2p.core.services.serving import needs_of
 from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.spec import needs_of
 
 _CLAIM_STATES: Final = {
     Own.CLAIMED: ClaimState.JOINING,

@@ -12,8 +12,8 @@ from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.claim import Claim, ClaimState, wins
 from formation_p2p.core.services.holding import Holding
 from formation_p2p.core.services.means import Means, has_own
-from formation_p2p.core.services.names import asking
 from formation_p2p.core.services.replica import Own, Replica
+from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.updating import Updating
 

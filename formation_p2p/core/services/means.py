@@ -26,10 +26,9 @@ from formation_p2p.core.services.events import (
 )
 from formation_p2p.core.services.holders import Holders
 from formation_p2p.core.services.inquiries import Inquiries
-from formation_p2p.core.services.names import asking, claims_name
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.scaling import wanted
-from formation_p2p.core.services.shelf import Shelf
+from formation_p2p.core.services.shelf import Shelf, asking, claims_name
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import ServiceSpec, WorkerType
@@ -42,7 +41,7 @@ class Machine(Protocol):
         """Whether the machine meets the needs, and has room for them now."""
 
     def set_aside(self, name: str, needs: Requirements, now: Moment) -> tuple[str, ...] | None:
-        """Reserve what a replica needs; the ids of its devices, None where there is no room."""
+        """Reserve what a replica needs; the ids of its devices, None without room."""
 
     def give_back(self, name: str, now: Moment) -> None: ...
 

@@ -16,7 +16,7 @@ from formation_p2p.core.services.catalog_reader import CatalogReader
 from formation_p2p.core.services.claim import Claim, ClaimState
 from formation_p2p.core.services.events import ReadServices, ServicesRead
 from formation_p2p.core.services.means import Means, has_own
-from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.shelf import asking
 
 # Asked for one question: those that were not heard of for the longest time.
 MAX_ASKED = 64

@@ -39,7 +39,7 @@ class Renewing:
         self._ending: dict[tuple[str, int], Machine] = {}
 
     def renew(self, replica: Replica, signed: SignedSpec, now: Moment) -> bool:
-        """Start another version beside the one that serves; False where there is no room."""
+        """Start another version beside the one that serves; False without room."""
         machine, spec = replica.machine, signed.spec
         epoch = replica.tried_epoch = max(replica.epoch, replica.tried_epoch) + 1
         at = reserved(spec.name, epoch), spec.needs, now

@@ -29,10 +29,9 @@ from formation_p2p.core.services.members import Members
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.queries import Queries
 from formation_p2p.core.services.replica import Replica
-from formation_p2p.core.services.serving import labels_of, of_type
 from formation_p2p.core.services.shelf import HISTORY_S, Shelf
 from formation_p2p.core.services.signed_spec import SignedSpec
-from formation_p2p.core.services.spec import WorkerType
+from formation_p2p.core.services.spec import WorkerType, labels_of, of_type
 from formation_p2p.core.services.updating import Surge
 from formation_p2p.core.services.watcher import Watcher
 

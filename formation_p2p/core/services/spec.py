@@ -302,3 +302,22 @@ def _check_texts(field: str, texts: Iterable[object], most: int) -> None:
         if not isinstance(text, str) or not text.translate(_LAYOUT).isprintable():
             problem = "is no text that prints; write letters, digits and signs"
             raise InvalidInput(field, f"{shown(text)} {problem}")
+
+
+# How the labels begin by which workers say which types they serve as.
+SERVES: Final = "serves-"
+_YES: Final = "yes"
+
+
+def labels_of(types: Iterable[WorkerType]) -> tuple[tuple[str, str], ...]:
+    """The labels by which such workers are found: each is a bucket of discovery."""
+    return tuple((f"{SERVES}{kind}", _YES) for kind in sorted(types))
+
+
+def needs_of(spec: ServiceSpec) -> Requirements:
+    """What a search for workers that could run a service asks for."""
+    return of_type(spec.needs, spec.worker_type)
+
+
+def of_type(needs: Requirements, kind: WorkerType) -> Requirements:
+    return replace(needs, labels=(*needs.labels, *labels_of({kind})))

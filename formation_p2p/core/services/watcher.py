@@ -15,7 +15,7 @@ from formation_p2p.core.identity import key_of_peer
 from formation_p2p.core.keyspace import distance, key_of
 from formation_p2p.core.services.claim import MAX_GUARDIANS
 from formation_p2p.core.services.means import Means
-from formation_p2p.core.services.names import asking
+from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.spec import ServiceSpec
 
 # A reader comes nearer to a name with each peer that it asks; halfway round the world in so many.

@@ -19,7 +19,7 @@ from formation_p2p.core.identity import Identity, PeerId, peer_id_of, short_id, 
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
+from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust.root_keys import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -29,6 +29,27 @@ from formation_p2p.core.trust.root_keys import (
     read_key_set,
     read_signatures,
 )
+
+# The year 5138: eleven digits, and past anyone's plans.
+MAX_EXPIRY_UNIX_S: Final = 99_999_999_999
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A grant lasts `life_s`. Holders of the root key renew it, each time for as long, and not past
+    `renewed_until_unix_s`. Raises InvalidInput."""
+
+    life_s: int
+    renewed_until_unix_s: int
+
+    def __post_init__(self) -> None:
+        bounds.check_amount("life", self.life_s, 1, MAX_EXPIRY_UNIX_S)
+        bounds.check_amount("renewed until", self.renewed_until_unix_s, 0, MAX_EXPIRY_UNIX_S)
+
+    def end_unix_s(self, now_unix_s: float) -> int:
+        """Of a grant that is given now."""
+        return min(int(now_unix_s) + self.life_s, self.renewed_until_unix_s, MAX_EXPIRY_UNIX_S)
+
 
 # The tag of the root's block, with which a token begins.
 _ROOT_BLOCK: Final = 0x12

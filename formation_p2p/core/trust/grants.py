@@ -37,11 +37,16 @@ from formation_p2p.core.refusals import Denied
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.trust import statements
 from formation_p2p.core.trust.charter import MAX_IDENTITIES, Charter
-from formation_p2p.core.trust.grant_form import Cosigned, GrantForm, read_form
+from formation_p2p.core.trust.grant_form import (
+    MAX_EXPIRY_UNIX_S,
+    Cosigned,
+    GrantForm,
+    Life,
+    read_form,
+)
 from formation_p2p.core.trust.grant_token import MAX_BLOCKS as MAX_BLOCKS
 from formation_p2p.core.trust.grant_token import open_token, statements_of
 from formation_p2p.core.trust.hours import Hours
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S, Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, QuotaAccount
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.workload import work

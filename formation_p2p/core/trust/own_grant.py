@@ -11,8 +11,8 @@ from typing import Final
 
 from formation_p2p.core.effects import Effect, Moment
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import Right
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network
 
 _HOUR_S: Final = 3600

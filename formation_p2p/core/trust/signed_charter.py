@@ -42,7 +42,7 @@ from formation_p2p.core.trust.charter import (
     Member,
     Region,
 )
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.quota import GRANT_DIGITS, Quota
 from formation_p2p.core.trust.root_keys import (
     MAX_SIGNERS,

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from biscuit_auth import BlockBuilder
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.trust.grant_form import Life
 from formation_p2p.core.trust.hours import MAX_SPANS, Hours
-from formation_p2p.core.trust.life import Life
 from formation_p2p.core.trust.quota import GRANT_DIGITS, UNLIMITED, Quota, least
 from formation_p2p.core.workload.scope import NOWHERE, Place
 

@@ -59,7 +59,7 @@ MAX_HELD: Final = 1024
 
 
 def _untold(done_bytes: int, size_bytes: int) -> None:
-    """Nobody asks how far it is."""
+    """Its progress is not asked for."""
 
 
 class Exchange:

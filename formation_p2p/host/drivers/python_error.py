@@ -75,7 +75,7 @@ def data_of(value: Any, results: Any) -> Any:
 
 def data_pickler(results: Any) -> Any:
     class DataPickler(results.ResultPickler):  # type: ignore[misc]  # as above
-        """Raises PicklingError for what is no data."""
+        """Raises PicklingError for all but data."""
 
         def reducer_override(self, value: Any) -> Any:
             reduced = super().reducer_override(value)

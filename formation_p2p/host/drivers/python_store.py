@@ -71,7 +71,7 @@ class Store:
         return int(self._ask("num_keys"))
 
     def read(self, key: str) -> bytes | None:
-        """What this node was told last, at once; None where there is no value."""
+        """What this node was told last, at once; None without a value."""
         return self._ask(f"read {named(key)}", optional=True)
 
     def watch(self, key: str) -> Generator[bytes | None, None, None]:

@@ -12,18 +12,16 @@ import trio
 
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.gang.store import MAX_STORE_BYTES, Store
-from formation_p2p.core.gang.store_events import (
+from formation_p2p.core.gang.store_messages import (
+    MAX_FRAME_BYTES,
     Attached,
     Came,
     Detached,
+    Entry,
+    FromStore,
     Resized,
     StoreEvent,
     Tick,
-)
-from formation_p2p.core.gang.store_messages import (
-    MAX_FRAME_BYTES,
-    Entry,
-    FromStore,
     pack_from_store,
     parse_from_client,
 )

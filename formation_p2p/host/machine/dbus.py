@@ -30,7 +30,7 @@ _MAX_SIGNALS: Final = 16
 
 
 class BusError(OSError):
-    """The bus refuses, or says what is no D-Bus."""
+    """The bus refuses, or does not speak D-Bus."""
 
 
 @dataclass(frozen=True, slots=True)

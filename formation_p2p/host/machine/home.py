@@ -34,9 +34,8 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.resources import bounds
 from formation_p2p.core.resources.bounds import MAX_HOST_NAME_CHARS
-from formation_p2p.core.trust.grant_form import MAX_ROOT_KEYS
+from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S, MAX_ROOT_KEYS
 from formation_p2p.core.trust.grants import Rights
-from formation_p2p.core.trust.life import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.split_root import GrantRequest, renewal_of, request_of, root_of

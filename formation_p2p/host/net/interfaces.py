@@ -133,7 +133,7 @@ def reached_families() -> frozenset[int]:
 
 
 def _way_out(family: socket.AddressFamily) -> str:
-    """The address that a packet to the outside would have; empty where there is no way."""
+    """The address that a packet to the outside would have; empty without a route."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((_OUTSIDE[family], 9))

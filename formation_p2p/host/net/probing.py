@@ -10,7 +10,7 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
-from formation_p2p.core.nat.probe import Rate, RoundTrip
+from formation_p2p.core.nat.paths import Rate, RoundTrip
 from formation_p2p.host.net.handlers import PING_BYTES, PING_PROTOCOL
 from formation_p2p.host.net.protocols import rate
 from formation_p2p.host.net.transport.errors import IOException

@@ -44,11 +44,10 @@ from formation_p2p.host.net.protocols.kad import KadStreams
 from formation_p2p.host.net.protocols.work import WorkSessions
 from formation_p2p.host.net.punch import Punching
 from formation_p2p.host.net.reserving import Reserving
-from formation_p2p.host.net.swarm import Swarm
+from formation_p2p.host.net.swarm import Swarm, Whereabouts
 from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.upgrading import Upgrading
-from formation_p2p.host.net.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 

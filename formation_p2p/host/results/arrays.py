@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import OBJECT_BYTES
 from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.reading import Reading
-from formation_p2p.host.results.values import text_of
+from formation_p2p.host.results.values import Reading, text_of
 
 if TYPE_CHECKING:
     import numpy as np

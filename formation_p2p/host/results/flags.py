@@ -15,7 +15,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import OBJECT_BYTES
 from formation_p2p.host.results.objects import checked, names_of, refusal
 from formation_p2p.host.results.own_classes import ClassName, FoundClass
-from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.values import Reading
 
 # What a class keeps, it keeps to the end of the program: 16 MiB at the most. No honest program has
 # all combinations of 14 flags.

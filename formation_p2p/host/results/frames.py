@@ -18,8 +18,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.reading import Reading
-from formation_p2p.host.results.values import ZONE, text_of
+from formation_p2p.host.results.values import ZONE, Reading, text_of
 
 # What a column, an index or a series takes beside its values.
 _COLUMN_BYTES: Final = 4096

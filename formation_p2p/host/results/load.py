@@ -32,7 +32,7 @@ from formation_p2p.host.results.hashing import check_hashed, inserts, weight_of
 from formation_p2p.host.results.inserting import SHORT_BYTES, InsertingUnpickler, of_items
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
-from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.values import Reading
 
 # Each builds a value from plain arguments and does nothing else.
 _PLAIN: Final[dict[tuple[str, str], Any]] = {

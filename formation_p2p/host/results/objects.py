@@ -17,8 +17,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.own_classes import ClassName, FoundClass
-from formation_p2p.host.results.reading import Reading
-from formation_p2p.host.results.values import text_of
+from formation_p2p.host.results.values import Reading, text_of
 
 # Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
 _HEAP: Final = 1 << 9

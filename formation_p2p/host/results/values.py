@@ -7,12 +7,33 @@ import re
 import uuid
 import zoneinfo
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.budget import OBJECT_BYTES
-from formation_p2p.host.results.reading import Reading
+from formation_p2p.host.results.budget import OBJECT_BYTES, Budget
+from formation_p2p.host.results.hashing import Weight
+from formation_p2p.host.results.own_classes import ClassFinder, FoundClass
+
+
+@dataclass(slots=True)
+class Reading:
+    """`found` are the classes that it may have instances of, by what makes these and their names.
+    `unfilled` are the instances made so far that have no attributes yet, by their `id`: what is
+    in here stays alive, so that an id is of one object. `attributes` are what the classes of those
+    have, with their bases. `hashed` are the weights of the instances that are hashed by their
+    attributes, by their `id`, and `kept` those instances."""
+
+    budget: Budget
+    classes: ClassFinder
+    trust: bool = False
+    found: dict[tuple[Callable[..., object], object], FoundClass] = field(default_factory=dict)
+    unfilled: dict[int, object] = field(default_factory=dict)
+    hashed: dict[int, Weight] = field(default_factory=dict)
+    kept: list[object] = field(default_factory=list)
+    attributes: dict[type, dict[str, Any]] = field(default_factory=dict)
+
 
 _FACTORIES: Final = MappingProxyType(
     {kind.__name__: kind for kind in (bool, bytes, dict, float, int, list, set, str, tuple)}

@@ -198,7 +198,7 @@ class State:
                 return False
         while (number := self._next_to_go()) is not None:
             # Where that is cut short, the job is so old now that it goes first next time, and what
-            # is left of it is shown to nobody (rows.WHOLE).
+            # is left of it is not shown (rows.WHOLE).
             with self._writing() as db:
                 db.execute("UPDATE jobs SET ended_unix_s = 0 WHERE number = ?", (number,))
             while self._delete_some(number):

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # message, and takes 0.2 ms to deal with. It may lie here for as long as a reader pauses.
 READ_AHEAD_BYTES: Final = 4 * MAX_READ_BYTES
 # Where at least MORE_TOGETHER_BYTES are sure to come, which no stranger has leave for: it has its
-# place. Twice as much is no faster.
+# place. Twice as much is not faster.
 MOST_READ_AHEAD_BYTES: Final = 8 * MAX_READ_BYTES
 _READ_ROOMS: Final = Rooms(MOST_READ_AHEAD_BYTES)
 # Names looked up at once. Addresses with one are few; most are numbers.

@@ -19,12 +19,12 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
-from formation_p2p.host.net.transport.cipher import TAG_BYTES
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.host.net.transport.noise import (
     LENGTH_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_PLAINTEXT_BYTES,
+    TAG_BYTES,
     NoiseKeys,
     Secured,
     handshake,
