@@ -84,35 +84,23 @@ COUNT_ON_THE_WIRE = octets(
 )
 ANNOUNCED = AddProvider(b"name", Provider(ALICE, b"signed"), (b"other",), acknowledged=True)
 
+NAME = name_field(b"name")
+ADD, GET = kind("ADD_PROVIDER") + NAME, kind("GET_PROVIDERS") + NAME
+ALICES = octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed")))
+RECORD_ON_THE_WIRE = NAME + octets(RECORD, octets(1, b"name") + octets(2, b"signed"))
+
 REQUESTS: list[tuple[Request, bytes]] = [
     (Ping(), kind("PING")),
-    (FindNode(b"name"), kind("FIND_NODE") + name_field(b"name")),
-    (GetValue(b"name"), kind("GET_VALUE") + name_field(b"name")),
-    (GetProviders(b"name"), kind("GET_PROVIDERS") + name_field(b"name")),
+    (FindNode(b"name"), kind("FIND_NODE") + NAME),
+    (GetValue(b"name"), kind("GET_VALUE") + NAME),
+    (GetProviders(b"name"), GET),
     (
         GetProviders(b"name", ProviderQuery(TARGET, b"cbor", 5)),
-        kind("GET_PROVIDERS")
-        + name_field(b"name")
-        + octets(QUERY, octets(1, key_to_bytes(TARGET)) + octets(2, b"cbor") + integer(3, 5)),
+        GET + octets(QUERY, octets(1, key_to_bytes(TARGET)) + octets(2, b"cbor") + integer(3, 5)),
     ),
-    (
-        AddProvider(b"name", Provider(ALICE, b"signed")),
-        kind("ADD_PROVIDER")
-        + name_field(b"name")
-        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed"))),
-    ),
-    (
-        ANNOUNCED,
-        kind("ADD_PROVIDER")
-        + name_field(b"name")
-        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed")))
-        + octets(MORE, b"other")
-        + integer(ACKNOWLEDGED, 1),
-    ),
-    (
-        PutValue(b"name", b"signed"),
-        name_field(b"name") + octets(RECORD, octets(1, b"name") + octets(2, b"signed")),
-    ),
+    (AddProvider(b"name", Provider(ALICE, b"signed")), ADD + ALICES),
+    (ANNOUNCED, ADD + ALICES + octets(MORE, b"other") + integer(ACKNOWLEDGED, 1)),
+    (PutValue(b"name", b"signed"), RECORD_ON_THE_WIRE),
 ]
 
 REPLIES: list[tuple[Request, Reply, bytes]] = [
@@ -125,9 +113,7 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
     (
         GetProviders(b"name"),
         Providers((Provider(ALICE, b"signed"),), (BOB,)),
-        kind("GET_PROVIDERS")
-        + octets(CLOSER, peer(BOB))
-        + octets(PROVIDER, peer(ALICE, octets(PROFILE, b"signed"))),
+        kind("GET_PROVIDERS") + octets(CLOSER, peer(BOB)) + ALICES,
     ),
     (GetProviders(b"name"), Providers((), (), COUNT), kind("GET_PROVIDERS") + COUNT_ON_THE_WIRE),
     (
@@ -141,11 +127,7 @@ REPLIES: list[tuple[Request, Reply, bytes]] = [
         kind("GET_VALUE") + octets(RECORD, octets(2, b"signed")) + octets(CLOSER, peer(BOB)),
     ),
     (GetValue(b"name"), Value(None, ()), kind("GET_VALUE")),
-    (
-        PutValue(b"name", b"signed"),
-        Stored(b"name", b"signed"),
-        name_field(b"name") + octets(RECORD, octets(1, b"name") + octets(2, b"signed")),
-    ),
+    (PutValue(b"name", b"signed"), Stored(b"name", b"signed"), RECORD_ON_THE_WIRE),
 ]
 
 
@@ -212,7 +194,7 @@ def test_what_we_add_is_out_of_the_way_of_the_specifications_numbers() -> None:
 
 
 def test_what_others_send_lacks_what_we_add_and_is_good_without_it() -> None:
-    add = kind("ADD_PROVIDER") + name_field(b"name") + octets(PROVIDER, peer(ALICE))
+    add = ADD + octets(PROVIDER, peer(ALICE))
     assert parse_request(add) == AddProvider(b"name", Provider(ALICE), (), acknowledged=False)
     reply = kind("GET_PROVIDERS") + octets(PROVIDER, peer(ALICE))
     assert parse_reply(reply, GetProviders(b"name")) == Providers((Provider(ALICE),), (), None)
@@ -246,6 +228,9 @@ def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
     assert ANNOUNCED.names == (b"name", b"other")
 
 
+FURTHER_KEY = "a further key of other than 1 to 128 bytes"
+
+
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
@@ -253,50 +238,27 @@ def test_the_names_of_a_write_are_the_first_and_all_further_ones() -> None:
         (octets(RECORD, octets(5, b"\xff")), "not a DHT message"),  # timeReceived is text
         (kind("FIND_NODE"), "a key of 0 bytes"),
         (kind("FIND_NODE") + name_field(bytes(MAX_NAME_BYTES + 1)), "a key of 129 bytes"),
-        (integer(1, 6) + name_field(b"name"), "type 6"),
-        (integer(1, (1 << 64) - 1) + name_field(b"name"), "type -1"),
-        (kind("ADD_PROVIDER") + name_field(b"name"), "0 providers"),
+        (integer(1, 6) + NAME, "type 6"),
+        (integer(1, (1 << 64) - 1) + NAME, "type -1"),
+        (ADD, "0 providers"),
+        (ADD + 2 * octets(PROVIDER, peer(ALICE)), "2 providers"),
+        (ADD + octets(PROVIDER, octets(1, b"no id")), "0 providers"),
         (
-            kind("ADD_PROVIDER") + name_field(b"name") + 2 * octets(PROVIDER, peer(ALICE)),
-            "2 providers",
-        ),
-        (
-            kind("ADD_PROVIDER") + name_field(b"name") + octets(PROVIDER, octets(1, b"no id")),
-            "0 providers",
-        ),
-        (
-            kind("ADD_PROVIDER")
-            + name_field(b"name")
-            + octets(PROVIDER, peer(ALICE, octets(PROFILE, bytes(MAX_VALUE_BYTES + 1)))),
+            ADD + octets(PROVIDER, peer(ALICE, octets(PROFILE, bytes(MAX_VALUE_BYTES + 1)))),
             "a profile of 4097 bytes",
         ),
+        (ADD + octets(PROVIDER, peer(ALICE)) + octets(MORE, b""), FURTHER_KEY),
         (
-            kind("ADD_PROVIDER")
-            + name_field(b"name")
-            + octets(PROVIDER, peer(ALICE))
-            + octets(MORE, b""),
-            "a further key of other than 1 to 128 bytes",
-        ),
-        (
-            kind("ADD_PROVIDER")
-            + name_field(b"name")
+            ADD
             + octets(PROVIDER, peer(ALICE))
             + octets(MORE, b"good")
             + octets(MORE, bytes(MAX_NAME_BYTES + 1)),
-            "a further key of other than 1 to 128 bytes",
+            FURTHER_KEY,
         ),
+        (NAME + octets(RECORD, octets(2, bytes(MAX_VALUE_BYTES + 1))), "a value of 4097 bytes"),
+        (GET + octets(QUERY, octets(1, bytes(31))), "32 bytes, not 31"),
         (
-            name_field(b"name") + octets(RECORD, octets(2, bytes(MAX_VALUE_BYTES + 1))),
-            "a value of 4097 bytes",
-        ),
-        (
-            kind("GET_PROVIDERS") + name_field(b"name") + octets(QUERY, octets(1, bytes(31))),
-            "32 bytes, not 31",
-        ),
-        (
-            kind("GET_PROVIDERS")
-            + name_field(b"name")
-            + octets(QUERY, octets(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
+            GET + octets(QUERY, octets(2, bytes(MAX_REQUIREMENTS_BYTES + 1))),
             "requirements of 2050 bytes",
         ),
     ],
@@ -335,7 +297,7 @@ def test_a_query_gets_at_most_so_many_and_none_where_it_wants_only_the_count(
     wanted: int, given_: int
 ) -> None:
     query = octets(1, bytes(32)) + integer(3, wanted)
-    parsed = parse_request(kind("GET_PROVIDERS") + name_field(b"name") + octets(QUERY, query))
+    parsed = parse_request(GET + octets(QUERY, query))
     assert parsed == GetProviders(b"name", ProviderQuery(Key(0), b"", given_))
 
 
