@@ -13,7 +13,7 @@ from formation_p2p.api.service_client import ServiceClient as ServiceClient
 from formation_p2p.api.service_client import ServiceConnection as ServiceConnection
 from formation_p2p.api.sync import SyncNode as SyncNode
 from formation_p2p.api.sync_gang import SyncGang as SyncGang
-from formation_p2p.api.sync_job import SyncJob as SyncJob
+from formation_p2p.api.sync_loop import SyncJob as SyncJob
 from formation_p2p.api.sync_service import SyncServiceClient as SyncServiceClient
 from formation_p2p.api.task_result import TaskResult as TaskResult
 from formation_p2p.core.discovery.trace import Step as Step

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from formation_p2p.api.gang_base import GangBase
-from formation_p2p.api.gang_pool import MemberUsage, capacities, links_of, pool_of, usage_of
+from formation_p2p.api.gang_pool import (
+    GRACE_S,
+    Autoscaling,
+    MemberUsage,
+    capacities,
+    links_of,
+    pool_of,
+    usage_of,
+)
 from formation_p2p.api.gang_rounds import GangRounds
-from formation_p2p.api.gang_scaling import GRACE_S, Autoscaling
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.gang.events import (
     GangEvent,

@@ -15,8 +15,7 @@ from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.node import Node
 from formation_p2p.api.reference import Reference
 from formation_p2p.api.sync_gang import gang_of
-from formation_p2p.api.sync_job import SyncJob, job_of
-from formation_p2p.api.sync_loop import Synchronous, SyncLoop, calls, made, waits
+from formation_p2p.api.sync_loop import Synchronous, SyncJob, SyncLoop, calls, job_of, made, waits
 from formation_p2p.api.sync_service import service_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached

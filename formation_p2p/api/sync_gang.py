@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from formation_p2p.api.gang import Gang
+from formation_p2p.api.gang_pool import Autoscaling
 from formation_p2p.api.gang_rounds import GangRound, GangRounds
-from formation_p2p.api.gang_scaling import Autoscaling
 from formation_p2p.api.gang_store import GangStore
-from formation_p2p.api.sync_job import job_of
-from formation_p2p.api.sync_loop import Synchronous, SyncLoop, calls, made, waits
+from formation_p2p.api.sync_loop import Synchronous, SyncLoop, calls, job_of, made, waits
 from formation_p2p.core.gang.events import GangMember
 from formation_p2p.core.gang.pool import Pool
 

@@ -141,8 +141,13 @@ def run(
             work, name = kind.of(replace(spec, inputs=inputs)), spec.argv[0]
             begun = partial(node.submit, work, name=name, labels=[one_line(name)])
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
-            from formation_p2p.cli.copies import passed_on
-            from formation_p2p.cli.outcomes import error_of, process_result, tell_sizes, why_empty
+            from formation_p2p.cli.outcomes import (
+                error_of,
+                passed_on,
+                process_result,
+                tell_sizes,
+                why_empty,
+            )
 
             tell_sizes(job.sizes, as_json=as_json)
             if state is None:

@@ -148,9 +148,8 @@ def _submit(
 
     async def place_and_wait(interrupt: Interrupt) -> int:
         from formation_p2p.cli.as_json import lines_of
-        from formation_p2p.cli.copies import passed_on
         from formation_p2p.cli.local.link import reach
-        from formation_p2p.cli.outcomes import exit_code_of, tell_sizes, why_empty
+        from formation_p2p.cli.outcomes import exit_code_of, passed_on, tell_sizes, why_empty
 
         began_s = time.monotonic()
         own = join is not None

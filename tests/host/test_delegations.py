@@ -15,7 +15,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.delegations import Delegations
+from formation_p2p.host.blobs.fetch_run import Delegations
 from formation_p2p.host.blobs.readers import MAX_PLACES, OwnersPlaces
 from tests.support.data_world import ROOT, Holder, content
 from tests.support.stacks import run, running

@@ -26,8 +26,15 @@ from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.host.blobs.exchange import MAX_NOT_KEPT_BYTES
 from formation_p2p.host.blobs.files import Content, copied_whole
 from formation_p2p.host.blobs.local import NONCE_BYTES, SIGNATURE_BYTES
-from formation_p2p.host.blobs.nearby import GREETING_BYTES, NearbyBlobs, address_of, proof_of
-from formation_p2p.host.blobs.nearby_reader import MAX_HANDED_BYTES, MAX_OWNERS, NearbyReader
+from formation_p2p.host.blobs.nearby_reader import (
+    GREETING_BYTES,
+    MAX_HANDED_BYTES,
+    MAX_OWNERS,
+    NearbyBlobs,
+    NearbyReader,
+    address_of,
+    proof_of,
+)
 from tests.support.data_world import Holder, content
 from tests.support.drivers_world import open_descriptors, within
 from tests.support.waiting import wait_until

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from formation_p2p.host.storage.sqlite import Schema
-from formation_p2p.host.storage.write_behind import WriteBehind
+from formation_p2p.host.storage.sqlite import Schema, WriteBehind
 from tests.support.waiting import until
 
 

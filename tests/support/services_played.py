@@ -19,8 +19,7 @@ from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.effects import Contact, Moment
 from formation_p2p.core.services.events import ServiceEffect
 from formation_p2p.core.services.holders import Holders
-from formation_p2p.core.services.inquiries import Inquiries
-from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.means import Inquiries, Means
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.shelf import Shelf
 from formation_p2p.core.trust.membership import Membership

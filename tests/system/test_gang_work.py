@@ -24,7 +24,7 @@ from formation_p2p import (
     Repartitioned,
 )
 from formation_p2p.api.gang import Gang
-from formation_p2p.api.gang_scaling import Autoscaling
+from formation_p2p.api.gang_pool import Autoscaling
 from formation_p2p.cli.main import app
 from formation_p2p.core.gang.resizing import Phase
 from tests.support.network import DEADLINE_S, gate_at, sees

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from formation_p2p.cli.copies import EVENT_BYTES, MAX_HELD_BYTES, passed_on
+from formation_p2p.cli.outcomes import EVENT_BYTES, MAX_HELD_BYTES, passed_on
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,

@@ -25,9 +25,8 @@ from formation_p2p.core.peer.placement_context import PlacementContext
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.trust.charter import Region
-from formation_p2p.core.trust.charter_shelf import CharterShelf, charter_name
 from formation_p2p.core.trust.grants import Rights, issue, read_grant
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import CharterShelf, Membership, charter_name
 from formation_p2p.core.trust.network import Circles
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.core.trust.root_keys import KeySet

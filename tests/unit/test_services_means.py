@@ -11,8 +11,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.services.claim import Claim, ClaimState, seal_claim
 from formation_p2p.core.services.guards import MAX_GUARDS, Guards
 from formation_p2p.core.services.holders import Holders
-from formation_p2p.core.services.inquiries import Inquiries
-from formation_p2p.core.services.means import Means
+from formation_p2p.core.services.means import Inquiries, Means
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.shelf import Shelf
 from tests.support.dht_world import NETWORK, DhtNode, DhtWorld

@@ -17,13 +17,13 @@ from formation_p2p.core.negotiation.back_off import BackOff, Fault
 from formation_p2p.core.negotiation.messages import AskGrant, GrantIssued, GrantRefused, pack, parse
 from formation_p2p.core.negotiation.session import Received, Send, Undelivered
 from formation_p2p.core.peer.events import AskRenewal, Issue, Tick
-from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS
 from formation_p2p.core.peer.renewal import (
     ANSWER_S,
     ISSUE_EVERY_S,
     LOOK_EVERY_S,
     SEARCH_S,
+    Inviters,
     Issuer,
     Renewal,
 )

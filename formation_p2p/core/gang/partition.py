@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput, Unplaceable
-from formation_p2p.core.gang.load import Loads
 from formation_p2p.core.gang.part import (
     Links,
+    Loads,
     MemberCapacity,
     Part,
     Problem,

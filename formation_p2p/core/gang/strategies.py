@@ -10,8 +10,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from formation_p2p.core.errors import InvalidInput
-from formation_p2p.core.gang.load import Loads
-from formation_p2p.core.gang.part import Part, Problem
+from formation_p2p.core.gang.part import Loads, Part, Problem
 
 # Parts that are moved one by one until nothing improves: a pass costs the square of their number.
 MAX_REFINED: Final = 256

@@ -22,8 +22,7 @@ from formation_p2p.core.dht.operations import Asked, OperationId, Published, Sea
 from formation_p2p.core.effects import Contact, Effect, Moment
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.profile import SignedProfile
-from formation_p2p.core.trust.charter_shelf import CharterShelf
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import CharterShelf, Membership
 from formation_p2p.core.trust.signed_charter import SignedCharter
 
 # A peer is asked once in this time for what it claims, and so many peers are remembered.

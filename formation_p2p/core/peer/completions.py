@@ -13,10 +13,9 @@ from formation_p2p.core.effects import Moment
 from formation_p2p.core.negotiation.lessee import Lessee
 from formation_p2p.core.peer.charter_news import CharterAdopted, CharterNews
 from formation_p2p.core.peer.effects import PeerEffect
-from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.placement_context import PlacementContext
-from formation_p2p.core.peer.renewal import Renewal
+from formation_p2p.core.peer.renewal import Inviters, Renewal
 from formation_p2p.core.peer.reports import Reports
 from formation_p2p.core.peer.wants import Wants
 from formation_p2p.core.records.profile import SignedProfile

@@ -45,11 +45,10 @@ from formation_p2p.core.peer.charter_news import CharterNews
 from formation_p2p.core.peer.completions import Completions
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
 from formation_p2p.core.peer.inbox import Inbox
-from formation_p2p.core.peer.inviters import Inviters
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters
 from formation_p2p.core.peer.placement_context import PlacementContext
-from formation_p2p.core.peer.renewal import Inviter, Issuer, Renewal
+from formation_p2p.core.peer.renewal import Inviter, Inviters, Issuer, Renewal
 from formation_p2p.core.peer.reports import Explanations, Reports
 from formation_p2p.core.peer.reputation_gossip import ReputationGossip
 from formation_p2p.core.peer.status import Status, status_of
@@ -61,8 +60,7 @@ from formation_p2p.core.records.profile import Profile
 from formation_p2p.core.services.events import ServiceRequest
 from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.shelf import Shelf
-from formation_p2p.core.trust.charter_shelf import CharterShelf
-from formation_p2p.core.trust.membership import Membership
+from formation_p2p.core.trust.membership import CharterShelf, Membership
 from formation_p2p.core.trust.network import Circles, Network, place_of
 from formation_p2p.core.trust.own_grant import OwnGrant
 from formation_p2p.core.trust.reciprocity import Reciprocity

@@ -5,6 +5,8 @@ Nothing that runs is stopped before another serves, but for what runs twice in o
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from formation_p2p.core.dht.operations import Asked
@@ -15,7 +17,105 @@ from formation_p2p.core.services.means import Means, has_own
 from formation_p2p.core.services.replica import Own, Replica
 from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
-from formation_p2p.core.services.updating import Updating
+
+# From one version of a service to the next: one replica after the other, the new one first. A
+# worker starts the newer version beside the one that serves, and has it serve once it has been
+# ready for a while. Where it does not become ready, the old one goes on, and its claim says so; the
+# others then leave that version alone. Where no machine has room for both, a worker without a
+# replica takes one on, and where there is none, one after the other stops the old one first.
+# So many times as late where another worker might still take it on.
+_LAST_RESORT = 3
+
+
+class Updating:
+    """Of the replicas of one worker. Call `judge` after each look at the claims of a service."""
+
+    def __init__(self, means: Means, holding: Holding) -> None:
+        self._means = means
+        self._holding = holding
+
+    def judge(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
+        fresh, spec = replica.fresh, signed.spec
+        if fresh is not None and fresh.signed.digest != signed.digest:
+            self._holding.renewing.drop(replica)  # yet another version counts
+        if replica.signed.digest == signed.digest:
+            replica.old_since_s = None
+            return
+        ours = self._means.parameters
+        replica.look_s = min(replica.look_s, now.mono_s + ours.update_look_s)
+        if replica.fresh is not None or spec.worker_type is not replica.signed.spec.worker_type:
+            return
+        version = spec.version
+        if replica.failed_version == version:
+            return
+        live = self._means.sight(replica.service).live(now.unix_s)
+        if is_under_way(live.values(), version):
+            replica.old_since_s = None
+            return
+        if replica.old_since_s is None:
+            replica.old_since_s = now.mono_s
+        old = sorted(slot for slot, claim in live.items() if claim.version < version)
+        place = old.index(replica.slot) if replica.slot in old else 0
+        waited_s = now.mono_s - replica.old_since_s
+        if waited_s < place * ours.turn_s:
+            return
+        if not self._holding.renewing.renew(replica, signed, now):
+            self._make_room(replica, live, place, waited_s, now)
+
+    def _make_room(
+        self,
+        replica: Replica,
+        live: Mapping[int, Claim],
+        place: int,
+        waited_s: float,
+        now: Moment,
+    ) -> None:
+        """Where all workers of the type run it, none has room for the newer version before it has
+        stopped the old one; else another worker begins, if it can. The last replica stays until
+        one is ready elsewhere."""
+        kind, ours = replica.signed.spec.worker_type, self._means.parameters
+        others = len(live) < self._means.workers(kind)
+        if others and len(live) < 2:
+            return
+        if waited_s >= ours.update_s * ((_LAST_RESORT if others else 1) + place):
+            self._holding.drain(replica.service, now, "it makes room for a newer version")
+
+
+def is_under_way(live: Collection[Claim], version: int) -> bool:
+    """Whether a replica of the version is being started somewhere."""
+    return any(
+        claim.next_version >= version
+        or (claim.version >= version and claim.state is ClaimState.JOINING)
+        for claim in live
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    current: int
+    since_s: float
+
+
+class Surge:
+    """When a worker without a replica of a service may start a newer version beside the old ones:
+    where those who have these have not begun to for a while."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._seen: dict[str, _Seen] = {}  # of each service that is being updated
+
+    def may(self, signed: SignedSpec, wanted: int, now: Moment) -> bool:
+        """Also where replicas are missing: these are to be filled at once."""
+        spec = signed.spec
+        live = self._means.sight(spec.name).live(now.unix_s).values()
+        current = sum(max(c.version, c.next_version) >= spec.version for c in live)
+        if len(live) < wanted or current == len(live):
+            self._seen.pop(spec.name, None)
+            return True
+        seen = self._seen.get(spec.name)
+        if seen is None or seen.current != current or is_under_way(live, spec.version):
+            seen = self._seen[spec.name] = _Seen(current, now.mono_s)
+        return now.mono_s - seen.since_s >= self._means.parameters.surge_s
 
 
 class Keeping:

@@ -22,9 +22,8 @@ from formation_p2p.core.services.filler import Filler
 from formation_p2p.core.services.guards import Guards
 from formation_p2p.core.services.holders import Holders
 from formation_p2p.core.services.holding import Holding
-from formation_p2p.core.services.inquiries import Inquiries
-from formation_p2p.core.services.keeping import Keeping
-from formation_p2p.core.services.means import Machine, Means, density
+from formation_p2p.core.services.keeping import Keeping, Surge
+from formation_p2p.core.services.means import Inquiries, Machine, Means, density
 from formation_p2p.core.services.members import Members
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.queries import Queries
@@ -32,7 +31,6 @@ from formation_p2p.core.services.replica import Replica
 from formation_p2p.core.services.shelf import HISTORY_S, Shelf
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import WorkerType, labels_of, of_type
-from formation_p2p.core.services.updating import Surge
 from formation_p2p.core.services.watcher import Watcher
 
 # The nearest workers by which it is estimated how many there are: within a quarter.

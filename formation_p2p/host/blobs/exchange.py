@@ -27,13 +27,11 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
-from formation_p2p.host.blobs.delegations import Delegations
-from formation_p2p.host.blobs.fetch_run import FetchRun, GaveWay, Progress
+from formation_p2p.host.blobs.fetch_run import Delegations, FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, copied_whole, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
 from formation_p2p.host.blobs.lent_blob import Lent
-from formation_p2p.host.blobs.nearby import NearbyBlobs
-from formation_p2p.host.blobs.nearby_reader import NearbyReader
+from formation_p2p.host.blobs.nearby_reader import NearbyBlobs, NearbyReader
 from formation_p2p.host.blobs.places import UNKNOWN, Places
 from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.readers import Readers

@@ -26,8 +26,14 @@ from formation_p2p.core.trust.experience import Experience, PeerHistory
 from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.reputation import Reputation
 from formation_p2p.host.clock import moment
-from formation_p2p.host.storage.sqlite import Schema, changing, looking, state_errors
-from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
+from formation_p2p.host.storage.sqlite import (
+    STORED_EVERY_S,
+    Schema,
+    WriteBehind,
+    changing,
+    looking,
+    state_errors,
+)
 
 # What people say of peers, before a node has heard of it.
 MAX_NOTES: Final = 1_000

@@ -20,8 +20,13 @@ from formation_p2p.core.trust.parameters import TrustParameters
 from formation_p2p.core.trust.quota import NOTHING, Quota, QuotaAccount, Used
 from formation_p2p.core.trust.reciprocity import HoursReceived, Org
 from formation_p2p.core.trust.shares import MAX_BRANCHES, Account, ShareUsed
-from formation_p2p.host.storage.sqlite import Schema, looking, state_errors
-from formation_p2p.host.storage.write_behind import STORED_EVERY_S, WriteBehind
+from formation_p2p.host.storage.sqlite import (
+    STORED_EVERY_S,
+    Schema,
+    WriteBehind,
+    looking,
+    state_errors,
+)
 
 log = logging.getLogger(__name__)
 
