@@ -1,8 +1,15 @@
 """What the soak's calls compute. The code travels with them."""
 
+# The code that looks for ways out starts fast, and uses few modules.
+# ruff: noqa: PTH118, PTH110, PTH114, PTH123, PTH208
+
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
+import platform
+import stat
 import time
 
 
@@ -18,3 +25,38 @@ def doubled(data: bytes) -> bytes:
 def digest(numbered: tuple[int, bytes]) -> tuple[int, str]:
     number, data = numbered
     return number, hashlib.sha256(data).hexdigest()
+
+
+def escaped(checkout: str) -> list[str]:
+    """The ways out of its sandbox that a task finds: none. `checkout` is the folder of the program
+    that has it done."""
+    found = []
+    for top in os.listdir("/"):
+        if top in ("proc", "sys", "usr", "nix", "gnu") or os.path.islink(f"/{top}"):
+            continue
+        for folder, _, names in os.walk(f"/{top}"):
+            paths = [os.path.join(folder, name) for name in names]
+            found += [path for path in paths if stat.S_ISSOCK(os.lstat(path).st_mode)]
+            found += [path for path in paths if path.endswith(("/identity.key", "/root.key"))]
+    found += [
+        name for name in ("setup.cfg", "tests", ".git") if os.path.exists(f"{checkout}/{name}")
+    ]
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("0")
+        found.append("oom_score_adj")
+    except OSError:
+        pass
+    if platform.machine() == "x86_64":
+        # keyctl(KEYCTL_GET_KEYRING_ID, the user's), ptrace(PTRACE_TRACEME), unshare(CLONE_NEWUSER),
+        # io_uring_setup, bpf, of <asm/unistd_64.h>.
+        system = ctypes.CDLL(None, use_errno=True).syscall
+        calls = ((250, 0, -4, 0), (101, 0, 0, 0), (272, 0x10000000), (425, 1, 0), (321, 0, 0, 0))
+        found += [f"system call {call[0]}" for call in calls if system(*call) >= 0]
+    watches: list[int] = []
+    notify = ctypes.CDLL(None).inotify_init
+    while len(watches) < 100 and (made := notify()) >= 0:
+        watches.append(made)
+    for made in watches:
+        os.close(made)
+    return [*found, "inotify"] if len(watches) == 100 else found

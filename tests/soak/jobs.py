@@ -14,7 +14,9 @@ from typing import Final
 from formation_p2p import ProcessResult, ProcessSpec, TaskResult, python_calls, value_of
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.work import Work
-from tests.soak.calls import doubled, squared
+from tests.soak.calls import doubled, escaped, squared
+from tests.support.programs import ROOT
+from tests.support.sandboxes import WHY_NONE
 
 NEEDS: Final = "cpu=0.25,memory=64MiB"
 TASKS: Final = 4
@@ -25,7 +27,10 @@ LARGE_TASKS: Final = 2
 # settled soon.
 HEAVY: Final = ("large", "map")
 # Of ten jobs.
-KINDS: Final = ("process",) * 4 + ("calls",) * 4 + ("large",) + ("map",)
+KINDS: tuple[str, ...] = ("process",) * 4 + ("calls",) * 4 + ("large",) + ("map",)
+# Of a hostile member, one for ten others: its tasks look for ways out of their sandbox.
+if not WHY_NONE:
+    KINDS += ("escape",)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Drawn:
                 ]
             case "calls":
                 return python_calls(squared, self.numbers)
+            case "escape":
+                return python_calls(escaped, [str(ROOT)] * TASKS)
             case _:
                 return python_calls(doubled, self.large)
 
@@ -73,5 +80,7 @@ class Drawn:
                 return printed == [b"%d\n" % number for number in self.numbers]
             case "calls":
                 return [value_of(each) for each in results] == [n * n for n in self.numbers]
+            case "escape":
+                return not any(value_of(each) for each in results)
             case _:
                 return [value_of(each) for each in results] == [d + d for d in self.large]
