@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from formation_p2p.core.announce.answering import Answering, Known, chance, chance_to_hand
 from formation_p2p.core.announce.board import Gate, Noticeboard
+from formation_p2p.core.announce.caller import Answering, Known, chance, chance_to_hand
 from formation_p2p.core.announce.offers import OfferCounts, Offers
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.want import (

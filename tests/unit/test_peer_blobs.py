@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from formation_p2p.core.peer.blob_index import MAX_BLOBS, BlobIndex
-from formation_p2p.core.peer.events import BlobsChanged
+from formation_p2p.core.peer.events import MAX_BLOBS, BlobIndex, BlobsChanged
 from formation_p2p.core.workload.blob import RAW, Cid, digest_of
 
 A, B, C = (Cid(RAW, digest_of(name)) for name in (b"a", b"b", b"c"))

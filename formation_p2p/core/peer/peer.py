@@ -40,10 +40,10 @@ from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.session import Disconnected, Received, Send, Undelivered
 from formation_p2p.core.negotiation.vouching import Vouching
 from formation_p2p.core.peer import events
-from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.charter_news import CharterNews
 from formation_p2p.core.peer.completions import Completions
 from formation_p2p.core.peer.effects import MemberMet, PeerEffect, RejectRequest
+from formation_p2p.core.peer.events import BlobIndex
 from formation_p2p.core.peer.inbox import Inbox
 from formation_p2p.core.peer.lifecycle import Lifecycle
 from formation_p2p.core.peer.parameters import DEFAULT_PARAMETERS, PeerParameters

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from formation_p2p.core.announce.answering import Answering
 from formation_p2p.core.announce.board import Gate, Handed, Noticeboard
+from formation_p2p.core.announce.caller import Answering
 from formation_p2p.core.announce.parameters import AnnounceParameters
 from formation_p2p.core.announce.tree import Branch, Relay, size_of
 from formation_p2p.core.announce.want import Want

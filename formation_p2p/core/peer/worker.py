@@ -25,10 +25,9 @@ from formation_p2p.core.negotiation.lease import Lease, LeaseState
 from formation_p2p.core.negotiation.lessor import Lessor
 from formation_p2p.core.negotiation.quota_escrow import QuotaEscrow
 from formation_p2p.core.negotiation.session import Fence, Fenced, Send
-from formation_p2p.core.peer.blob_index import BlobIndex
 from formation_p2p.core.peer.edge_link import EdgeLink
 from formation_p2p.core.peer.effects import WorkerEffect
-from formation_p2p.core.peer.events import Serve, UsageMeasured, WorkerReport
+from formation_p2p.core.peer.events import BlobIndex, Serve, UsageMeasured, WorkerReport
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.placement.round_trips import RoundTrips
 from formation_p2p.core.records.profile import Profile, SignedProfile, seal_profile
