@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import socket
 import struct
 import sys
 from dataclasses import replace
@@ -61,7 +62,7 @@ def test_each_call_of_the_table_is_refused_and_others_are_not(machine: str) -> N
     absent = {each[column] for each in seccomp.ABSENT.values()}
     for number in range(seccomp.NEWEST + 1):
         error = errno.EPERM if number in refused else errno.ENOSYS if number in absent else 0
-        assert verdict(number) == (0x50000 | error if error else ALLOWED)
+        assert verdict(number, 1) == (0x50000 | error if error else ALLOWED)
     for number in (seccomp.NEWEST + 1, 0x40000000 + 39, 0xFFFFFFFF - (1 << 32)):
         assert verdict(number) == 0x50000 | errno.ENOSYS
     for call in seccomp.NAMESPACES:
@@ -69,6 +70,12 @@ def test_each_call_of_the_table_is_refused_and_others_are_not(machine: str) -> N
         assert verdict(number, NEW_NET) == 0x50000 | errno.EPERM
         assert verdict(number, THREAD_FLAGS) == ALLOWED
     assert verdict(seccomp.number_of("unshare", machine), 0x80) == 0x50000 | errno.EPERM
+    for call in seccomp.SOCKETS:
+        number = seccomp.number_of(call, machine)
+        for family in range(64):
+            allowed = family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)
+            expected = ALLOWED if allowed else 0x50000 | errno.EAFNOSUPPORT
+            assert verdict(number, family) == expected
     assert judged(program, 0x40000003, 20) == KILLED  # i386
 
     affinity = seccomp.number_of("sched_setaffinity", machine)
@@ -82,7 +89,8 @@ def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
     """Where its headers are installed, as far as they go."""
     text = HEADERS[machine].read_text() if HEADERS[machine].exists() else ""
     found = {name: int(n) for name, n in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
-    tables = (seccomp.REFUSED, seccomp.AFFINITY, seccomp.NAMESPACES, seccomp.ABSENT, seccomp.OWN)
+    tables = [seccomp.REFUSED, seccomp.AFFINITY, seccomp.NAMESPACES, seccomp.SOCKETS]
+    tables += [seccomp.ABSENT, seccomp.OWN]
     for call in (call for table in tables for call in table):
         assert found.get(call, seccomp.number_of(call, machine)) == seccomp.number_of(call, machine)
 
@@ -120,6 +128,27 @@ def test_the_kernel_refuses_each(machine: Machine, tmp_path: Path) -> None:
     assert told == [str(errno.EPERM)] * len(numbers)
     clone3 = str(seccomp.number_of("clone3"))
     assert ran(machine, tmp_path, *PYTHON, CALLS, clone3) == f"{errno.ENOSYS} "
+
+
+SOCKETS = """
+import socket, sys
+for family in map(int, sys.argv[1:]):
+    try: socket.socket(family, socket.SOCK_STREAM if family < 16 else socket.SOCK_DGRAM).close()
+    except OSError as error: print(error.errno, end=" ")
+    else: print("made", end=" ")
+"""
+# Of the host and the hypervisor, whatever the network namespace; of packets; of TIPC.
+AF_VSOCK, AF_PACKET, AF_TIPC = 40, 17, 30
+
+
+@needs_filter
+def test_sockets_lead_to_networks_and_to_programs_inside_alone(
+    machine: Machine, tmp_path: Path
+) -> None:
+    allowed = map(str, (socket.AF_UNIX, socket.AF_INET, 16))
+    assert ran(machine, tmp_path, *PYTHON, SOCKETS, *allowed) == "made made made "
+    others = map(str, (AF_VSOCK, AF_PACKET, AF_TIPC))
+    assert ran(machine, tmp_path, *PYTHON, SOCKETS, *others) == f"{errno.EAFNOSUPPORT} " * 3
 
 
 # mov eax, 20 (getpid on i386); int 0x80; ret

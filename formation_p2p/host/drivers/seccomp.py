@@ -84,6 +84,10 @@ REFUSED: Final = {
 AFFINITY: Final = {"sched_setaffinity": (203, 122)}
 # Allowed without the flags for new namespaces: their first argument.
 NAMESPACES: Final = {"clone": (56, 220), "unshare": (272, 97)}
+# Allowed for these families alone: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others reach what no
+# network namespace parts, such as the hypervisor and programs of the machine by AF_VSOCK.
+SOCKETS: Final = {"socket": (41, 198), "socketpair": (53, 199)}
+FAMILIES: Final = (1, 2, 10, 16)
 # Its flags are in memory, which no filter sees. The C library uses clone where it is not there.
 ABSENT: Final = {"clone3": (435, 435)}
 # file_setattr, of Linux 6.17.
@@ -104,7 +108,7 @@ _GET_ACTION_AVAIL: Final = 2
 
 def number_of(call: str, machine: str = os.uname().machine) -> int:
     """0 where the machine has no such call, or is none of MACHINES."""
-    numbers = {**REFUSED, **AFFINITY, **NAMESPACES, **ABSENT, **OWN}[call]
+    numbers = {**REFUSED, **AFFINITY, **NAMESPACES, **SOCKETS, **ABSENT, **OWN}[call]
     return numbers[MACHINES[machine][0]] if machine in MACHINES else 0
 
 
@@ -134,6 +138,13 @@ def program(*, holds_cores: bool, machine: str = os.uname().machine) -> bytes:
             (_ANY_BIT, 0, 1, flags),
             (_RETURN, 0, 0, _ERROR | errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),
+        ]
+    for numbers in SOCKETS.values():
+        code += [
+            (_EQUAL, 0, len(FAMILIES) + 2, numbers[column]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            *((_EQUAL, len(FAMILIES) - at, 0, each) for at, each in enumerate(FAMILIES)),
+            (_RETURN, 0, 0, _ERROR | errno.EAFNOSUPPORT),
         ]
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *each) for each in code)
