@@ -10,16 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
+import trio
+import trio.testing
 
 from formation_p2p.host.environments.index_relay import (
+    MAX_CONNECTIONS,
     PORT,
     IndexRelay,
     address_of,
     named,
     seal_key,
 )
-from tests.support.packages import Index, an_index, wheel
+from tests.support.drivers_world import within
+from tests.support.packages import HANGS_S, Index, an_index, wheel
 
 INDEX = "https://ann:secret@index.test/simple"
 PAGE = "https://index.test/simple/greet/"
@@ -161,3 +166,41 @@ def test_the_node_asks_with_the_login_of_the_index_and_no_other_server(
         relay = IndexRelay((index.url.replace("//", "//ann:secret@"),), bytes(32))
         with relay.open(f"{other.url}/greet/", {}) as answer:
             assert answer.status == 401
+
+
+def test_connections_that_a_build_opens_take_few_descriptors_of_the_node(relay: IndexRelay) -> None:
+    ours, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    more = 200
+
+    def hands_over(listener: socket.socket) -> None:
+        number = supervisors.recv(8)[-1]
+        socket.send_fds(supervisors, [bytes([0, number])], [listener.fileno()])
+
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=MAX_CONNECTIONS + more) as listener:
+            relay.ports.attach(ours)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, hands_over, listener)
+                ready = trio.Event()
+                nursery.start_soon(relay.serve, ready.set)
+                await ready.wait()
+                made = [
+                    await trio.open_tcp_stream(*listener.getsockname())
+                    for _ in range(MAX_CONNECTIONS + more)
+                ]
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                taken = sum(
+                    each.laddr == listener.getsockname() and each.status == "ESTABLISHED"
+                    for each in psutil.Process().net_connections("tcp")
+                )
+                assert 0 < taken <= MAX_CONNECTIONS
+                await made.pop(0).aclose()
+                async with made[-1] as last:
+                    for each in made[:-1]:
+                        await each.aclose()
+                    await last.send_all(b"GET / HTTP/1.1\r\n\r\n")
+                    assert b" 404 " in await last.receive_some()
+                nursery.cancel_scope.cancel()
+
+    with ours, supervisors:
+        within(HANGS_S, story)

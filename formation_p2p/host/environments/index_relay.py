@@ -138,13 +138,14 @@ class IndexRelay:
     async def serve(self, ready: Callable[[], None]) -> None:
         """Until it is cancelled. `ready` is called once it listens."""
         listening = await self._listening()
-        limiter = trio.CapacityLimiter(MAX_CONNECTIONS)
+        places, limiter = trio.Semaphore(MAX_CONNECTIONS), trio.CapacityLimiter(MAX_CONNECTIONS)
         with trio.socket.from_stdlib_socket(listening) as listener:
             ready()
             async with trio.open_nursery() as nursery:
                 while True:
+                    await places.acquire()  # the others wait in the sandbox
                     connection, _ = await listener.accept()
-                    nursery.start_soon(self._connection, connection, limiter)
+                    nursery.start_soon(self._connection, connection, places, limiter)
 
     async def _listening(self) -> socket.socket:
         while True:
@@ -155,13 +156,17 @@ class IndexRelay:
                     raise
 
     async def _connection(
-        self, connection: trio.socket.SocketType, limiter: trio.CapacityLimiter
+        self,
+        connection: trio.socket.SocketType,
+        places: trio.Semaphore,
+        limiter: trio.CapacityLimiter,
     ) -> None:
         made = socket.socket(fileno=connection.detach())
         made.settimeout(SILENCE_S)
         try:
             await _run_in_thread(self.answer, made, limiter=limiter, abandon_on_cancel=True)
         finally:
+            places.release()
             with suppress(OSError):  # its thread, if it is abandoned, ends with the connection
                 made.shutdown(socket.SHUT_RDWR)
 
