@@ -153,13 +153,14 @@ def figures() -> list[Figure]:
         # The reorganisation ended at 38,810, held to 39,000. The rest is for what was added since:
         # versions of Python, code and packages that travel, data of any size, results of science,
         # circuits, hole punching and multicast DNS; gangs, builds and clusters; services, their
-        # gateway and its page; what members may read through the workers of others.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 115_000),
+        # gateway and its page; what members may read through the workers of others; the filter of
+        # system calls, the relay of package indexes, and acting for others by what they may.
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 115_500),
         Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 114_000),
         Figure("files over 400 lines, unexplained", len(long), 12, 0, long),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
-        Figure("words of the dialect", len(words), 590, 147, words),
+        Figure("words of the dialect", len(words), 590, 125, words),
         *(_addition(name, *bounds) for name, bounds in ADDITIONS.items()),
     ]
 
