@@ -19,6 +19,7 @@ from formation_p2p.host.environments.index_relay import (
     MAX_CONNECTIONS,
     PORT,
     IndexRelay,
+    _may_lead_to,
     address_of,
     named,
     seal_key,
@@ -103,7 +104,7 @@ def test_nothing_else_can_be_had(relay: IndexRelay) -> None:
         "http://127.0.0.1:80/",
     ):
         assert relay.request(path) is None, path
-    assert relay.request(f"/{key}/greet/") == (f"{INDEX}/greet/", key)
+    assert relay.request(f"/{key}/greet/") == (f"{INDEX}/greet/", key, True)
 
 
 def test_people_read_the_address_of_the_index() -> None:
@@ -163,9 +164,62 @@ def test_the_node_asks_with_the_login_of_the_index_and_no_other_server(
     with an_index() as other:  # a page names a file of a server that has a login of its own
         other.login = "bob:other"
         other.add(GREET)
-        relay = IndexRelay((index.url.replace("//", "//ann:secret@"),), bytes(32))
-        with relay.open(f"{other.url}/greet/", {}) as answer:
+        with_login = index.url.replace("//", "//ann:secret@")
+        relay = IndexRelay((with_login, other.url), bytes(32))
+        with relay.open(f"{other.url}/greet/", key_of(other.url), {}) as answer:
             assert answer.status == 401
+
+
+@pytest.mark.parametrize("is_redirected", [False, True])
+def test_an_index_leads_to_no_service_of_the_machine_but_itself(
+    index: Index, *, is_redirected: bool
+) -> None:
+    """Of which some trust whoever is on the machine."""
+    with an_index() as service:
+        service.add(GREET)
+        ours = IndexRelay((index.url,), bytes(32))
+        named = f"{service.url}/greet/"
+        if is_redirected:
+            index.redirects["greet"] = named
+            named = f"{index.url}/greet/"
+        with pytest.raises(ValueError, match=r"leads to 127\.0\.0\.1"):
+            ours.open(named, key_of(index.url), {})
+        assert not service.asked
+
+
+def test_a_redirect_leads_to_http_alone(index: Index) -> None:
+    ours = IndexRelay((index.url,), bytes(32))
+    index.redirects["greet"] = "ftp://127.0.0.1/a-1.whl"
+    with pytest.raises(OSError, match="unknown url type: ftp"):
+        ours.open(f"{index.url}/greet/", key_of(index.url), {})
+    index.redirects["greet"] = "file:///etc/passwd"
+    with ours.open(f"{index.url}/greet/", key_of(index.url), {}) as answer:
+        assert answer.status == 302
+
+
+def test_what_one_index_names_at_the_server_of_another_is_asked_for_without_its_login() -> None:
+    other = "https://other.test/simple"
+    relay = IndexRelay((INDEX, other), bytes(32))
+    assert relay._login(PAGE, INDEX) is not None
+    assert relay._login(PAGE, other) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "address", "may"),
+    [
+        ("https://1.1.1.1/simple", "8.8.8.8", True),
+        ("https://1.1.1.1/simple", "10.0.0.1", False),
+        ("https://1.1.1.1/simple", "169.254.169.254", False),
+        ("https://1.1.1.1/simple", "::ffff:127.0.0.1", False),
+        ("https://1.1.1.1/simple", "fd00::1", False),
+        ("https://10.0.0.1/simple", "10.0.0.2", True),
+        ("https://10.0.0.1/simple", "fe80::1%eth0", False),
+        ("https://10.0.0.1/simple", "0.0.0.0", False),
+        ("https://10.0.0.1/simple", "127.0.0.2", False),
+    ],
+)
+def test_who_is_outside_leads_to_no_place_inside(index: str, address: str, *, may: bool) -> None:
+    assert _may_lead_to(index, address) == may
 
 
 def test_connections_that_a_build_opens_take_few_descriptors_of_the_node(relay: IndexRelay) -> None:

@@ -73,8 +73,8 @@ def _digest(data: bytes) -> str:
 @dataclass
 class Index:
     """`hangs` are names that are never answered, and `stalls` files that are half sent; `lies` are
-    files of which the index says one hash and serves another content. With a `login` (`ann:secret`)
-    it refuses requests without."""
+    files of which the index says one hash and serves another content; `redirects` are names that
+    are elsewhere. With a `login` (`ann:secret`) it refuses requests without."""
 
     url: str = ""
     login: str = ""
@@ -82,6 +82,7 @@ class Index:
     hangs: set[str] = field(default_factory=set)
     stalls: set[str] = field(default_factory=set)
     lies: dict[str, bytes] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -110,6 +111,12 @@ def an_index() -> Iterator[Index]:
             login = f"Basic {base64.b64encode(index.login.encode()).decode()}"
             if index.login and self.headers["Authorization"] != login:
                 self.send_error(401)
+                return
+            if name in index.redirects:
+                self.send_response(302)
+                self.send_header("Location", index.redirects[name])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
                 return
             if name in index.hangs:
                 index.stopped.wait(HANGS_S)

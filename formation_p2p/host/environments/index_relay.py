@@ -27,15 +27,29 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
-from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
+from urllib.request import (
+    FileHandler,
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
 
 import trio
 
+from formation_p2p.core.records.addresses import is_public
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.environments.settings import certificates
 from formation_p2p.host.gang.ports import TaskPorts
@@ -128,12 +142,12 @@ class IndexRelay:
     seal: bytes
     ports: TaskPorts = field(default_factory=TaskPorts)
     _by_key: Mapping[str, str] = field(init=False)
-    _opener: OpenerDirector = field(init=False)
+    _openers: Mapping[str, OpenerDirector] = field(init=False)
 
     def __post_init__(self) -> None:
         self._by_key = {_key(url): url for url in self.indexes}
         context = ssl.create_default_context(cafile=certificates())
-        self._opener = build_opener(HTTPSHandler(context=context))
+        self._openers = {key: _opener(url, context) for key, url in self._by_key.items()}
 
     async def serve(self, ready: Callable[[], None]) -> None:
         """Until it is cancelled. `ready` is called once it listens."""
@@ -175,19 +189,19 @@ class IndexRelay:
         with connection, suppress(OSError):  # the other end has gone, or is silent
             _Handler(connection, ("127.0.0.1", PORT), self)
 
-    def request(self, path: str) -> tuple[str, str] | None:
-        """The address that a path stands for, and the key of its index where it is a page."""
+    def request(self, path: str) -> tuple[str, str, bool] | None:
+        """The address that a path stands for, the key of its index, and whether it is a page."""
         _, key, *rest = *path.split("/"), ""
         index = self._by_key.get(key)
         match rest:
             case [project, "", ""] if index is not None and _PROJECT.fullmatch(project):
-                return f"{index.rstrip('/')}/{project}/", key
+                return f"{index.rstrip('/')}/{project}/", key, True
             case [seal, coded, name, ""] if index is not None:
                 with suppress(ValueError):
                     url = base64.urlsafe_b64decode(coded).decode()
                     if hmac.compare_digest(seal, self._sealed(key, url)):
                         is_metadata = name == f"{_file_name(url)}.metadata"
-                        return f"{url}.metadata" if is_metadata else url, ""
+                        return f"{url}.metadata" if is_metadata else url, key, False
             case _:
                 pass
         return None
@@ -195,26 +209,29 @@ class IndexRelay:
     def _sealed(self, key: str, url: str) -> str:
         return hmac.new(self.seal, f"{key} {url}".encode(), hashlib.sha256).hexdigest()[:32]
 
-    def open(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse | HTTPError:
-        """Raises OSError."""
+    def open(
+        self, url: str, key: str, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse | HTTPError:
+        """Raises OSError; ValueError for an address where the index may not lead to."""
         parts = urlsplit(url)
         request = Request(without_login(url), headers=dict(headers))
-        login = self._login(url)
+        login = self._login(url, self._by_key[key])
         if login is not None:  # not that of a server that it is redirected to
             request.add_unredirected_header("Authorization", login)
         if parts.scheme == "file" and parts.path.endswith("/"):
             request.full_url = f"{request.full_url}index.html"
         try:
-            opened: http.client.HTTPResponse = self._opener.open(request, timeout=SILENCE_S)
+            opened: http.client.HTTPResponse = self._openers[key].open(request, timeout=SILENCE_S)
             return opened
         except HTTPError as answer:
             return answer
         except http.client.HTTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from error
 
-    def _login(self, url: str) -> str | None:
-        """Files of the server of an index are asked for with the login of the index."""
-        for each in (url, *self.indexes):
+    def _login(self, url: str, index: str) -> str | None:
+        """Files of the server of an index are asked for with the login of the index. What another
+        index names there is not."""
+        for each in (url, index):
             parts = urlsplit(each)
             if parts.username is not None and _server(each) == _server(url):
                 login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -253,6 +270,70 @@ class IndexRelay:
         return _HREF.sub(link, _BASE.sub("", text)).encode()
 
 
+def _opener(index: str, context: ssl.SSLContext) -> OpenerDirector:
+    """Redirects lead to HTTP alone."""
+    made = OpenerDirector()
+    for each in (
+        *(ProxyHandler(), UnknownHandler(), HTTPDefaultErrorHandler(), HTTPRedirectHandler()),
+        *(HTTPErrorProcessor(), _Http(index), _Https(index, context)),
+        *((FileHandler(),) if urlsplit(index).scheme == "file" else ()),
+    ):
+        made.add_handler(each)
+    return made
+
+
+class _Http(HTTPHandler):
+    def __init__(self, index: str) -> None:
+        super().__init__()
+        self._index = index
+
+    def do_open(self, http_class: Any, req: Request, **options: Any) -> http.client.HTTPResponse:
+        return super().do_open(partial(_connection, self._index, req, http_class), req, **options)
+
+
+class _Https(HTTPSHandler):
+    def __init__(self, index: str, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._index = index
+
+    def do_open(self, http_class: Any, req: Request, **options: Any) -> http.client.HTTPResponse:
+        return super().do_open(partial(_connection, self._index, req, http_class), req, **options)
+
+
+def _connection(index: str, asked: Request, http_class: Any, host: str, **options: Any) -> Any:
+    """What index and redirects name may lead to services of this machine that trust it, or of its
+    cloud. A proxy decides itself."""
+    made = http_class(host, **options)
+    is_proxied = asked.has_proxy() or getattr(asked, "_tunnel_host", None) is not None
+    if not is_proxied and (asked.type, host.lower()) != _server(index):
+        made._create_connection = partial(_connected, index)
+    return made
+
+
+def _connected(index: str, *address: Any) -> socket.socket:
+    made = socket.create_connection(*address)
+    ip = made.getpeername()[0]
+    if not _may_lead_to(index, ip):
+        made.close()
+        raise ValueError(f"it leads to {ip}, which is no place for packages of that index")
+    return made
+
+
+def _may_lead_to(index: str, address: str) -> bool:
+    """One on the internet, to the internet; one inside a network, to that too."""
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address):
+        ip = ip.ipv4_mapped or ip
+    if is_public(ip):
+        return True
+    if not ip.is_private or ip.is_loopback or ip.is_link_local or ip.is_unspecified:
+        return False
+    with suppress(OSError):  # only a proxy knows it
+        found = socket.getaddrinfo(urlsplit(index).hostname, None, type=socket.SOCK_STREAM)
+        return not all(is_public(ip_address(str(each[4][0]))) for each in found)
+    return False
+
+
 def _key(index: str) -> str:
     """Says nothing of a password in it."""
     return hashlib.sha256(without_login(index).encode()).hexdigest()[:16]
@@ -283,21 +364,23 @@ class _Handler(BaseHTTPRequestHandler):
         if asked is None:
             self.send_error(404, "no page of an index, and no file that one has named")
             return
-        url, key = asked
+        url, key, is_page = asked
         headers = {name: self.headers[name] for name in _ASKED if name in self.headers}
         try:
-            with self._relay.open(url, headers) as answer:
-                self._pass_on(answer, url, key)
+            with self._relay.open(url, key, headers) as answer:
+                self._pass_on(answer, key, is_page=is_page)
         except ValueError as error:
-            self.send_error(502, f"the index sent no page: {error}"[:200])
+            self.send_error(502, f"the index cannot be used: {error}"[:200])
 
     do_HEAD = do_GET
 
-    def _pass_on(self, answer: http.client.HTTPResponse | HTTPError, url: str, key: str) -> None:
+    def _pass_on(
+        self, answer: http.client.HTTPResponse | HTTPError, key: str, *, is_page: bool
+    ) -> None:
         status = answer.status or 200  # a file has none
         kind = answer.headers.get("Content-Type", "")
         content = None
-        if key and status == 200:
+        if is_page and status == 200:
             content = answer.read(MAX_PAGE_BYTES + 1)
             if len(content) > MAX_PAGE_BYTES:
                 raise ValueError(f"it has more than {MAX_PAGE_BYTES} bytes")
