@@ -31,10 +31,10 @@ _BATCH: Final = 256
 # None of these takes what is below a mark from the stack, or puts more than one value there.
 _VALUES: Final = rb"[N\x88\x89)\]\x94\x85-\x87]|%b" % WITH_ARGUMENT
 # A new dict of a few of them, and of lists and tuples of them: it is left to the unpickler.
-_SMALL_DICT: Final = rb"}\x94?+\((?:%b|\((?:%b)*+[et]){1,%d}+u" % (_VALUES, _VALUES, _FEW)
+_SMALL_DICT: Final = rb"}\x94?+\((?:%b|\((?:%b|(?!))*+[et]|(?!)){1,%d}+u" % (_VALUES, _VALUES, _FEW)
 # Opcodes up to one that inserts, or that begins a frame; and that one.
 _STEPS: Final = re.compile(
-    rb"((?:%b|[()N\x88\x89\]aet}\x85-\x87\x8f\x93\x94\x97\x98R01]|%b)*+)"
+    rb"((?:%b|[()N\x88\x89\]aet}\x85-\x87\x8f\x93\x94\x97\x98R01]|%b|(?!))*+)"
     rb"([us\x90\x91]|\x95.{8}|\Z)" % (_SMALL_DICT, WITH_ARGUMENT),
     re.DOTALL,
 )
