@@ -32,7 +32,8 @@ _SOFTWARE: Final = tuple(
 # Of /etc, what programs and libraries of the distribution do not work without. Each takes 0.1 ms of
 # a start. None is secret: /etc/environment, gitconfig, pip.conf or npmrc may hold passwords.
 _SETTINGS: Final = (
-    *("ld.so.cache", "alternatives", "os-release", "localtime", "fonts", "mime.types"),
+    *("ld.so.cache", "ld.so.conf*", "alternatives", "localtime", "fonts", "mime.types"),
+    *("*-release", "debian_version", "chromium*", "maven/m2.conf", "maven/logging", "perl", "xml"),
     *("passwd", "group", "nsswitch.conf", "hosts", "protocols", "services", "crypto-policies"),
     *("ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf"),
     *("pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
