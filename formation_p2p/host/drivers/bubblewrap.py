@@ -1,8 +1,9 @@
 """The sandbox around a task: bubblewrap (`bwrap`), where it is installed and may be used.
 
 docs/drivers.md says what a task has inside. The supervisor has the first of its process numbers:
-that one cannot be killed from inside, and the kernel ends all others with it. No capabilities are
-left, and no user namespaces to get some in, where bubblewrap can forbid those (0.8 and later).
+that one cannot be killed from inside, and the kernel ends all others with it. A task has no
+capabilities, and no user namespaces to get some in, where bubblewrap can forbid those (0.8 and
+later).
 """
 
 from __future__ import annotations
@@ -70,9 +71,12 @@ _PREFIX: Final = ("bin", "include", "lib", "lib64", "share", "pyvenv.cfg")
 # Without further user namespaces a task reaches less of the kernel. Older than 0.8 cannot do it,
 # and a kernel that lets only root make any needs none.
 _LIMITED: Final = ("--unshare-user", "--disable-userns")
-# With these the supervisor limits what the kernel counts for a user, and drops them. A bubblewrap
-# that is setuid gives none.
-_CAPABILITIES: Final = ("--cap-add", "CAP_SYS_RESOURCE", "--cap-add", "CAP_SETPCAP")
+# With these the supervisor limits what the kernel counts for a user, and looks into each process of
+# the task; nothing of a task has them. A bubblewrap that is setuid gives none.
+_CAPABILITIES: Final = (
+    *("--cap-add", "CAP_SYS_RESOURCE", "--cap-add", "CAP_SETPCAP"),
+    *("--cap-add", "CAP_SYS_PTRACE"),
+)
 _USER: Final = ((*_LIMITED, *_CAPABILITIES), _LIMITED, ("--unshare-user-try",))
 
 

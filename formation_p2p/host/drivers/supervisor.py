@@ -114,7 +114,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAPBSET_DROP = 24
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # <linux/capability.h>
-CAP_SETPCAP, CAP_SYS_RESOURCE = 8, 24
+CAP_SETPCAP, CAP_SYS_PTRACE, CAP_SYS_RESOURCE = 8, 19, 24
 CAPABILITY_VERSION_3 = 0x20080522
 # <linux/sched.h>, and <asm/unistd.h> of all machines that Python runs on but Alpha.
 CLONE_INTO_CGROUP = 0x200000000
@@ -144,7 +144,8 @@ def main() -> None:
         call("syscall", number, KEYCTL_JOIN_SESSION_KEYRING, 0)
     if order["limits_user"]:
         limit_user(fds["proc"])
-        drop_capabilities()
+        # Without it a process that makes itself undumpable does not show the files that it holds.
+        keep_capabilities(1 << CAP_SYS_PTRACE)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # Python handles it, and what is handled reaches the first process of a sandbox from inside.
@@ -258,13 +259,19 @@ def limit_user(proc: int) -> None:
         pass  # a container that has /proc/sys read-only
 
 
-def drop_capabilities() -> None:
-    """All of them, before anything of a task runs. Raises OSError."""
+def keep_capabilities(kept: int) -> None:
+    """No others, before anything of a task runs; and none for programs that are started. Raises
+    OSError."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    for capability in (CAP_SYS_RESOURCE, CAP_SETPCAP):
+    for capability in (CAP_SYS_RESOURCE, CAP_SYS_PTRACE, CAP_SETPCAP):
         prctl(PR_CAPBSET_DROP, capability)
+    hold_capabilities(kept)
+
+
+def hold_capabilities(kept: int) -> None:
     header = CAPABILITY_VERSION_3.to_bytes(4, sys.byteorder) + bytes(4)
-    if call("capset", header, bytes(24)):
+    held = kept.to_bytes(4, sys.byteorder)  # effective, permitted; inheritable are none
+    if call("capset", header, held + held + bytes(16)):
         raise OSError(errno.EPERM, "capabilities cannot be dropped here")
 
 
@@ -288,6 +295,8 @@ def become(order: Order, supervisor: int, is_in_group: bool) -> None:
     what = "the limits of its lease"
     try:
         os.setsid()
+        if order["limits_user"]:
+            hold_capabilities(0)
         prctl(PR_SET_DUMPABLE, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
