@@ -118,22 +118,6 @@ def named(indexes: Sequence[str], printed: bytes) -> bytes:
     return printed
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where packages come from: `indexes`, the default one last, or `options` of uv without."""
-
-    indexes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-    def variables(self, address: Callable[[str], str] = str) -> dict[str, str]:
-        """Of uv. Not options: everyone on the machine sees those, and an address may have a
-        password."""
-        if not self.indexes:
-            return {}
-        *others, default = map(address, self.indexes)
-        return {"UV_INDEX": " ".join(others), "UV_DEFAULT_INDEX": default}
-
-
 @dataclass(slots=True, eq=False)
 class IndexRelay:
     """For one build. `indexes` are those that it may ask; `seal` is as of `seal_key`."""

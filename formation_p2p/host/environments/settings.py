@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,22 @@ class EnvironmentSettings:
 
     def builds_sources(self, *, sandboxed: bool) -> bool:
         return sandboxed if self.sources is None else self.sources
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where packages come from: `indexes`, the default one last, or `options` of uv without."""
+
+    indexes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def variables(self, address: Callable[[str], str] = str) -> dict[str, str]:
+        """Of uv. Not options: everyone on the machine sees those, and an address may have a
+        password."""
+        if not self.indexes:
+            return {}
+        *others, default = map(address, self.indexes)
+        return {"UV_INDEX": " ".join(others), "UV_DEFAULT_INDEX": default}
 
 
 def configured_index() -> str:
