@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ import trio.testing
 
 from formation_p2p.host.environments.index_relay import (
     MAX_CONNECTIONS,
+    MAX_PAGES,
     PORT,
     IndexRelay,
     _may_lead_to,
@@ -81,7 +83,8 @@ def test_a_page_of_json_names_files_as_well(relay: IndexRelay) -> None:
     kind = "application/vnd.pypi.simple.v1+json"
     read = json.loads(relay.page(key_of(INDEX), PAGE, kind, json.dumps(page).encode()))
     assert leads_to(relay, read["files"][0]["url"]) == "https://files.test/a-1.whl"
-    for wrong in (b"{", b"[]", b'{"files": 1}'):
+    deep = b'{"files": ' + b"[" * 100_000
+    for wrong in (b"{", b"[]", b'{"files": 1}', deep):
         with pytest.raises(ValueError, match=r"files|Expecting"):
             relay.page(key_of(INDEX), PAGE, kind, wrong)
 
@@ -95,6 +98,7 @@ def test_nothing_else_can_be_had(relay: IndexRelay) -> None:
         f"/{key}/{seal}/{coded[:-4]}/{name}",
         f"/{key}/{'0' * 32}/{coded}/{name}",
         f"/{key}/{seal}/%%%/{name}",
+        f"/{key}/\xe9{seal}/{coded}/{name}",
         f"/{'0' * 16}/greet/",
         f"/{key}/..%2f/",
         f"/{key}/greet",
@@ -105,6 +109,61 @@ def test_nothing_else_can_be_had(relay: IndexRelay) -> None:
     ):
         assert relay.request(path) is None, path
     assert relay.request(f"/{key}/greet/") == (f"{INDEX}/greet/", key, True)
+
+
+@pytest.mark.parametrize("first", ["", "<a ", "<base "])
+@pytest.mark.parametrize(
+    "tag", ["<a ", "<base ", "<a href=", "<a href='", "href", "href='", "href "]
+)
+def test_a_page_of_open_tags_takes_no_longer_than_its_length(
+    relay: IndexRelay, first: str, tag: str
+) -> None:
+    """No other thread of the node runs while a pattern is looked for."""
+    before_s = time.thread_time()
+    relay.page(key_of(INDEX), PAGE, "text/html", f"{first}{tag * 20_000}".encode())
+    assert time.thread_time() - before_s < 2.0
+
+
+class Counting(IndexRelay):
+    """Of pages that are written anew at once."""
+
+    under_way = most = 0
+
+    def page(self, key: str, url: str, kind: str, content: bytes) -> bytes:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        time.sleep(0.05)  # in which others would begin
+        self.under_way -= 1
+        return super().page(key, url, kind, content)
+
+
+def test_few_pages_of_a_build_take_memory_at_once(index: Index) -> None:
+    relay = Counting((index.url,), bytes(32))
+    path = urlsplit(address_of(index.url)).path
+    answers = []
+
+    def ask() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rb") as answer:
+            ours.sendall(f"GET {path}/greet/ HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+            relay.answer(theirs)
+            answers.append(answer.readline())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert answers == [b"HTTP/1.1 200 OK\r\n"] * 8
+    assert relay.most <= MAX_PAGES
+
+
+def test_a_page_that_names_no_address_is_an_error_in_words(
+    index: Index, ask: Callable[[str], tuple[int, bytes]]
+) -> None:
+    index.pages["greet"] = '<a href="http://[\u2603]/a-1.whl">'
+    path = urlsplit(address_of(index.url)).path
+    assert ask(f"GET {path}/greet/ HTTP/1.1")[0] == 502
 
 
 def test_people_read_the_address_of_the_index() -> None:

@@ -74,7 +74,8 @@ def _digest(data: bytes) -> str:
 class Index:
     """`hangs` are names that are never answered, and `stalls` files that are half sent; `lies` are
     files of which the index says one hash and serves another content; `redirects` are names that
-    are elsewhere. With a `login` (`ann:secret`) it refuses requests without."""
+    are elsewhere, `pages` are given ones. With a `login` (`ann:secret`) it refuses requests
+    without."""
 
     url: str = ""
     login: str = ""
@@ -83,6 +84,7 @@ class Index:
     stalls: set[str] = field(default_factory=set)
     lies: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -92,6 +94,8 @@ class Index:
         return hashlib.sha256(packed[1]).hexdigest()
 
     def page(self, project: str) -> str:
+        if project in self.pages:
+            return self.pages[project]
         listed = (
             f'<a href="/files/{name}#sha256={hashlib.sha256(content).hexdigest()}">{name}</a>'
             for name, content in self.files.items()

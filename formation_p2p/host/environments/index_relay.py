@@ -24,6 +24,7 @@ import re
 import secrets
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ MAX_CONNECTIONS: Final = 64
 SILENCE_S: Final = 30.0
 # The page of the largest project of PyPI takes 10 MiB.
 MAX_PAGE_BYTES: Final = 64 * MIB
+# That are read, and written anew, at once: in memory such a page takes several times its bytes.
+# Most are smaller than the others, which wait.
+MAX_PAGES: Final = 2
+_SMALL_PAGE_BYTES: Final = MIB
 _PIECE_BYTES: Final = 256 * KIB
 _SEAL_BYTES: Final = 32
 _ASKED: Final = ("Accept", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "User-Agent")
@@ -76,8 +81,9 @@ _ANSWERED: Final = (
 )
 # PEP 503, with the names that some indexes do not normalize.
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_HREF: Final = re.compile(r"""(<a\s[^>]*?href\s*=\s*)(?:"([^"]*)"|'([^']*)')""", re.I | re.S)
-_BASE: Final = re.compile(r"""<base\s[^>]*?href\s*=\s*["']([^"']*)["'][^>]*>""", re.I | re.S)
+# Each tag ends where another begins: else pages of open tags would take time by their square.
+_HREF: Final = re.compile(r"""(<a\s[^<>]*?href\s*=\s*)(?:"([^"]*)"|'([^']*)')""", re.I | re.S)
+_BASE: Final = re.compile(r"""<base\s[^<>]*?href\s*=\s*["']([^"'<>]*)["']""", re.I | re.S)
 
 
 # The stubs of trio that come with multiaddr know `abandon_on_cancel` by an older name.
@@ -125,6 +131,7 @@ class IndexRelay:
     indexes: Sequence[str]
     seal: bytes
     ports: TaskPorts = field(default_factory=TaskPorts)
+    pages: threading.Semaphore = field(default_factory=partial(threading.Semaphore, MAX_PAGES))
     _by_key: Mapping[str, str] = field(init=False)
     _openers: Mapping[str, OpenerDirector] = field(init=False)
 
@@ -183,7 +190,7 @@ class IndexRelay:
             case [seal, coded, name, ""] if index is not None:
                 with suppress(ValueError):
                     url = base64.urlsafe_b64decode(coded).decode()
-                    if hmac.compare_digest(seal, self._sealed(key, url)):
+                    if hmac.compare_digest(seal.encode(), self._sealed(key, url).encode()):
                         is_metadata = name == f"{_file_name(url)}.metadata"
                         return f"{url}.metadata" if is_metadata else url, key, False
             case _:
@@ -236,11 +243,11 @@ class IndexRelay:
             return f"http://127.0.0.1:{PORT}{path}{'#' if fragment else ''}{fragment}"
 
         if "json" in kind:
-            page = json.loads(content)
             try:
+                page = json.loads(content)
                 for file in page["files"]:
                     file["url"] = ours(file["url"], url)
-            except (TypeError, KeyError) as error:
+            except (TypeError, KeyError, RecursionError) as error:
                 raise ValueError("it lists no files") from error
             return json.dumps(page).encode()
         text = content.decode(errors="replace")
@@ -354,7 +361,7 @@ class _Handler(BaseHTTPRequestHandler):
             with self._relay.open(url, key, headers) as answer:
                 self._pass_on(answer, key, is_page=is_page)
         except ValueError as error:
-            self.send_error(502, f"the index cannot be used: {error}"[:200])
+            self.send_error(502, ascii(f"the index cannot be used: {error}")[:200])
 
     do_HEAD = do_GET
 
@@ -365,10 +372,12 @@ class _Handler(BaseHTTPRequestHandler):
         kind = answer.headers.get("Content-Type", "")
         content = None
         if is_page and status == 200:
-            content = answer.read(MAX_PAGE_BYTES + 1)
-            if len(content) > MAX_PAGE_BYTES:
-                raise ValueError(f"it has more than {MAX_PAGE_BYTES} bytes")
-            content = self._relay.page(key, answer.url, kind, content)
+            content = answer.read(_SMALL_PAGE_BYTES)
+            with self._relay.pages:
+                content += answer.read(MAX_PAGE_BYTES + 1 - len(content))
+                if len(content) > MAX_PAGE_BYTES:
+                    raise ValueError(f"it has more than {MAX_PAGE_BYTES} bytes")
+                content = self._relay.page(key, answer.url, kind, content)
         size = answer.headers.get("Content-Length") if content is None else str(len(content))
         self.send_response(status)
         for name in _ANSWERED:
