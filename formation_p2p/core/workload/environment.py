@@ -41,15 +41,15 @@ MAX_WHEELS: Final = 500
 
 # PEP 508 without addresses: name, extras, versions, marker; then the hashes of a requirements file.
 # Strangers write such lines, in the specs of services: a run of characters gives back nothing that
-# it took (`++`), or a line of spaces could be split among the parts in 10^9 ways. Groups need not:
-# each begins with what no other part does, and Python before 3.11.5 goes on behind a group `()?+`
-# from where its last attempt failed (CPython gh-106052).
+# it took (`++`), or a line of spaces could be split among the parts in 10^9 ways. Groups that are
+# repeated need not, since each begins with what no other part does. Python before 3.11.5 goes on
+# behind one that gives nothing back from where its last attempt failed (CPython gh-106052).
 _VERSION: Final = r"(?:===?|[~!]=|[<>]=?)\s*+[A-Za-z0-9.*+!_-]++\s*+"
 _REQUIREMENT: Final = re.compile(
     r"(?>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)\s*+"
     r"(?:\[[A-Za-z0-9._,\s-]{0,256}+\]\s*+)?"
     rf"(?:\(?+\s*+{_VERSION}(?:,\s*+{_VERSION})*(?:,\s*+)?\)?+\s*+)?"
-    r"(?:;(?:(?!--hash=)[A-Za-z0-9_.<>=!~'\"()\s,+*-]){1,1024})?"
+    r"(?:;(?>(?:(?!--hash=)[A-Za-z0-9_.<>=!~'\"()\s,+*-]){1,1024})\s*+)?"
     r"(?:(?<=\s)--hash=sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})"
     r"(?:\s++|\Z))*",
     re.ASCII,
