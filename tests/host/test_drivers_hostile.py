@@ -213,6 +213,25 @@ def test_a_task_takes_a_part_of_the_instances_of_inotify_that_its_user_may_have(
     assert int(printed(run(tmp_path, *PYTHON, WATCH))) <= most // 4
 
 
+WATCHES = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+paths = [os.path.join(at, name).encode() for at, _, names in os.walk("/usr") for name in names]
+def watched():
+    while (instance := libc.inotify_init1(0)) >= 0:
+        for path in paths:
+            watch = libc.inotify_add_watch(instance, path, 2)  # one of each file
+            if watch >= 0: yield instance, watch
+            elif os.path.exists(path): return
+print(len(set(watched())))
+"""
+
+
+def test_a_task_takes_a_part_of_the_watches_that_its_user_may_have(tmp_path: Path) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
+    assert 0 < int(printed(run(tmp_path, *PYTHON, WATCHES))) <= most // 4
+
+
 def test_a_task_takes_a_part_of_the_signals_and_messages_of_its_user(tmp_path: Path) -> None:
     program = (
         "import resource\n"

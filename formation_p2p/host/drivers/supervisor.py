@@ -248,13 +248,15 @@ def fork(group_folder: int | None) -> tuple[int, bool]:
 
 
 def limit_user(proc: int) -> None:
-    """Instances of inotify are counted for all processes of a user, 128 as Linux is set up, and in
-    each user namespace by themselves: a task has a part of them (namespaces(7))."""
+    """Instances of inotify, 128 as Linux is set up, and their watches are counted for all processes
+    of a user, and in each user namespace by themselves: a task has a part of them
+    (namespaces(7))."""
     try:
-        with open_in(proc, "sys/fs/inotify/max_user_instances", "r") as file:
-            most = int(file.read())
-        with open_in(proc, "sys/user/max_inotify_instances", "w") as file:
-            file.write(str(max(1, most // NODES_SHARE)))
+        for kind in ("instances", "watches"):
+            with open_in(proc, f"sys/fs/inotify/max_user_{kind}", "r") as file:
+                most = int(file.read())
+            with open_in(proc, f"sys/user/max_inotify_{kind}", "w") as file:
+                file.write(str(max(1, most // NODES_SHARE)))
     except OSError:
         pass  # a container that has /proc/sys read-only
 
