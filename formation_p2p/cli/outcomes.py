@@ -224,6 +224,8 @@ def _ended_badly(raw: bytes) -> bool:
 
 # The stdout of each copy that is held until the result is known: workers stream as much at most.
 MAX_HELD_BYTES: Final = 16 * MIB
+# Of all copies together: of those past it the result alone is shown.
+MAX_ALL_HELD_BYTES: Final = 16 * MAX_HELD_BYTES
 # Each piece takes this much memory besides, however short it is.
 EVENT_BYTES: Final = 256
 
@@ -240,11 +242,13 @@ def passed_on(quorum: object) -> Callable[[JobEvent], Sequence[JobEvent]]:
 class _Held:
     stdout: list[TaskPrinted] = field(default_factory=list)
     size_bytes: int = 0
+    is_cut: bool = False
 
 
 class _Copies:
     def __init__(self) -> None:
         self._held: dict[str, dict[PeerId, _Held]] = {}  # by task
+        self._all_bytes = 0
 
     def passed_on(self, event: JobEvent) -> Sequence[JobEvent]:
         match event:
@@ -252,20 +256,29 @@ class _Copies:
                 return ()
             case TaskPrinted(task_id, _, data, worker):
                 held = self._held.setdefault(task_id, {}).setdefault(worker, _Held())
-                held.size_bytes += len(data) + EVENT_BYTES
-                if held.size_bytes <= MAX_HELD_BYTES:
+                size_bytes = len(data) + EVENT_BYTES
+                held.is_cut |= held.size_bytes + size_bytes > MAX_HELD_BYTES
+                held.is_cut |= self._all_bytes + size_bytes > MAX_ALL_HELD_BYTES
+                if not held.is_cut:
                     held.stdout.append(event)
+                    held.size_bytes += size_bytes
+                    self._all_bytes += size_bytes
                 return ()
             case TaskRetried(task_id, attempt):
-                self._held.get(task_id, {}).pop(attempt.worker, None)
+                if (lost := self._held.get(task_id, {}).pop(attempt.worker, None)) is not None:
+                    self._all_bytes -= lost.size_bytes
             case TaskSucceeded(task_id, worker):
-                held = self._held.pop(task_id, {}).get(worker, _Held())
-                return (*_agreed(event, held.stdout), event)
+                return (*_agreed(event, self._ended(task_id).get(worker, _Held()).stdout), event)
             case TaskGaveUp(task_id) | TaskDisagreed(task_id):
-                self._held.pop(task_id, None)
+                self._ended(task_id)
             case _:
                 pass
         return (event,)
+
+    def _ended(self, task_id: str) -> dict[PeerId, _Held]:
+        copies = self._held.pop(task_id, {})
+        self._all_bytes -= sum(each.size_bytes for each in copies.values())
+        return copies
 
 
 def _agreed(ended: TaskSucceeded, stdout: Sequence[TaskPrinted]) -> Sequence[TaskPrinted]:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from formation_p2p.cli.outcomes import EVENT_BYTES, MAX_HELD_BYTES, passed_on
+from formation_p2p.cli.outcomes import EVENT_BYTES, MAX_ALL_HELD_BYTES, MAX_HELD_BYTES, passed_on
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,
@@ -87,6 +87,22 @@ def test_no_more_is_held_than_may_be(capsys: pytest.CaptureFixture[str]) -> None
     end = ended(large.data + b"x")
     assert shown(large, printed(CAROL), end) == [printed(CAROL, end_of(end)), end]
     assert "the last 64KiB" in capsys.readouterr().err
+
+
+def test_of_all_copies_no_more_is_held_than_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    """However many tasks a worker that lies has begun; what has ended makes room."""
+    passes = passed_on("2 of 3")
+    most, piece = MAX_ALL_HELD_BYTES // MAX_HELD_BYTES, bytes(MAX_HELD_BYTES - EVENT_BYTES)
+    for number in range(most):
+        assert passes(TaskPrinted(str(number), False, piece, ALICE)) == ()
+    end = ended(LONG)
+    passes(printed(CAROL, LONG))
+    assert list(passes(end)) == [printed(CAROL, end_of(end)), end]
+    assert "the last 64KiB" in capsys.readouterr().err
+    passes(TaskGaveUp("0", (), None, b""))
+    passes(TaskRetried("1", Attempt("1#1", ALICE, "exit", lost=False)))
+    passes(printed(CAROL, LONG))
+    assert list(passes(end)) == [printed(CAROL, LONG), end]
 
 
 def end_of(event: TaskSucceeded) -> bytes:
