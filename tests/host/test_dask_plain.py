@@ -223,9 +223,7 @@ def test_a_warning_of_a_member_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "opcodes",
-    [b"Nr\xff\xff\xff\x7f.", b"\x80\x05N."],
-    ids=["a memo of 16 GiB", "no exception"],
+    "opcodes", [b"Nr\xff\xff\xff\x7f.", b"\x80\x05N."], ids=["a memo of 16 GiB", "no exception"]
 )
 def test_the_pickle_of_an_error_takes_no_more_than_it_has(opcodes: bytes) -> None:
     assert isinstance(loads(sent({"exception": opcodes}))["exception"], RemoteError)

@@ -17,14 +17,7 @@ import trio
 from formation_p2p.core.data import fetch as fetching
 from formation_p2p.core.data import messages
 from formation_p2p.core.data.manifest import Manifest
-from formation_p2p.core.data.messages import (
-    BlobRefused,
-    Chunk,
-    Open,
-    Opened,
-    Want,
-    pack_request,
-)
+from formation_p2p.core.data.messages import BlobRefused, Chunk, Open, Opened, Want, pack_request
 from formation_p2p.core.effects import Moment
 from formation_p2p.core.errors import LocalError, Unreachable
 from formation_p2p.core.identity import Identity
@@ -595,10 +588,7 @@ def test_a_peer_that_breaks_the_protocol_loses_its_stream_alone(
             blob = alice.put(content(0.1))
             opening = Open(bob.network.grant, blob.cid)
             said: list[bytes] = {
-                "a want past the end": [
-                    pack_request(opening),
-                    pack_request(Want(1)),
-                ],
+                "a want past the end": [pack_request(opening), pack_request(Want(1))],
                 "an open amid it": [pack_request(opening)] * 2,
                 "junk": [b"\xff"],
             }.get(str(frames)) or [pack_request(each) for each in frames]  # type: ignore[arg-type]

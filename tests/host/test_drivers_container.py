@@ -263,8 +263,7 @@ def test_an_image_cannot_be_a_file_of_the_workers(image: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "image",
-    ["alpine", "alpine:3.22", "localhost:5000/a/b_c:v1.0-x", f"h:1/a:t@sha256:{'0' * 64}"],
+    "image", ["alpine", "alpine:3.22", "localhost:5000/a/b_c:v1.0-x", f"h:1/a:t@sha256:{'0' * 64}"]
 )
 def test_an_image_of_a_registry_has_a_name(image: str) -> None:
     assert ContainerSpec(image, ProcessSpec(("true",))).image == image

@@ -658,9 +658,7 @@ def test_a_call_that_is_killed_once_its_interpreter_has_started_is_reported(
     story(tmp_path, scenario)
 
 
-def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
-    tmp_path: Path,
-) -> None:
+def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.value(os.getpid)
         async with trio.open_nursery() as nursery:
@@ -672,9 +670,7 @@ def test_what_is_on_its_way_behind_a_call_that_is_killed_runs_all_the_same(
     story(tmp_path, scenario)
 
 
-def test_a_call_that_is_taken_back_and_runs_all_the_same_holds_up_no_other(
-    tmp_path: Path,
-) -> None:
+def test_a_call_that_is_taken_back_and_runs_all_the_same_holds_up_no_other(tmp_path: Path) -> None:
     def speak() -> None:  # so that its reply says that the interpreter waits
         print("of the one that was taken back", flush=True)
 

@@ -39,13 +39,7 @@ from formation_p2p.host.drivers.unreported import (
 from formation_p2p.host.results.answers import parts_of
 from formation_p2p.host.results.load import load_result
 from tests.support.calls import pickled_function
-from tests.support.drivers_world import (
-    OWNER,
-    ALease,
-    an_execution,
-    bare_machine,
-    lease_story,
-)
+from tests.support.drivers_world import OWNER, ALease, an_execution, bare_machine, lease_story
 from tests.support.parcels import OWNER as WORKER
 from tests.support.parcels import a_packer
 

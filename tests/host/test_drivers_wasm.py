@@ -288,10 +288,7 @@ def test_what_is_no_program_is_refused_wherever_it_runs(tmp_path: Path) -> None:
         WasmSpec(b"(module)", ProcessSpec(("program",)))
 
     async def story() -> None:
-        for shared, payload in (
-            (HELLO, b"\xff"),
-            (b"", WasmSpec(HELLO, ProcessSpec(("p",)))),
-        ):
+        for shared, payload in ((HELLO, b"\xff"), (b"", WasmSpec(HELLO, ProcessSpec(("p",))))):
             encoded = payload if isinstance(payload, bytes) else payload.encode()
             async with an_execution(tmp_path, encoded, shared=shared) as execution:
                 outcome = await WasmDriver(bare_machine()).run(execution, Recorder())

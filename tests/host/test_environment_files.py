@@ -44,11 +44,7 @@ def test_requirements_are_read_as_pip_reads_them(write: Write) -> None:
         f"six==1.16.0 \\\n    --hash=sha256:{HASH} \\\n    --hash=sha256:{HASH}\n",
     )
     assert read_env(Env(path)) == Read(
-        (
-            "numpy >= 2",
-            "scipy",
-            f"six==1.16.0      --hash=sha256:{HASH}      --hash=sha256:{HASH}",
-        ),
+        ("numpy >= 2", "scipy", f"six==1.16.0      --hash=sha256:{HASH}      --hash=sha256:{HASH}"),
         indexes=("https://example.org/simple",),
     )
     Environment(read_env(Env(path)).lines)

@@ -39,12 +39,9 @@ def test_no_bytes_do_anything_but_frames_or_a_violation(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [varint(LIMIT + 1), varint(2**64), b"\xff\xff", b"\x80\x80", b"\xff" * 1000],
+    "data", [varint(LIMIT + 1), varint(2**64), b"\xff\xff", b"\x80\x80", b"\xff" * 1000]
 )
-def test_a_length_past_the_bound_is_refused_before_a_byte_of_the_frame_is_kept(
-    data: bytes,
-) -> None:
+def test_a_length_past_the_bound_is_refused_before_a_byte_of_the_frame_is_kept(data: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         Deframer(LIMIT).feed(data)
 

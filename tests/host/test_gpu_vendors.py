@@ -33,11 +33,7 @@ RX_7900 = {
     "mem_info_vram_total": str(24 * GIB),
     "mem_info_vram_used": "0",
 }
-RAPHAEL = {
-    "device": "0x164e",
-    "mem_info_vram_total": str(GIB // 2),
-    "mem_info_vram_used": "0",
-}
+RAPHAEL = {"device": "0x164e", "mem_info_vram_total": str(GIB // 2), "mem_info_vram_used": "0"}
 
 
 def card(root: Path, number: int, bus: str, vendor: str, files: dict[str, str]) -> Path:

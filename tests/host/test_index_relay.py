@@ -58,10 +58,7 @@ def leads_to(relay: IndexRelay, link: str) -> str:
         ('<a href="a-1.whl">', "https://index.test/simple/greet/a-1.whl"),
         ("<a data-x='1' href='../../f/a-1.whl#sha256=ab'>", "https://index.test/f/a-1.whl"),
         ('<A HREF="https://files.test/a-1.whl?x=1&amp;y=2">', "https://files.test/a-1.whl?x=1&y=2"),
-        (
-            '<base href="https://files.test/f/"><a href="a-1.whl">',
-            "https://files.test/f/a-1.whl",
-        ),
+        ('<base href="https://files.test/f/"><a href="a-1.whl">', "https://files.test/f/a-1.whl"),
         ('<a href="file:///etc/passwd">', ""),
         ('<a href="ftp://files.test/a-1.whl">', ""),
     ],

@@ -230,9 +230,7 @@ def test_what_tells_of_changes_is_closed_in_the_end() -> None:
     assert [each.message for each in warned if each.category is ResourceWarning] == []
 
 
-def test_addresses_that_soon_change_are_told_only_where_there_are_no_others(
-    tmp_path: Path,
-) -> None:
+def test_addresses_that_soon_change_are_told_only_where_there_are_no_others(tmp_path: Path) -> None:
     table = tmp_path / "if_inet6"
     names = {"stable": "2a00::1", "temporary": "2a00::2", "deprecated": "2a00::3"}
     ips = {name: IPv6Address(text) for name, text in names.items()}

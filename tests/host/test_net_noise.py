@@ -56,9 +56,7 @@ async def session(
 ) -> AsyncIterator[tuple[NoiseStream, NoiseStream]]:
     """Alice, who dialled, and bob."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    here = TcpStream(
-        await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]),
-    )
+    here = TcpStream(await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]))
     there = TcpStream(await listener.accept())
     await listener.aclose()
     ends: dict[bool, NoiseStream] = {}

@@ -8,13 +8,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from formation_p2p.core.data.messages import (
-    MAX_REPLY_BYTES,
-    Open,
-    Opened,
-    Want,
-    pack_request,
-)
+from formation_p2p.core.data.messages import MAX_REPLY_BYTES, Open, Opened, Want, pack_request
 from formation_p2p.core.dispatch.fetch import CheckpointEvent, KeepCheckpoint
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB

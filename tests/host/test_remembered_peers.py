@@ -191,9 +191,7 @@ def test_a_home_that_cannot_be_written_costs_a_warning(
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
 
-def test_a_node_keeps_who_is_in_its_table_but_the_gates(
-    tmp_path: Path,
-) -> None:
+def test_a_node_keeps_who_is_in_its_table_but_the_gates(tmp_path: Path) -> None:
     table = RoutingTable(key_of_peer(identity("own").peer_id))
     kept = peers(tmp_path)
 

@@ -221,10 +221,7 @@ def test_a_caller_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "value",
-    [
-        pl.DataFrame({"a": [1, 2], "b": [{1}, None]}),
-        pl.Series("a", [{1}, "x"], dtype=pl.Object),
-    ],
+    [pl.DataFrame({"a": [1, 2], "b": [{1}, None]}), pl.Series("a", [{1}, "x"], dtype=pl.Object)],
     ids=["frame", "series"],
 )
 def test_objects_in_a_table_of_polars_are_refused_by_name_and_kept(value: Any) -> None:

@@ -10,12 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.core.services.messages import (
-    ServiceError,
-    ServiceOpened,
-    ServiceRefusal,
-    pack,
-)
+from formation_p2p.core.services.messages import ServiceError, ServiceOpened, ServiceRefusal, pack
 from formation_p2p.core.services.turns import MAX_WAITING
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.scope import Scope
@@ -24,15 +19,7 @@ from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.service import PROTOCOL
 from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.services.stream import ServiceStream, serve_caller
-from tests.support.services import (
-    Notice,
-    ServiceNode,
-    echo,
-    network_of,
-    read_all,
-    saying,
-    start,
-)
+from tests.support.services import Notice, ServiceNode, echo, network_of, read_all, saying, start
 from tests.support.stacks import run
 from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 

@@ -21,14 +21,7 @@ from formation_p2p.core.services.events import (
     StopReplica,
 )
 from formation_p2p.core.services.signed_spec import seal_spec
-from formation_p2p.core.services.spec import (
-    ONE,
-    Check,
-    CheckKind,
-    Pinned,
-    Program,
-    ServiceSpec,
-)
+from formation_p2p.core.services.spec import ONE, Check, CheckKind, Pinned, Program, ServiceSpec
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver

@@ -174,10 +174,7 @@ def version_of(path: Path) -> int:
 
 def test_a_step_that_fails_leaves_the_version_before_it(path: Path) -> None:
     first = ("ALTER TABLE jobs ADD COLUMN colour TEXT",)
-    second = (
-        "ALTER TABLE jobs ADD COLUMN shape TEXT",
-        "ALTER TABLE nowhere ADD COLUMN shape TEXT",
-    )
+    second = ("ALTER TABLE jobs ADD COLUMN shape TEXT", "ALTER TABLE nowhere ADD COLUMN shape TEXT")
     filled(path)
     known = JOBS.migrations
     with pytest.raises(StateError, match="no such table"):

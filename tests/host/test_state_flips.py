@@ -21,15 +21,7 @@ from formation_p2p.host.storage import wal
 from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.sqlite import MAX_WAL_PAGES
 from formation_p2p.host.storage.state import State
-from tests.support.state_world import (
-    ALICE,
-    all_done,
-    hold,
-    job_of,
-    placed,
-    reported,
-    succeeded,
-)
+from tests.support.state_world import ALICE, all_done, hold, job_of, placed, reported, succeeded
 from tests.support.waiting import run
 
 SEED = 20_261_122

@@ -361,9 +361,7 @@ async def overflow(disk: Disk) -> None:
         assert ack(job, 0) not in shell.done
 
 
-def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(
-    disk: Disk,
-) -> None:
+def test_more_than_can_wait_ends_this_life_and_acknowledges_nothing(disk: Disk) -> None:
     trio.run(overflow, disk)
 
 

@@ -15,12 +15,7 @@ from formation_p2p.core.trust.admission import Charged
 from formation_p2p.core.trust.quota import UNLIMITED, Quota, QuotaAccount, Used
 from formation_p2p.core.trust.reciprocity import HoursReceived
 from formation_p2p.core.trust.shares import ShareUsed
-from formation_p2p.host.storage.usage import (
-    AccountUsage,
-    UsageFile,
-    UsageParameters,
-    peek,
-)
+from formation_p2p.host.storage.usage import AccountUsage, UsageFile, UsageParameters, peek
 from tests.support.waiting import run
 
 KEPT_MONTHS = UsageParameters().kept_months

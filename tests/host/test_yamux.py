@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 import trio
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from trio.testing import (
-    MockClock,
-    lockstep_stream_pair,
-    memory_stream_pair,
-    wait_all_tasks_blocked,
-)
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from formation_p2p.core.identity import peer_id_of
 from formation_p2p.core.units import KIB, MIB
@@ -41,18 +36,7 @@ from formation_p2p.host.net.transport.yamux import (
     STRANGERS_UNREAD_BYTES,
     Muxer,
 )
-from tests.host.mallory import (
-    ACK,
-    DATA,
-    FIN,
-    GO_AWAY,
-    HEADER,
-    PING,
-    RST,
-    SYN,
-    WINDOW_UPDATE,
-    Hand,
-)
+from tests.host.mallory import ACK, DATA, FIN, GO_AWAY, HEADER, PING, RST, SYN, WINDOW_UPDATE, Hand
 from tests.support import waiting
 from tests.support.waiting import until
 

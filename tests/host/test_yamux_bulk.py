@@ -16,11 +16,7 @@ from formation_p2p.host.net.transport.stream import (
     WINDOW_BYTES,
     MuxedStream,
 )
-from formation_p2p.host.net.transport.tcp import (
-    FAST_UNSENT_BYTES,
-    MOST_UNSENT_BYTES,
-    UNSENT_BYTES,
-)
+from formation_p2p.host.net.transport.tcp import FAST_UNSENT_BYTES, MOST_UNSENT_BYTES, UNSENT_BYTES
 from formation_p2p.host.net.transport.writer import (
     FAST_WRITTEN_MESSAGES,
     MOST_AHEAD_BYTES,

@@ -369,10 +369,7 @@ def test_top_and_logs_show_what_the_nodes_of_a_home_do(world: World) -> None:
     assert [each["peer_id"] for each in seen["workers"]] == [world.bob_id]
     steps = [step["step"] for step in story]
     # A worker that still ends the lease of the test before refuses at first.
-    assert (steps[:3], steps[-3:]) == (
-        ["submitted", "found", "asked"],
-        ["leased", "sent", "began"],
-    )
+    assert (steps[:3], steps[-3:]) == (["submitted", "found", "asked"], ["leased", "sent", "began"])
     assert all(step["worker"] == world.bob_id for step in story[1:])
     assert len(way) == len(story)
     assert "submitted" in way[0]

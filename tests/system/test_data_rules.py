@@ -72,9 +72,7 @@ async def test_a_lease_is_no_way_to_what_a_worker_has_for_another_s_job(tmp_path
         # Nor by a task of his own there, whoever he says has it.
         for each, why in ((blob, "for the parties of its job"), (at_cleo, "no source")):
             read = await ed.submit(
-                ProcessSpec(("cat", "data"), inputs={"data": each}),
-                needs=SMALL,
-                attempts=1,
+                ProcessSpec(("cat", "data"), inputs={"data": each}), needs=SMALL, attempts=1
             )
             (result,) = await read
             assert why in result.reasons[-1].why

@@ -59,10 +59,7 @@ AT_WORKER: Final = ("formation usage",)
 STANDS_FOR: Final = {"…rqiwG7ob": "worker", "0f3c…": "job"}
 # Exit codes other than 0: no worker of this network has a GPU, and the command that submitted the
 # task has ended.
-EXITS: Final = {
-    "formation explain --needs gpu.memory=24GB": 3,
-    "formation story '0f3c…/0'": 2,
-}
+EXITS: Final = {"formation explain --needs gpu.memory=24GB": 3, "formation story '0f3c…/0'": 2}
 
 DISCOVERY: Final = "python -m simulations.discovery"
 HOSTILE: Final = "python -m simulations.hostile"

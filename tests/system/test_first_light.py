@@ -90,9 +90,7 @@ async def small_network(folder: Path, *, workers: int, **serve: Any) -> AsyncIte
         yield network
 
 
-async def test_a_worker_killed_in_mid_task_loses_no_result_and_doubles_none(
-    tmp_path: Path,
-) -> None:
+async def test_a_worker_killed_in_mid_task_loses_no_result_and_doubles_none(tmp_path: Path) -> None:
     diary, go = tmp_path / "diary", tmp_path / "go"
 
     def square(number: int) -> int:

@@ -101,9 +101,6 @@ async def test_mpi_as_it_comes_sums_over_the_network_of_a_gang(tmp_path: Path) -
 async def test_drivers_that_were_set_up_before_have_networks_of_gangs(tmp_path: Path) -> None:
     """As those of `formation worker` are."""
     made = await asyncio.to_thread(set_up_drivers, ["process"], tmp_path / "alice")
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        small_network(tmp_path, drivers=made) as network,
-    ):
+    async with asyncio.timeout(DEADLINE_S), small_network(tmp_path, drivers=made) as network:
         (worker,) = await network.bob.workers()
         assert NETWORK_LABEL in worker.labels

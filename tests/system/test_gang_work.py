@@ -15,14 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from examples import gang_pipeline
-from formation_p2p import (
-    GangEnded,
-    GangFormed,
-    MemberLost,
-    MemberReplaced,
-    Part,
-    Repartitioned,
-)
+from formation_p2p import GangEnded, GangFormed, MemberLost, MemberReplaced, Part, Repartitioned
 from formation_p2p.api.gang import Gang
 from formation_p2p.api.gang_pool import Autoscaling
 from formation_p2p.cli.main import app

@@ -20,12 +20,7 @@ from formation_p2p import Home, Right, Rights
 from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.gateway.api_page import MAX_OF_ONE as PAGES
 from formation_p2p.gateway.client import Patience
-from formation_p2p.gateway.jobs import (
-    MAX_ENDED_TASKS,
-    MAX_EVENTS,
-    MAX_OF_ONE,
-    MAX_PRINTED_CHARS,
-)
+from formation_p2p.gateway.jobs import MAX_ENDED_TASKS, MAX_EVENTS, MAX_OF_ONE, MAX_PRINTED_CHARS
 from formation_p2p.gateway.members import MAX_OF_ONE as WORKERS
 from formation_p2p.gateway.members import Members
 from formation_p2p.gateway.server import GatewayServer
@@ -529,11 +524,7 @@ async def test_an_upgrade_amid_a_body_is_no_fault_of_the_gateway(
         writer.write(switch + b"Connection: Upgrade\r\n\r\nhello")
         await reader.read()
 
-    async with (
-        asyncio.timeout(60),
-        program(switches) as port,
-        caller(gateway.address) as calling,
-    ):
+    async with asyncio.timeout(60), program(switches) as port, caller(gateway.address) as calling:
         source.ports["vision-ocr"] = {"a": port}
         host = f"Host: {gateway.address[0]}:{gateway.address[1]}\r\n".encode()
         upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n"

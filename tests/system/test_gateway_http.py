@@ -184,9 +184,7 @@ async def test_a_request_goes_to_a_replica_and_keeps_to_it(
             assert "formation_replica=fgr1_" in other.headers.get("set-cookie", "")
 
 
-async def test_a_service_without_replicas_and_one_that_is_not_there(
-    gateway: GatewayServer,
-) -> None:
+async def test_a_service_without_replicas_and_one_that_is_not_there(gateway: GatewayServer) -> None:
     none = await fetch(gateway.address, "GET", "/service/llm-inference/x")
     assert (none.status, none.headers["retry-after"]) == (503, "5")
     assert none.json["error"] == "Service not available"
@@ -474,11 +472,7 @@ async def test_elsewhere_a_token_is_asked_for(tmp_path: Path, source: MemorySour
         assert await status("GET", "/service/llm-inference/", looks) == 403
         work = {"worker_id": "w", "tunnel_url": "http://192.168.0.1", "capabilities": {}}
         refused = await fetch(
-            address,
-            "POST",
-            "/api/worker/register",
-            work,
-            {"authorization": f"Bearer {looks}"},
+            address, "POST", "/api/worker/register", work, {"authorization": f"Bearer {looks}"}
         )
         assert refused.status == 422
         assert "private" in refused.json["detail"]

@@ -286,11 +286,7 @@ def test_what_does_not_answer_as_a_gateway_is_passed_over(
     [("?region=us", {}), ("", {"Formation-Region": "us"}), ("?stay", {}), ("?still", {})],
 )
 def test_with_a_region_said_nothing_is_measured(
-    browser: Browser,
-    us: Road,
-    each_names_the_other: None,
-    query: str,
-    headers: dict[str, str],
+    browser: Browser, us: Road, each_names_the_other: None, query: str, headers: dict[str, str]
 ) -> None:
     page = tab(browser, extra_http_headers=headers)
     measured = asked(page)

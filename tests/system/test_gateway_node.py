@@ -115,9 +115,7 @@ async def test_requests_go_through_a_gateway_to_a_replica(tmp_path: Path) -> Non
             assert missing.status in (404, 503)
 
 
-async def test_who_finds_no_place_in_line_is_told_at_once_when_to_ask_again(
-    tmp_path: Path,
-) -> None:
+async def test_who_finds_no_place_in_line_is_told_at_once_when_to_ask_again(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
         world_of(tmp_path, workers=1) as world,

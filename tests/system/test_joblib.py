@@ -230,10 +230,7 @@ def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
     model = LogisticRegression(max_iter=1000)
     search = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3)
     here = GridSearchCV(model, {"C": [0.01, 1, 100]}, cv=3).fit(x, y)
-    with (
-        parallel_config("formation", node=bob, **SMALL),
-        warnings.catch_warnings(),
-    ):
+    with parallel_config("formation", node=bob, **SMALL), warnings.catch_warnings():
         warnings.simplefilter("ignore", warning_of_a_package_of_ours())
         there = search.fit(x, y)
         predicted = cross_val_predict(model, x, y, cv=3)

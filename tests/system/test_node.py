@@ -99,9 +99,7 @@ async def test_a_failing_task_is_tried_as_often_as_was_asked(world: SmallNetwork
     assert "no" in result.reasons[-1].why
 
 
-async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(
-    world: SmallNetwork,
-) -> None:
+async def test_what_nobody_can_run_fails_and_says_why_for_each_worker(world: SmallNetwork) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(Unplaceable, match="memory") as raised:
             await world.bob.map(divide, [1], needs="memory=1TiB")

@@ -14,14 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from formation_p2p import (
-    ProcessResult,
-    ProcessSpec,
-    Quorum,
-    TaskPlaced,
-    TaskResult,
-    TaskRetried,
-)
+from formation_p2p import ProcessResult, ProcessSpec, Quorum, TaskPlaced, TaskResult, TaskRetried
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from tests.support.commands import started
