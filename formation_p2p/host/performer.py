@@ -189,7 +189,7 @@ class DhtRequests:
         self._answers[request_id] = answer
         self._feed(rpc.RequestReceived(request_id, sender, message, charter))
 
-    def perform(self, effect: rpc.SendRequest | rpc.SendResponse | rpc.ProbeReachability) -> None:
+    def carry_out(self, effect: rpc.SendRequest | rpc.SendResponse | rpc.ProbeReachability) -> None:
         match effect:
             case rpc.SendRequest():
                 self._do(self._ask, effect)
@@ -304,7 +304,7 @@ class Performer:
             case EmitJobEvent():  # the first, since each task has two of them
                 self._tell(effect)
             case rpc.SendRequest() | rpc.SendResponse() | rpc.ProbeReachability():
-                self.requests.perform(effect)
+                self.requests.carry_out(effect)
             case rpc.Advertise(reach):
                 self._stack.advertise(reach is Reach.SERVER)
                 self._stack.own.reach(reach)

@@ -179,7 +179,7 @@ def test_a_connection_that_is_dead_ends_soon_once_a_request_on_it_is_not_answere
             requests = DhtRequests(alice.stack, nursery.start_soon, told.append)
             silent.set()
             begun_s = trio.current_time()
-            requests.perform(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
+            requests.carry_out(rpc.SendRequest(1, to, kad.Ping(), 0.5, cause="test"))
             await until(lambda: old.is_closed)
             assert trio.current_time() - begun_s < PROOF_S + AT_ONCE_S
             assert "not heard" in str(old.muxer.broken)

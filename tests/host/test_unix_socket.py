@@ -12,6 +12,7 @@ from pathlib import Path
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.machine import interpreter_environment
 from formation_p2p.host.machine.unix_socket import is_beside_us
+from tests.support.waiting import HANGS_S
 
 CONNECTS = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
 
@@ -21,6 +22,7 @@ def connected(folder: Path, around: Sequence[str], then: str) -> bool:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(1)
+        listener.settimeout(HANGS_S)
         argv = (*around, sys.executable, "-c", CONNECTS + then, str(folder / "socket"))
         with subprocess.Popen(argv, stdin=subprocess.PIPE) as program:
             end, _ = listener.accept()
@@ -35,9 +37,12 @@ def connected(folder: Path, around: Sequence[str], then: str) -> bool:
 
 def test_a_task_in_a_sandbox_is_not_beside_the_node(tmp_path: Path) -> None:
     assert connected(tmp_path, (), "sys.stdin.read()")
-    sandbox = Bubblewrap.found(tmp_path / "home", interpreter_environment())
-    around = sandbox.command(tmp_path, network=True, gpus=())
-    assert not connected(tmp_path, around, "sys.stdin.read()")
+    home, task = tmp_path / "home", tmp_path / "task"
+    for folder in (home, task):
+        folder.mkdir()
+    sandbox = Bubblewrap.found(home, interpreter_environment())
+    around = sandbox.command(task, network=True, gpus=())
+    assert not connected(task, around, "sys.stdin.read()")
 
 
 def test_a_program_with_mounts_of_its_own_is_beside_the_node(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_a_lease_over_nothing_still_runs_something() -> None:
     nothing = TaskLimits(0, 0)
     assert nothing.enforced_memory_bytes == MIN_MEMORY_BYTES
     assert nothing.group_files["cpu.max"] == "1000 100000"
+    assert nothing.address_space["RLIMIT_AS"] >= 320 * GIB
 
 
 @given(LIMITS)
