@@ -266,25 +266,18 @@ def _opener(index: str, context: ssl.SSLContext) -> OpenerDirector:
     made = OpenerDirector()
     for each in (
         *(ProxyHandler(), UnknownHandler(), HTTPDefaultErrorHandler(), HTTPRedirectHandler()),
-        *(HTTPErrorProcessor(), _Http(index), _Https(index, context)),
+        *(HTTPErrorProcessor(), _Direct(index, context)),
         *((FileHandler(),) if urlsplit(index).scheme == "file" else ()),
     ):
         made.add_handler(each)
     return made
 
 
-class _Http(HTTPHandler):
-    def __init__(self, index: str) -> None:
-        super().__init__()
-        self._index = index
+class _Direct(HTTPHandler, HTTPSHandler):
+    """For http and https, where the address that a connection has reached is judged."""
 
-    def do_open(self, http_class: Any, req: Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(partial(_connection, self._index, req, http_class), req, **options)
-
-
-class _Https(HTTPSHandler):
     def __init__(self, index: str, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
+        HTTPSHandler.__init__(self, context=context)
         self._index = index
 
     def do_open(self, http_class: Any, req: Request, **options: Any) -> http.client.HTTPResponse:
