@@ -131,17 +131,18 @@ class Output:
         self._report = report
         self._max_bytes = self._left_bytes = _UNBOUNDED if max_bytes is None else max_bytes
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._stdout = hashlib.sha256()
-        self._is_hashed = False  # once stdout is longer than its tail
+        self._digest: hashlib._Hash | None = None  # once stdout is longer than its tail
         self.full = False
 
     def take(self, stream: Stream, data: bytes) -> None:
         """`data` of at most CHUNK_BYTES."""
         tail = self._tails[stream]
         tail += data
-        if stream == "stdout" and (self._is_hashed or len(tail) > MAX_TAIL_BYTES):
-            self._stdout.update(data if self._is_hashed else tail)
-            self._is_hashed = True
+        if stream == "stdout":
+            if self._digest is not None:
+                self._digest.update(data)
+            elif len(tail) > MAX_TAIL_BYTES:
+                self._digest = hashlib.sha256(tail)
         # Cut at twice the bound, so that each byte is moved once at most.
         if len(tail) > 2 * MAX_TAIL_BYTES:
             del tail[:-MAX_TAIL_BYTES]
@@ -163,7 +164,7 @@ class Output:
     @property
     def stdout_sha256(self) -> bytes:
         """See ProcessResult."""
-        return self._stdout.digest() if self._is_hashed else b""
+        return b"" if self._digest is None else self._digest.digest()
 
 
 class Turns(Protocol):
