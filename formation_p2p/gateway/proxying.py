@@ -51,7 +51,7 @@ class Proxy:
     async def _exchanged(self, client: Client, exchange: _Exchange) -> tuple[int, str]:
         tries = 0
         service = exchange.service
-        kept = service, exchange.on_behalf  # a stream is for whom it was opened
+        kept = service, exchange.on_behalf  # no stream serves another caller
         while True:
             try:
                 stream = await self._stream(exchange)

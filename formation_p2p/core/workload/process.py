@@ -171,7 +171,7 @@ class ProcessResult:
                 raise InvalidInput(name, f"has {len(tail)} bytes, of at most {MAX_TAIL_BYTES}")
         _check_type("stdout_sha256", self.stdout_sha256, bytes)
         if len(self.stdout_sha256) not in (0, 32):
-            raise InvalidInput("stdout_sha256", "is no digest of 32 bytes")
+            raise InvalidInput("stdout_sha256", "is not a digest of 32 bytes")
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
