@@ -28,7 +28,7 @@ from formation_p2p.core.workload.blob import Blob, digest_of
 from formation_p2p.core.workload.code_bundle import NO_MODULES, Code, ModuleNames
 from formation_p2p.host.code.collect import Collected, collect, collect_listed
 from formation_p2p.host.code.imports import imported_in
-from formation_p2p.host.code.modules import Search
+from formation_p2p.host.code.modules import Search, search_folders
 from formation_p2p.host.machine.pythons import own_name
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 CodeChoice = Literal["auto", "main"] | Sequence[Path | str]
 CodePaths = Literal["auto", "main"] | tuple[Path, ...]
 
-# Whether files have changed is asked again after so many times as long as asking takes, so that it
-# costs calls a hundredth at the most: of a thousand files that is a second later. A module that is
-# imported anew has it asked at once; whether one was is looked at again after this moment.
-_REST: Final = 100
-_MOMENT_S: Final = 0.001
+# Files are looked at with each hand-over, which takes 2 ms for a thousand. Where there are more,
+# not again for this long: an edit is seen that much later at most. The rest depends on no measured
+# time, which a busy machine stretches.
+_MANY: Final = 1000
+_REST_S: Final = 0.2
 # How far it is looked for what cannot be pickled, in functions that use others.
 _DEEPEST: Final = 8
 # Bundles that are served at the same time: calls with an earlier one may still be in flight.
@@ -242,7 +242,8 @@ class CallCode:
         self._made = 0
         self._loaded: dict[str, object] = {}  # the specs of the modules that went along
         self._imported = 0  # how many modules there were then
-        self._asked_s = self._rest_s = self._seen_s = float("-inf")
+        self._searched: object = None  # the folders in which `missing` were not found
+        self._rests_until_s = float("-inf")
 
     def is_current(self, modules: ModuleNames) -> bool:
         """Whether `of` has its answer at once."""
@@ -274,20 +275,18 @@ class CallCode:
         return self._is_fresh()
 
     def _is_fresh(self) -> bool:
+        if not self._is_loaded():
+            return False
         now_s = time.perf_counter()
-        if now_s < self._asked_s + self._rest_s:
-            if now_s < self._seen_s + _MOMENT_S:
-                return True
-            if self._is_loaded():
-                self._seen_s = now_s
-                return True
-        fresh = self._looks_fresh()
-        if fresh and len(sys.modules) != self._imported:
+        if now_s < self._rests_until_s:
+            return True
+        if not self._looks_fresh():
+            return False
+        if self._collected is not None and len(self._collected.watched) > _MANY:
+            self._rests_until_s = now_s + _REST_S
+        if len(sys.modules) != self._imported:
             self._see_loaded()
-        self._asked_s = time.perf_counter()
-        # What is not fresh is so until it is made anew, which another thread may do.
-        self._rest_s = _REST * (self._asked_s - now_s) if fresh else 0.0
-        return fresh
+        return True
 
     def _is_loaded(self) -> bool:
         """Whether the modules that went along are those that were imported then."""
@@ -302,13 +301,19 @@ class CallCode:
             return False  # it is not made yet
         if self._collected is not None and not self._collected.is_fresh:
             return False
+        if not self._missing or (folders := search_folders()) == self._searched:
+            return True
         search = Search()  # a notebook may have written a module since
-        return not any(map(search.finds, self._missing))
+        if any(map(search.finds, self._missing)):
+            return False
+        self._searched = folders
+        return True
 
     def _make(self, modules: ModuleNames) -> None:
         names = self._names | modules
+        self._rests_until_s = float("-inf")
         if self._choice == "auto":
-            search = Search()
+            self._searched, search = search_folders(), Search()
             collected = collect(names.referred, names.imported, search)
             asked = names.referred | names.imported
             self._missing = frozenset(name for name in asked if not search.finds(name))

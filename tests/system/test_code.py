@@ -140,17 +140,16 @@ async def test_a_package_goes_along_with_its_data_and_what_it_imports_later(
 async def test_another_version_of_a_module_is_never_a_stale_one(project: Project) -> None:
     printed = await project.run(
         """
-        import importlib
         from pathlib import Path
 
         if __name__ == "__main__":
             sys.dont_write_bytecode = True
-            module = Path("version.py")
+            new, module = Path("version.new"), Path("version.py")
             with join() as node:
                 for number in (1, 2, 3):
-                    module.write_text(f"def which(n):\\n    return {number} + 0 * n\\n")
+                    new.write_text(f"def which(n):\\n    return {number} + 0 * n\\n")
+                    new.replace(module)
                     import version
-                    importlib.reload(version)
                     print(node.map(version.which, [1], needs=NEEDS))
                     with node.executor(needs=NEEDS) as pool:
                         print(pool.submit(version.which, 1).result())

@@ -4,6 +4,7 @@ own, now or later."""
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from formation_p2p.core.workload.code_bundle import write_bundle
 from formation_p2p.host.code import files
 from formation_p2p.host.code.files import Chosen
 from formation_p2p.host.code.imports import imported_by, mentioned_in
+from formation_p2p.host.code.looks import Look, digest, settled
+from formation_p2p.host.code.looks import looks as looks_of
 from formation_p2p.host.code.modules import Search, Unit, unit_at
 from formation_p2p.host.code.untracked import WHY, imported_untracked, package_of
 
@@ -33,12 +36,24 @@ class Collected:
     size_bytes: int
     left_out: tuple[str, ...]
     watched: tuple[Path, ...]
-    looks: tuple[tuple[int, int, int], ...]
+    looks: tuple[Look, ...]
+    # Of those that had just been changed when they were looked at: what they held. The clock of a
+    # file system may show two changes that come so close as one.
+    unsettled: dict[Path, bytes]
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the files look as they did."""
-        return files.looks(self.watched) == self.looks
+        """Whether the files are as they were. Those that have settled meanwhile are told by their
+        looks from then on."""
+        now_ns = time.time_ns()
+        looks = looks_of(self.watched)
+        if looks != self.looks or any(
+            digest(path) != held for path, held in self.unsettled.items()
+        ):
+            return False
+        for path in settled(self.watched, looks, now_ns):
+            self.unsettled.pop(path, None)
+        return True
 
 
 def collect(referred: Iterable[str], imported: Iterable[str], search: Search) -> Collected | None:
@@ -120,7 +135,10 @@ def collect_listed(paths: Iterable[Path]) -> Collected:
 def _collected(units: list[Unit], chosen: Chosen, untracked: Iterable[str] = ()) -> Collected:
     # Before the content is read: what is changed meanwhile looks different later.
     watched = tuple(sorted(chosen.watched))
-    looks = files.looks(watched)
+    now_ns = time.time_ns()
+    looks = looks_of(watched)
+    recent = set(watched).difference(settled(watched, looks, now_ns))
+    unsettled = {path: digest(path) for path in recent}
     content = files.read(chosen)
     names = {unit.module for unit in units if unit.module}
     if len(names) < len(units):  # one goes by its content
@@ -138,6 +156,7 @@ def _collected(units: list[Unit], chosen: Chosen, untracked: Iterable[str] = ())
         tuple(told),
         watched,
         looks,
+        unsettled,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which files of the user's own code may leave this machine, and how they looked.
+"""Which files of the user's own code may leave this machine.
 
 In a git repository those that git tracks and `.gitignore` does not name. Elsewhere all, and never
 what looks like a secret or is made anew anyway.
@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -258,16 +258,3 @@ def is_private(content: bytes) -> bool:
     return head.startswith(_SECRET_CONTENT) or (
         head.startswith(b"-----BEGIN") and _PRIVATE_KEY in head
     )
-
-
-def looks(watched: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
-    """What differs where one of these was changed."""
-    return tuple(map(_look, watched))
-
-
-def _look(path: Path) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - a third of the time, for thousands
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_mtime_ns, status.st_size, status.st_ino)

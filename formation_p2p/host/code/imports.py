@@ -6,10 +6,13 @@ from __future__ import annotations
 import ast
 import dis
 import re
-from functools import lru_cache
+import time
+from functools import _lru_cache_wrapper, lru_cache
 from pathlib import Path
 from types import CodeType
 from typing import Final
+
+from formation_p2p.host.code.looks import Look, looks, settled
 
 # Each has a few names; a large project has 3,000 files.
 _MAX_READ: Final = 16_384
@@ -27,15 +30,11 @@ _BY_NAME: Final = frozenset({"import_module", "__import__", "files"})
 def mentioned_in(path: Path) -> frozenset[str]:
     """The first parts of all that a source file may import, and `..` for its parent's: also what
     only looks like it, in a text. A hundredth of the time of `imported_by`."""
-    try:
-        status = path.stat()
-        return _scanned(path, status.st_mtime_ns, status.st_size)
-    except OSError:
-        return frozenset()  # it is reported where its content is read
+    return _remembered(_scanned, path)
 
 
 @lru_cache(_MAX_READ)
-def _scanned(path: Path, mtime_ns: int, size_bytes: int) -> frozenset[str]:
+def _scanned(path: Path, look: Look) -> frozenset[str]:
     names: set[str] = set()
     for dots, base, several, text in _MENTIONED.findall(path.read_bytes()):
         if dots:
@@ -51,15 +50,23 @@ def imported_by(path: Path, package: str) -> frozenset[str]:
     """The dotted names that a source file imports. `package` is the one that it is in, for relative
     imports. Of `from a import b` there is `a.b`, which may be a module. Nothing for what is not
     Python, or cannot be read."""
+    return _remembered(_read, path, package)
+
+
+def _remembered(
+    read: _lru_cache_wrapper[frozenset[str]], path: Path, *package: str
+) -> frozenset[str]:
+    """What it has read of the file, if that has settled since."""
     try:
-        status = path.stat()
-        return _read(path, package, status.st_mtime_ns, status.st_size)
+        (look,) = looks((path,))
+        is_settled = any(settled((path,), (look,), time.time_ns()))
+        return (read if is_settled else read.__wrapped__)(path, look, *package)
     except OSError:
         return frozenset()  # it is reported where its content is read
 
 
 @lru_cache(_MAX_READ)
-def _read(path: Path, package: str, mtime_ns: int, size_bytes: int) -> frozenset[str]:
+def _read(path: Path, look: Look, package: str) -> frozenset[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

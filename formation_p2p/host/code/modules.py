@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.host.code.looks import looks
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Search:
     found it remembers."""
 
     def __init__(self) -> None:
+        # The finders' own lists of folders may lack a file that was written a moment ago.
+        importlib.invalidate_caches()
         self._tops: dict[str, ModuleSpec | None] = {}
         self._units: dict[str, tuple[Unit, ...]] = {}
 
@@ -115,6 +118,11 @@ def unit_at(path: Path) -> Unit:
     above = [entry for entry in _search_path() if path.is_relative_to(entry)]
     deepest = max(above, key=lambda entry: len(entry.parts), default=path.parent)
     return Unit(path.relative_to(deepest).as_posix().removeprefix("."), path, path.is_dir())
+
+
+def search_folders() -> object:
+    """What differs where a module may be found that was not before."""
+    return tuple(sys.path), looks(_search_path()), len(sys.meta_path)
 
 
 def _search_path() -> tuple[Path, ...]:
