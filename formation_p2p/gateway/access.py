@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -55,7 +55,7 @@ class Caller:
     rights of its own."""
 
     holder: str = ""
-    on_behalf: bytes = b""
+    on_behalf: bytes = field(default=b"", repr=False)
 
 
 THE_MACHINE: Final = Caller()

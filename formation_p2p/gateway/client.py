@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,6 +26,10 @@ READ_BYTES: Final = 64 * KIB
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 Headers = list[tuple[bytes, bytes]]
+# RFC 9112, section 3.2.2. Its host counts, and not that of the header.
+_ABSOLUTE: Final = re.compile(r"https?://([^/?#@]+)(.*)", re.IGNORECASE | re.DOTALL)
+# What h11 quotes of a message.
+_QUOTED: Final = re.compile(r":? ?(bytearray\()?b['\"].*", re.DOTALL)
 
 
 class ClientLeft(Exception):
@@ -55,7 +60,7 @@ class Head:
     target: str
     path: str
     query: str
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     http_version: bytes
 
     def header(self, name: bytes) -> str:
@@ -123,7 +128,8 @@ class Client:
         self._held = b""
         self._has_left = False
         self._working: asyncio.Task[Any] | None = None
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._http = _server()
+        self.trailers: Sequence[tuple[bytes, bytes]] = ()  # of the request, once it was read
         self.address = str((writer.get_extra_info("peername") or ("?",))[0])
         _keep_alive(writer.get_extra_info("socket"))
         self.has_begun = False  # the response
@@ -135,7 +141,7 @@ class Client:
             first = await self._event(self._patience.idle_s, self._patience.head_s)
         except h11.RemoteProtocolError as error:
             status = error.error_status_hint
-            await self.answer(status, {"error": "bad request", "message": str(error)})
+            await self.answer(status, {"error": "bad request", "message": in_words(error)})
             return None
         except TimeoutError:
             await self.answer(408, {"error": "timeout", "message": "the head took too long"})
@@ -151,21 +157,24 @@ class Client:
             return None
         if not framed:
             self._http.next_event()  # that there is no body
-        target = first.target.decode("latin-1")
+        target, headers = first.target.decode("latin-1"), tuple(first.headers)
+        if (absolute := _ABSOLUTE.fullmatch(target)) is not None:
+            host = (b"host", absolute[1].encode("latin-1"))
+            headers = (host, *(each for each in headers if each[0] != b"host"))
+            target = "/" + absolute[2].removeprefix("/")
         path, _, query = target.partition("?")
-        return Head(
-            first.method.decode("ascii"),
-            target,
-            path,
-            query,
-            tuple(first.headers),
-            bytes(first.http_version),
-        )
+        method, version = first.method.decode("ascii"), bytes(first.http_version)
+        return Head(method, target, path, query, headers, version)
 
     async def _event(self, idle_s: float, whole_s: float) -> Any:
-        """The clock of the whole head starts with its first byte."""
+        """The clock of the whole head starts with its first byte. Empty lines before it are passed
+        over (RFC 9112, section 2.2)."""
         loop = asyncio.get_running_loop()
-        ahead = self._http.trailing_data[0]
+        ahead = bytes(self._http.trailing_data[0])
+        if ahead[:1] in (b"\r", b"\n"):
+            self._http, ahead = _server(), ahead.lstrip(b"\r\n")
+            if ahead:
+                self._http.receive_data(ahead)
         ends = loop.time() + (whole_s if ahead else idle_s)
         began = bool(ahead)
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -177,6 +186,8 @@ class Client:
                     raise ClientLeft from None  # an idle connection just ends
                 raise
             if data and not began:
+                if not (data := data.lstrip(b"\r\n")):
+                    continue
                 began, ends = True, loop.time() + whole_s
             self._http.receive_data(data)
         return event
@@ -209,6 +220,7 @@ class Client:
                 elif isinstance(event, h11.Data):
                     return bytes(event.data)
                 else:
+                    self.trailers = event.headers
                     return b""
         except (TimeoutError, h11.RemoteProtocolError) as error:
             raise ClientLeft from error
@@ -251,7 +263,7 @@ class Client:
             self._working = None
 
     async def begin(self, status: int, headers: Headers, reason: bytes = b"") -> None:
-        self.has_begun = True
+        self.has_begun = status == 101 or status >= 200
         if not reason:
             reason = _phrase(status)
         kind = h11.InformationalResponse if status < 200 else h11.Response
@@ -270,8 +282,8 @@ class Client:
         if data:
             await self._send(h11.Data(data=bytes(data)))
 
-    async def end(self) -> None:
-        await self._send(h11.EndOfMessage())
+    async def end(self, trailers: Headers | None = None) -> None:
+        await self._send(h11.EndOfMessage(headers=trailers or []))
 
     async def _send(self, event: Any, *, holds: bool = False) -> None:
         try:
@@ -332,6 +344,11 @@ class Client:
         return self._reader, self._writer, bytes(self._http.trailing_data[0])
 
     async def close(self) -> None:
+        """One that has closed its sending side alone, as `nc -N` does, reads why no answer came."""
+        if self._has_left and not self.has_begun and not self._writer.is_closing():
+            message = "the client closed its sending side; keep it open until the answer has come"
+            with suppress(ClientLeft):
+                await self.answer(400, {"error": "bad request", "message": message})
         self._writer.close()
 
     def abort(self) -> None:
@@ -346,6 +363,15 @@ async def drained(writer: asyncio.StreamWriter, stall_s: float | None) -> None:
         return
     async with asyncio.timeout(stall_s):
         await writer.drain()
+
+
+def in_words(error: h11.ProtocolError) -> str:
+    """Without what it quotes of the message, which may be a secret."""
+    return _QUOTED.sub("", str(error))
+
+
+def _server() -> Any:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
 
 def _phrase(status: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from typing import Any
 
 from formation_p2p.core.errors import FormationError
@@ -25,4 +26,14 @@ async def cancelled(*tasks: asyncio.Future[Any]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             continue
         if not isinstance(error, _EXPECTED):
-            log.debug("a task that was cancelled ended by a fault", exc_info=error)
+            log.debug("a task that was cancelled ended by a fault: %s", fault(error))
+
+
+def fault(error: BaseException | None) -> str:
+    """Where it happened. Its text may quote a header, a cookie or a token, and is left out."""
+    told = ""
+    while error is not None:
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        told += f"{type(error).__qualname__}\n{''.join(frames)}"
+        error = error.__cause__ or error.__context__
+    return told

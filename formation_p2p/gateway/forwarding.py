@@ -11,12 +11,14 @@ is nothing else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from formation_p2p.gateway.access import COOKIE, HEADER, bearer_token, shown_token
 from formation_p2p.gateway.client import Head, Headers
+from formation_p2p.gateway.sources import Upstream
 from formation_p2p.gateway.sticky import COOKIE as STICKY
 
 SANDBOX: Final = b"sandbox allow-scripts allow-forms allow-popups allow-downloads allow-modals"
@@ -46,6 +48,9 @@ _ALLOWED: Final = frozenset(
     b"x-request-id x-response-time x-robots-tag x-runtime x-total-count".split()
 )
 _ALLOWED_PREFIXES: Final = (b"openai-", b"ratelimit", b"x-amz-", b"x-ratelimit-", b"x-service-")
+# Of what follows a body: sums, and what gRPC and timings say.
+_TRAILERS: Final = frozenset(b"content-digest digest etag repr-digest server-timing".split())
+_TRAILER_PREFIXES: Final = (*_ALLOWED_PREFIXES, b"grpc-", b"x-checksum-")
 # What relative redirects are read from.
 _HERE: Final = "here.invalid"
 _PORT: Final = re.compile(r":(80|443)?$")
@@ -73,11 +78,21 @@ def destination_of(head: Head, *, is_local: bool) -> Destination | None:
     return None
 
 
-def request_headers(head: Head, to: Destination, address: str, authority: str) -> Headers:
-    """`address` is the client's; `authority` that of a replica behind a tunnel of its own."""
+def sent_host(head: Head, to: Destination, authority: str) -> str:
+    """The Host that a replica is told; `authority` is that of one behind a tunnel of its own."""
+    return authority or head.header(b"host") or to.service
+
+
+def trailers_of(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    return [
+        each for each in headers if each[0] in _TRAILERS or each[0].startswith(_TRAILER_PREFIXES)
+    ]
+
+
+def request_headers(head: Head, to: Destination, address: str, host: str) -> Headers:
+    """`address` is the client's."""
     dropped = _listed(head.header(b"connection"))
-    host = (authority or head.header(b"host") or to.service).encode("latin-1")
-    headers: Headers = [(b"host", host)]
+    headers: Headers = [(b"host", host.encode("latin-1"))]
     is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
     for name, value in head.headers:
         is_told = to.is_relayed and name.startswith(b"x-forwarded-")
@@ -106,7 +121,9 @@ def request_headers(head: Head, to: Destination, address: str, authority: str) -
     return headers
 
 
-def response_headers(response: Any, head: Head, to: Destination, sticky: str = "") -> Headers:
+def response_headers(
+    response: Any, head: Head, to: Destination, there: Upstream, sticky: str = ""
+) -> Headers:
     """Of every answer, a switch of protocols too. `sticky` is what brings the client back to this
     replica, nothing where it has that."""
     dropped = _listed(dict(response.headers).get(b"connection", b"").decode("latin-1"))
@@ -119,7 +136,7 @@ def response_headers(response: Any, head: Head, to: Destination, sticky: str = "
         is_allowed |= name == b"www-authenticate" and not to.prefix
         if not is_allowed or name in dropped:
             continue
-        if name == b"location" and not (value := _led(value, head, to)):
+        if name == b"location" and not (value := _led(value, head, to, there)):
             continue
         if name == b"set-cookie" and not (value := _confined(value, to)):
             continue
@@ -136,22 +153,29 @@ def response_headers(response: Any, head: Head, to: Destination, sticky: str = "
     return headers
 
 
-def _led(location: bytes, head: Head, to: Destination) -> bytes:
-    """Where a redirect leads: on the gateway's host to paths of the service alone, as browsers read
-    them. To another host none leads who shows a token in a header, which may go along."""
+def _led(location: bytes, head: Head, to: Destination, at: Upstream) -> bytes:
+    """Where a redirect leads: on the gateway's host, and on the one that the replica was told, to
+    paths of the service alone, as browsers read them. To another host none leads who shows a token
+    in a header, which may go along."""
     written = re.sub("%2e", ".", location.decode("latin-1"), flags=re.IGNORECASE)
     try:
-        there = urlsplit(urljoin(f"http://{_HERE}{to.path}", written.replace("\\", "/")))
+        there = urlsplit(urljoin(f"http://{_HERE}{at.prefix}{to.path}", written.replace("\\", "/")))
     except ValueError:
         return b""
-    hosts = ("", _HERE, _PORT.sub("", head.header(b"host").lower()))
-    if _PORT.sub("", there.netloc.lower()) not in hosts:
+    told = (head.header(b"host"), sent_host(head, to, at.authority))
+    if _own(there.netloc) not in ("", _HERE, *(_own(each) for each in told)):
         return b"" if shown_token(head)[1] else location
     # A whole URL has its .. still.
     path = urlsplit(urljoin(f"http://{_HERE}/", "/" + there.path.lstrip("/"))).path
+    if at.prefix and f"{path}/".startswith(f"{at.prefix}/"):
+        path = path.removeprefix(at.prefix) or "/"
     if not f"{path}/".startswith(f"{to.prefix}/"):
         path = to.prefix + path
     return there._replace(scheme="", netloc="", path=path).geturl().encode("latin-1")
+
+
+def _own(host: str) -> str:
+    return _PORT.sub("", host.lower())
 
 
 def _confined(cookie: bytes, to: Destination) -> bytes:
@@ -185,4 +209,4 @@ def _its_cookies(value: bytes, to: Destination) -> bytes:
     mark = _mark(to)
     cookies = (each.strip() for each in value.split(b";"))
     its = (each.removeprefix(mark) for each in cookies if each.startswith(mark))
-    return b"; ".join(each for each in its if each.partition(b"=")[0].strip() not in _OWN_COOKIES)
+    return b"; ".join(x for x in its if x and x.partition(b"=")[0].strip() not in _OWN_COOKIES)

@@ -19,6 +19,8 @@ from formation_p2p.gateway.forwarding import (
     Destination,
     request_headers,
     response_headers,
+    sent_host,
+    trailers_of,
 )
 from formation_p2p.gateway.sources import ServiceUnavailable, Upstreams
 from formation_p2p.gateway.sticky import COOKIE, Sticky
@@ -72,8 +74,7 @@ class Proxy:
                 tries += not stream.is_used
                 if exchange.may_repeat and tries < MAX_TRIES:
                     continue
-                message = f"the replica ended the stream: {error}"
-                return await exchange.broken(message), stream.to.replica
+                return await exchange.broken(str(error)), stream.to.replica
             finally:
                 if is_whole:
                     stream.http.start_next_cycle()
@@ -148,8 +149,8 @@ class _Exchange:
     async def run(self, stream: Stream) -> int:
         """Raises Broken, ClientLeft."""
         query = f"?{self._head.query}" if self._head.query else ""
-        address, authority = self._client.address, stream.to.authority
-        headers = request_headers(self._head, self._to, address, authority)
+        host = sent_host(self._head, self._to, stream.to.authority)
+        headers = request_headers(self._head, self._to, self._client.address, host)
         await stream.send(
             h11.Request(
                 method=self._head.method,
@@ -174,7 +175,7 @@ class _Exchange:
     async def _upload(self, stream: Stream) -> None:
         while piece := await self._client.piece():
             await stream.send(h11.Data(data=piece))
-        await stream.send(h11.EndOfMessage())
+        await stream.send(h11.EndOfMessage(headers=trailers_of(self._client.trailers)))
 
     async def _answer(self, stream: Stream) -> int:
         client = self._client
@@ -183,6 +184,9 @@ class _Exchange:
             if response.status_code == 101:
                 await self._switch(stream, response)
                 return 101
+            if self._head.http_version != b"1.0":
+                links = [each for each in response.headers if each[0] == b"link"]
+                await client.begin(response.status_code, links, bytes(response.reason))
             response = await stream.event()
         if not isinstance(response, h11.Response):
             raise Broken("it sent no response")
@@ -192,7 +196,7 @@ class _Exchange:
         cookie = ""
         if stream.to.replica and stream.to.replica != self.sticky:
             cookie = self._cookies.cookie(self.service, stream.to.replica, time.time())
-        headers = response_headers(response, self._head, self._to, cookie)
+        headers = response_headers(response, self._head, self._to, stream.to, cookie)
         await client.begin(status, headers, bytes(response.reason))
         while True:
             event = stream.at_hand()
@@ -204,7 +208,8 @@ class _Exchange:
             await client.send(event.data)
         if not isinstance(event, h11.EndOfMessage):
             raise Broken("it ended in the middle of its response")
-        await client.end()
+        is_old = self._head.http_version == b"1.0"
+        await client.end([] if is_old else trailers_of(event.headers))
         done = stream.http.our_state is h11.DONE and stream.http.their_state is h11.DONE
         self.is_reusable = done
         return status
@@ -212,7 +217,7 @@ class _Exchange:
     async def _switch(self, stream: Stream, response: Any) -> None:
         """To WebSocket or whatever both sides agreed on: bytes from here on, each way until it
         ends."""
-        headers = response_headers(response, self._head, self._to)
+        headers = response_headers(response, self._head, self._to, stream.to)
         headers += [(k, v) for k, v in response.headers if k == b"upgrade"]
         headers.append((b"connection", b"upgrade"))
         await self._client.begin(101, headers, bytes(response.reason))

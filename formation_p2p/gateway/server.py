@@ -22,6 +22,7 @@ from formation_p2p.gateway import asgi
 from formation_p2p.gateway.access import HEALTH, THE_MACHINE, Access, Refused
 from formation_p2p.gateway.app import Gateway
 from formation_p2p.gateway.client import PATIENCE, Client, ClientLeft, Head, Patience, client_of
+from formation_p2p.gateway.ending import fault
 from formation_p2p.gateway.forwarding import Destination, destination_of
 from formation_p2p.gateway.members import MembersOnly
 from formation_p2p.gateway.nearest import Nearest
@@ -194,7 +195,7 @@ class GatewayServer:
         if not self._of[peer]:
             del self._of[peer]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a connection ended by a fault; please report it", exc_info=error)
+            log.error("a connection ended by a fault; please report it: %s", fault(error))
 
     async def _converse(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -266,8 +267,8 @@ class GatewayServer:
                 status = await asgi.call(self.gateway.app, client, head, caller)
         except ClientLeft:
             raise
-        except Exception:
-            log.exception("a request failed by a fault; please report it")
+        except Exception as error:  # noqa: BLE001 - any fault of a request is this
+            log.error("a request failed by a fault; please report it: %s", fault(error))
             status = 500
             if client.has_begun:
                 client.abort()

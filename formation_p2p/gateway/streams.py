@@ -15,7 +15,7 @@ import h11
 from formation_p2p.api.awaited import Awaited
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.units import KIB
-from formation_p2p.gateway.client import READ_BYTES
+from formation_p2p.gateway.client import READ_BYTES, in_words
 from formation_p2p.gateway.sources import Upstream
 
 # A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
@@ -26,8 +26,12 @@ MAX_KEPT: Final = 64
 MAX_RESPONSE_HEAD_BYTES: Final = 64 * KIB
 
 
+_HUNG_UP: Final = "the replica closed the connection before it answered"
+
+
 class Broken(Exception):
-    """The replica's stream ended before an answer had begun."""
+    """The replica's stream ended before an answer had begun. Its text quotes nothing that was
+    sent."""
 
 
 @dataclass
@@ -49,27 +53,38 @@ class Stream:
             if data := self.http.send(event):
                 self.to.writer.write(data)
                 await self.to.writer.drain()
-        except (OSError, FormationError, h11.LocalProtocolError) as error:
-            raise Broken(str(error)) from error
+        except h11.LocalProtocolError as error:
+            raise Broken(f"the request cannot be passed on: {in_words(error)}") from error
+        except (OSError, FormationError) as error:
+            raise _broken(error) from error
 
     def at_hand(self) -> Any:
         """The next event, or NEED_DATA. Raises Broken."""
         try:
             return self.http.next_event()
         except h11.RemoteProtocolError as error:
-            raise Broken(str(error)) from error
+            raise _broken(error) from error
 
     async def event(self) -> Any:
         """Raises Broken."""
         try:
             while (event := self.http.next_event()) is h11.NEED_DATA:
-                self.http.receive_data(await self.to.reader.read(READ_BYTES))
+                data = await self.to.reader.read(READ_BYTES)
+                if not data and self.http.their_state is h11.SEND_RESPONSE:
+                    raise Broken(_HUNG_UP)
+                self.http.receive_data(data)
         except (OSError, FormationError, h11.RemoteProtocolError) as error:
-            raise Broken(str(error)) from error
+            raise _broken(error) from error
         return event
 
     def close(self) -> None:
         self.to.writer.transport.abort()
+
+
+def _broken(error: Exception) -> Broken:
+    if isinstance(error, h11.RemoteProtocolError):
+        return Broken(f"the replica's answer is no HTTP: {in_words(error)}")
+    return Broken(_HUNG_UP if isinstance(error, OSError) else str(error))
 
 
 class Kept:

@@ -13,7 +13,7 @@ bound is none: its peer shows it to others.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput
@@ -44,7 +44,7 @@ class Token:
     name: str
     expires_unix_s: int
     may: frozenset[Right]
-    grant: bytes
+    grant: bytes = field(repr=False)
 
     def denied(
         self,
@@ -70,7 +70,7 @@ class Token:
 class Bearer:
     """A grant that is bound to no peer."""
 
-    grant: bytes
+    grant: bytes = field(repr=False)
 
     def denied(
         self,

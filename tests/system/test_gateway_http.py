@@ -4,6 +4,7 @@ may ask, and what is refused."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from formation_p2p.core.trust.quota import Quota
 from formation_p2p.gateway.client import MAX_HEAD_BYTES, Patience
 from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.server import GatewayServer, parse_listen
-from formation_p2p.gateway.sources import ServicesView
+from formation_p2p.gateway.sources import ServicesView, Upstream
 from formation_p2p.gateway.token import make_token, read_token
 from formation_p2p.gateway.tunnel_url import connected, parse_tunnel_url
 from tests.support.charters import charter_at
@@ -320,6 +321,7 @@ SAYS = (
     b"Set-Cookie: formation_token=mine; Path=/\r\n"
     b"Set-Cookie: =formation_token=mine; Path=/\r\n"
     b"Set-Cookie: a=1; Path=/; Domain=localhost; HttpOnly\r\n"
+    b"Set-Cookie: __Host-b=1; Secure; Path=/\r\n"
 )
 
 
@@ -350,6 +352,7 @@ async def test_a_service_cannot_speak_for_the_gateway(
         assert raw.startswith(b"HTTP/1.1 " + begins.rpartition(b"HTTP/1.1 ")[2][:4])
         assert b"formation_token" not in raw
         assert b"svc.llm-inference.a=1; HttpOnly; Path=/service/llm-inference/\r" in raw
+        assert b"svc.llm-inference.__Host-b=1; Secure; Path=/service/llm-inference/\r" in raw
         said = {line.partition(b":")[0].lower() for line in raw.split(b"\r\n")}
         assert not said & {line.partition(b":")[0].lower() for line in NOT_ITS_OWN.splitlines()}
         assert said >= {b"x-request-id", b"x-service-load"}
@@ -360,6 +363,7 @@ async def test_a_service_cannot_speak_for_the_gateway(
         own = await said_by(gateway, "/", "llm-inference.localhost:8080", upgrade)
         assert b"sandbox" not in own
         assert b" a=1; HttpOnly; Path=/\r" in own
+        assert b" __Host-b=1; Secure; Path=/\r" in own
         assert b"nel:" not in own.lower()
         assert b"www-authenticate" in own.lower()
         api = await said_by(gateway, "/api/jobs", "llm-inference.localhost:8080", upgrade)
@@ -382,6 +386,93 @@ async def test_a_service_gets_the_cookies_that_it_has_set_and_no_others(
         assert await told(path, "localhost", "a=1; svc.llm-inference.formation_token=x") is None
         own = await told("/", "llm-inference.localhost", "a=1; formation_replica=x")
         assert own == "a=1", "the host is the service's"
+        for written, passed in (
+            ("sid=1;", "sid=1"),
+            ("sid=1;;b=2;", "sid=1; b=2"),
+            ("; sid=1", "sid=1"),
+            (";", None),
+            ("formation_token=x;", None),
+        ):
+            assert await told("/", "llm-inference.localhost", written) == passed
+        for written, passed in (("svc.llm-inference.", None), ("svc.llm-inference.b=1;", "b=1")):
+            assert await told(path, "localhost", written) == passed
+
+
+SECRET = "s3cr3t-of-a-caller"
+
+
+class Faulty(MemorySource):
+    """Its faults quote what they were given, as h11's do."""
+
+    async def connect(
+        self, service: str, sticky: str | None, caller: str, on_behalf: bytes
+    ) -> Upstream:
+        raise h11.LocalProtocolError(f"Illegal header value {SECRET}")
+
+    async def services(self) -> ServicesView:
+        raise h11.LocalProtocolError(f"Illegal header value {SECRET}")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"GET /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\nCookie: a={SECRET}",
+        f"GET /api/overview HTTP/1.1\r\nHost: localhost\r\nCookie: a={SECRET}",
+        f"GET /?token={SECRET} {SECRET} HTTP/1.1\r\nHost: localhost",
+        f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization Bearer {SECRET}",
+        f"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SECRET}",
+        f"GET / HTTP/1.1\r\nHost: localhost\r\nA: \x00{SECRET}",
+    ],
+)
+async def test_no_value_of_a_header_is_in_a_log_or_an_error(
+    caplog: pytest.LogCaptureFixture, head: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with (
+        GatewayServer(Faulty(), None, "127.0.0.1:0") as server,
+        asyncio.timeout(HANGS_S),
+        caller(server.address) as calling,
+    ):
+        calling.writer.write(f"{head}\r\n\r\n".encode())
+        answer = await calling.reader.readuntil(b"\r\n\r\n") + await calling.reader.read(4096)
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 500"))
+    assert SECRET.encode() not in answer
+    assert b"bytearray" not in answer
+    assert SECRET not in caplog.text
+    if answer.startswith(b"HTTP/1.1 500"):
+        assert "LocalProtocolError" in caplog.text
+        assert "in connect" in caplog.text or "in services" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("", "the replica closed the connection before it answered"),
+        ("HTTP/1.1 200 OK\r\nSet-", "the replica closed the connection before it answered"),
+        (
+            f"HTTP/1.1 200 OK\r\nSet-Cookie {SECRET}\r\n\r\n",
+            "the replica's answer is no HTTP: illegal header line",
+        ),
+    ],
+)
+async def test_a_replica_that_gives_no_answer_is_told_of_in_words(
+    gateway: GatewayServer,
+    source: MemorySource,
+    caplog: pytest.LogCaptureFixture,
+    answer: str,
+    message: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def fails(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer.encode())
+
+    async with program(fails) as port:
+        source.ports["llm-inference"] = {"A": port}
+        reply = await fetch(gateway.address, "GET", "/service/llm-inference/")
+    assert (reply.status, reply.json["message"]) == (502, message)
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -429,12 +520,143 @@ async def test_a_redirect_leads_to_the_service_or_away_from_the_gateway(
         assert shown == (None if leads and leads.startswith("https:") else leads)
 
 
+@pytest.mark.parametrize(
+    ("said", "leads"),
+    [
+        ("http://127.0.0.1:{port}/x", "/service/chromadb/x"),
+        ("http://127.0.0.1:{port}/base/x", "/service/chromadb/x"),
+        ("/base/x", "/service/chromadb/x"),
+        ("/base", "/service/chromadb/"),
+        ("x", "/service/chromadb/x"),
+    ],
+)
+async def test_a_redirect_of_a_worker_behind_a_tunnel_leads_to_the_service(
+    gateway: GatewayServer, said: str, leads: str
+) -> None:
+    async def sends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /base/a ")
+        at = said.format(port=writer.get_extra_info("sockname")[1])
+        writer.write(f"HTTP/1.1 307 There\r\nLocation: {at}\r\n".encode())
+        writer.write(b"Content-Length: 0\r\n\r\n")
+
+    async with program(sends) as port:
+        storage = {"worker_type": "storage"}
+        work = {"worker_id": "w", "tunnel_url": f"http://127.0.0.1:{port}/base"}
+        await fetch(
+            gateway.address, "POST", "/api/worker/register", {**work, "capabilities": storage}
+        )
+        reply = await fetch(gateway.address, "GET", "/service/chromadb/a", None, {}, "localhost")
+        assert (reply.status, reply.headers["location"]) == (307, leads)
+
+
+@pytest.mark.parametrize(
+    ("said", "target"),
+    [
+        (b"\r\nGET /service/llm-inference/a HTTP/1.1\r\nHost: localhost\r\n", "/a"),
+        (b"\r\n\r\nGET /service/llm-inference/a HTTP/1.1\r\nHost: localhost\r\n", "/a"),
+        (b"GET http://localhost/service/llm-inference/a?b HTTP/1.1\r\nHost: x\r\n", "/a?b"),
+        (b"GET HTTP://localhost:80/service/llm-inference/ HTTP/1.1\r\nHost: x\r\n", "/"),
+        (b"GET http://llm-inference.localhost?b HTTP/1.1\r\nHost: x\r\n", "/?b"),
+        (b"GET http://llm-inference.localhost HTTP/1.1\r\nHost: x\r\n", "/"),
+    ],
+)
+async def test_heads_are_read_as_the_standard_has_them(
+    gateway: GatewayServer, source: MemorySource, said: bytes, target: str
+) -> None:
+    async with program(echo) as port:
+        source.ports["llm-inference"] = {"A": port}
+        async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+            for _ in range(2):  # one after the other, and both at once
+                calling.writer.write(said + b"\r\n")
+                calling.http = h11.Connection(h11.CLIENT)
+                calling.http.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
+                calling.http.send(h11.EndOfMessage())
+                reply = await calling.reply()
+                assert (reply.status, reply.json["target"]) == (200, target)
+                assert dict(reply.json["headers"])["host"] != "x"
+            calling.writer.write((said + b"\r\n") * 2)
+            for _ in range(2):
+                await calling.reader.readuntil(b"HTTP/1.1 200")
+
+
+async def test_the_host_of_an_absolute_target_is_the_one_that_is_judged(
+    gateway: GatewayServer,
+) -> None:
+    asked = b"GET http://evil.example/api/admin/gaps HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert b" 403 " in await said_raw(gateway, asked)
+
+
+async def test_a_client_that_closes_its_sending_side_reads_why_it_gets_no_answer(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    came = asyncio.Event()
+
+    async def thinks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        await reader.read()
+
+    async with program(thinks) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        async with asyncio.timeout(HANGS_S):
+            await calling.begin("GET", "/service/llm-inference/")
+            await came.wait()
+            calling.writer.write_eof()
+            answer = await calling.reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"closed its sending side" in answer
+
+
+async def test_early_answers_and_trailers_pass(
+    gateway: GatewayServer, source: MemorySource
+) -> None:
+    got: list[Any] = []
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER)
+        await heard(http, reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nSet-Cookie: a=1\r\n\r\n")
+        while isinstance(event := await heard(http, reader), h11.Data):
+            pass
+        got.extend(event.headers)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"
+            b"Server-Timing: a;dur=1\r\nGrpc-Status: 0\r\nSet-Cookie: a=1\r\n\r\n"
+        )
+
+    async with program(serves) as port, caller(gateway.address) as calling:
+        source.ports["llm-inference"] = {"A": port}
+        async with asyncio.timeout(HANGS_S):
+            calling.writer.write(
+                b"POST /service/llm-inference/ HTTP/1.1\r\nHost: localhost\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+                b"Content-Digest: sha-256=x\r\nAuthorization: Bearer x\r\n\r\n"
+            )
+            raw = await calling.reader.readuntil(b"0\r\nserver-timing: a;dur=1\r\n")
+            raw += await calling.reader.readuntil(b"\r\n\r\n")
+        old = b"GET /service/llm-inference/ HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        assert (await said_raw(gateway, old)).startswith(b"HTTP/1.1 200 ")
+    hints, _, after = raw.partition(b"\r\n\r\n")
+    assert hints.splitlines() == [b"HTTP/1.1 103 Early Hints", b"link: </a.css>"]
+    assert after.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert after.endswith(b"server-timing: a;dur=1\r\ngrpc-status: 0\r\n\r\n")
+    assert got == [(b"content-digest", b"sha-256=x")]
+
+
+async def said_raw(gateway: GatewayServer, asked: bytes) -> bytes:
+    async with asyncio.timeout(HANGS_S), caller(gateway.address) as calling:
+        calling.writer.write(asked)
+        return await calling.reader.readuntil(b"\r\n\r\n")
+
+
 async def said_by(
     gateway: GatewayServer, path: str, host: str, headers: Mapping[str, str]
 ) -> bytes:
     async with caller(gateway.address, host) as calling:
         await calling.begin("GET", path, None, headers)
-        return await calling.reader.readuntil(b"\r\n\r\n")
+        while (head := await calling.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 103 "):
+            assert head == b"HTTP/1.1 103 Early Hints\r\n\r\n", "none of what it says"
+        return head
 
 
 # -- who may ask -----------------------------------------------------------------------------------
