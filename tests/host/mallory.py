@@ -103,22 +103,25 @@ class Hand:
         await self.data(2, message)
 
 
-async def tcp(victim: Victim) -> trio.SocketStream:
-    return await trio.open_tcp_stream("127.0.0.1", victim.port)
+async def tcp(victim: Victim, host: str = "127.0.0.1") -> trio.SocketStream:
+    """From that address."""
+    return await trio.open_tcp_stream("127.0.0.1", victim.port, local_address=host)
 
 
-async def secured(victim: Victim, keys: NoiseKeys | None = None) -> Secured:
+async def secured(
+    victim: Victim, keys: NoiseKeys | None = None, host: str = "127.0.0.1"
+) -> Secured:
     """A connection as far as Noise, under a new identity, or with the `keys` of one."""
-    stream = TcpStream(await tcp(victim))
+    stream = TcpStream(await tcp(victim, host))
     await propose(stream, noise.PROTOCOL)
     keys = keys or NoiseKeys.of(Identity.from_seed(os.urandom(32)))
     session = await noise.handshake(stream, keys, victim.peer_id)
     return Secured(NoiseStream(session, stream, is_initiator=True), stream)
 
 
-async def muxed(victim: Victim) -> Hand:
+async def muxed(victim: Victim, host: str = "127.0.0.1") -> Hand:
     """A connection as far as yamux."""
     me = Identity.from_seed(os.urandom(32))
-    connection = await secured(victim, NoiseKeys.of(me))
+    connection = await secured(victim, NoiseKeys.of(me), host)
     await propose(connection, "/yamux/1.0.0")
     return Hand(connection, me.peer_id)

@@ -178,10 +178,10 @@ def test_handshakes_that_never_come_keep_no_other_away(said: bytes) -> None:
             for stream in streams:
                 await stream.write(said)
             incoming = world.worker.stack.reserving.circuits._incoming
-            await until(lambda: len(incoming) == MAX_INCOMING)
+            await until(lambda: len(incoming[world.gate.peer_id]) == MAX_INCOMING)
             assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
             await until(lambda: any(stream.broken for stream in streams))
-            assert len(incoming) == MAX_INCOMING - 1
+            assert len(incoming[world.gate.peer_id]) == MAX_INCOMING - 1
 
     run(story)
 

@@ -53,6 +53,7 @@ from tests.support.working import compute
 ROOM_BYTES = 64 * MIB
 
 
+MANY_HOSTS = [f"127.0.0.{number}" for number in range(3, 13)]
 # Mallory neither identifies herself nor finishes handshakes; the tests need not wait.
 IMPATIENT = NetParameters(identify_wait_s=0.1, handshake_s=2.0)
 
@@ -147,17 +148,24 @@ def test_half_a_handshake_is_given_up_in_time() -> None:
     run(story)
 
 
-def test_handshakes_are_bounded_and_a_full_house_turns_the_next_one_away() -> None:
+@pytest.mark.parametrize(("hosts", "most"), [(["127.0.0.2"] * 20, 4), (MANY_HOSTS * 4, 10)])
+def test_handshakes_that_never_end_are_bounded_and_keep_nobody_away(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], most: int
+) -> None:
+    """From the newcomer's own address, and from many."""
+    monkeypatch.setattr(swarm, "origin_of", lambda host: host or "")  # loopback counts as well
 
     async def story() -> None:
-        victim = node(max_handshakes=10, handshake_s=HANGS_S)
+        victim = node(max_handshakes=10, max_handshakes_per_ip=4, handshake_s=HANGS_S)
         async with running(victim):
-            waiting = [await mallory.tcp(victim) for _ in range(10)]
-            await until(lambda: victim.stack.swarm.handshakes.total() == 10)
-            await closed(await mallory.tcp(victim), within_s=AT_ONCE_S)
-            for stream in waiting:
+            silent = [await mallory.tcp(victim, host) for host in hosts]
+            await until(lambda: len(victim.stack.swarm.handshakes) == most)
+            hand = await mallory.muxed(victim, "127.0.0.2")
+            await until(lambda: victim.stack.swarm.connection_to(hand.peer_id) is not None)
+            assert len(victim.stack.swarm.handshakes) == most - 1
+            for stream in silent:
                 await stream.aclose()
-            await until(lambda: not victim.stack.swarm.handshakes)
+            await until(lambda: not len(victim.stack.swarm.handshakes))
 
     run(story)
 
@@ -188,7 +196,7 @@ def test_three_hundred_connections_in_a_row_leave_nothing_behind() -> None:
                 await (await mallory.muxed(victim)).pipe.close()
             await until(lambda: psutil.Process().num_fds() <= files)
             table = victim.stack.swarm
-            await until(lambda: len(list(table.all())) == 1 and not table.handshakes)
+            await until(lambda: len(list(table.all())) == 1 and not len(table.handshakes))
 
     run(story)
 
@@ -197,17 +205,32 @@ def test_one_address_does_not_take_all_the_slots(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(swarm, "origin_of", lambda host: host or "")  # loopback counts as well
 
     async def story() -> None:
-        victim = node(max_inbound_per_ip=3, max_handshakes_per_ip=2, handshake_s=HANGS_S)
+        victim = node(max_inbound_per_ip=3)
         async with running(victim):
-            waiting = [await mallory.tcp(victim) for _ in range(2)]
-            await until(lambda: victim.stack.swarm.handshakes.total() == 2)
-            await closed(await mallory.tcp(victim), within_s=AT_ONCE_S)
-            for stream in waiting:
-                await stream.aclose()
-            await until(lambda: not victim.stack.swarm.handshakes)
             hands = [await mallory.muxed(victim) for _ in range(3)]
             await until(lambda: len(list(victim.stack.swarm.all())) == len(hands))
             await closed(await mallory.tcp(victim), within_s=AT_ONCE_S)
+
+    run(story)
+
+
+def test_few_addresses_do_not_take_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps all of its connections busy."""
+    monkeypatch.setattr(swarm, "origin_of", lambda host: host or "")  # loopback counts as well
+
+    async def story() -> None:
+        victim = node(max_inbound=6, max_inbound_per_ip=3, evictable_after_s=HANGS_S)
+        async with running(victim):
+            table = victim.stack.swarm
+            held = [await mallory.muxed(victim, host) for host in ["127.0.0.2", "127.0.0.3"] * 3]
+            await until(lambda: len(list(table.all())) == len(held))
+            held += [await mallory.muxed(victim, host) for host in ("127.0.0.4", "127.0.0.5")]
+            others = {"127.0.0.4", "127.0.0.5"}
+            await until(lambda: others <= {each.remote_host for each in table.all()})
+            with pytest.raises((IOException, Unreachable)):
+                await mallory.muxed(victim, "127.0.0.2")  # which has as many as the other
+            assert sum(not each.is_closed for each in table.all()) == 6
+            assert others <= {each.remote_host for each in table.all()}
 
     run(story)
 
@@ -264,7 +287,7 @@ def test_a_full_table_makes_room_for_a_newcomer_at_the_cost_of_the_idlest() -> N
                 await mallory.muxed(victim)  # nobody is idle yet
             have_been_idle(victim, {hand.peer_id for hand in idle})
             await mallory.muxed(victim)
-            assert len(list(table.all())) <= 5
+            assert sum(not each.is_closed for each in table.all()) <= 5
 
     run(story)
 
@@ -552,8 +575,8 @@ def test_whoever_comes_back_has_spent_what_it_had_spent() -> None:
 
 def test_an_address_is_counted_for_whoever_has_it() -> None:
     assert swarm.origin_of("192.0.2.1") == "192.0.2.1"
-    assert swarm.origin_of("2001:db8::1") == swarm.origin_of("2001:db8::ffff:1")
-    assert swarm.origin_of("2001:db8::1") != swarm.origin_of("2001:db8:0:1::1")
+    assert swarm.origin_of("2001:db8::1") == swarm.origin_of("2001:db8:0:1::1")
+    assert swarm.origin_of("2001:db8::1") != swarm.origin_of("2001:db8:1::1")
     assert swarm.origin_of("127.0.0.1") == swarm.origin_of("::1")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from formation_p2p.host.net.addresses import CircuitAddress
 from formation_p2p.host.net.circuit_stream import CircuitStream, Widening
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.logged import logged
+from formation_p2p.host.net.places import Places
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.resuming import ResumedStream
 from formation_p2p.host.net.transport import negotiation as net_negotiation
@@ -65,8 +65,7 @@ log = logging.getLogger(__name__)
 # A gate answers for itself at once; for a circuit it asks the other end, for STOP_S at most.
 REQUEST_S: Final = 10.0
 STOP_S: Final = 8.0
-# What a gate brings at once, and has not shaken hands. One more takes the place of the oldest of
-# the peer that has most of them, so that peers which never shake hands keep none away.
+# What a gate brings at once, and has not shaken hands.
 MAX_INCOMING: Final = 32
 # On a circuit that a relay brings.
 SPOKEN: Final = (NOISE_PROTOCOL, resumption.PROTOCOL)
@@ -88,15 +87,6 @@ async def _propose(stream: MuxedStream) -> None:
         raise
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Handshake:
-    """That a circuit from `source` is to bring. `place` is cancelled for another's sake."""
-
-    relay: PeerId
-    source: PeerId
-    place: trio.CancelScope
-
-
 @dataclass(eq=False)
 class Circuits:
     """`grant` is what relays are shown; `most_from` says how many connections a relay may bring
@@ -108,7 +98,7 @@ class Circuits:
 
     def __post_init__(self) -> None:
         self.widening = Widening()
-        self._incoming: list[_Handshake] = []  # the oldest first
+        self._incoming: dict[PeerId, Places] = {}  # of handshakes, by the relay
         # Each of a connection, or of a handshake; and so are bounded.
         self._sessions: dict[bytes, ResumedStream] = {}
 
@@ -237,7 +227,8 @@ class Circuits:
                 raw.abort()
             return
         relayed = Connection(muxer, inbound=True, via=relay)
-        if relayed.peer != peer or not self.swarm.make_room_from(relay, self.most_from(relay)):
+        most = self.most_from(relay)
+        if relayed.peer != peer or not self.swarm.make_room_from(relay, most, peer):
             await muxer.close()
             return
         self.swarm.adopt(relayed)
@@ -251,17 +242,10 @@ class Circuits:
     @contextmanager
     def _shaking_hands(self, relay: PeerId, source: PeerId) -> Iterator[trio.CancelScope]:
         """A block that is cancelled where another handshake takes its place."""
-        there = [each for each in self._incoming if each.relay == relay]
-        if len(there) >= MAX_INCOMING:
-            of = Counter(each.source for each in there)
-            oldest = max(there, key=lambda each: of[each.source])
-            self._incoming.remove(oldest)
-            oldest.place.cancel()
-        with trio.CancelScope() as place:
-            handshake = _Handshake(relay, source, place)
-            self._incoming.append(handshake)
-            try:
+        places = self._incoming.setdefault(relay, Places(MAX_INCOMING, MAX_INCOMING))
+        try:
+            with places.taken(source) as place:
                 yield place
-            finally:
-                if handshake in self._incoming:
-                    self._incoming.remove(handshake)
+        finally:
+            if not len(places):
+                self._incoming.pop(relay, None)

@@ -33,8 +33,8 @@ from formation_p2p.core.nat.paths import Here, Net
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
-from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.parameters import NetParameters
+from formation_p2p.host.net.places import Places
 from formation_p2p.host.net.strangers import Strangers
 from formation_p2p.host.net.transport.errors import SwarmException
 from formation_p2p.host.net.transport.noise import NoiseKeys
@@ -105,7 +105,8 @@ class Swarm:
     on_observed: Callable[[Connection], None]
 
     def __post_init__(self) -> None:
-        self.handshakes: Counter[str] = Counter()
+        limits = self.parameters
+        self.handshakes = Places(limits.max_handshakes, limits.max_handshakes_per_ip)
         self.dialler = Dialler(self)
         self.own_port = OwnPort()
         self.closing = False
@@ -219,29 +220,42 @@ class Swarm:
                 del self._table[connection.peer]
                 self.on_disconnected(connection.peer)
 
-    def make_room(self, *, inbound: bool) -> bool:
-        """Whether there is a place, after closing what was idle for long."""
-        taken = [c for c in self.all() if c.inbound == inbound and not c.is_closed]
-        limits = self.parameters
-        return self._room_in(taken, limits.max_inbound if inbound else limits.max_outbound)
+    def make_room(self, *, inbound: bool, origin: str = "") -> bool:
+        """Whether there is a place, after closing one that `_in_the_way` says."""
+        return self._make_room(self._in_the_way(inbound=inbound, origin=origin))
 
-    def make_room_from(self, relay: PeerId, most: int) -> bool:
+    def make_room_from(self, relay: PeerId, most: int, peer: PeerId) -> bool:
         """As `make_room`, for a circuit that this relay brings, which brings `most` at once."""
         taken = [c for c in self.all() if c.inbound and c.via == relay and not c.is_closed]
-        return self._room_in(taken, most) and self.make_room(inbound=True)
+        has_room = len(taken) < most or self._make_room(self._idle(taken))
+        return has_room and self.make_room(inbound=True, origin=peer)
 
-    def _room_in(self, taken: Sequence[Connection], most: int) -> bool:
-        if len(taken) < most:
+    def _make_room(self, at_the_cost_of: Connection | bool | None) -> bool:
+        if isinstance(at_the_cost_of, Connection):
+            at_the_cost_of.abort("making room for another peer")
+        return bool(at_the_cost_of)
+
+    def _in_the_way(self, *, inbound: bool, origin: str) -> Connection | bool | None:
+        """True where there is a place. Else what was idle for long; or, of those that come in, the
+        idlest of the origin that has most, if that is two more at least than `origin` has; if any.
+        """
+        limits = self.parameters
+        taken = [c for c in self.all() if c.inbound == inbound and not c.is_closed]
+        if len(taken) < (limits.max_inbound if inbound else limits.max_outbound):
             return True
-        idlest = max(
-            (c for c in taken if not self._is_kept(c)),
-            key=lambda c: c.idle_s,
-            default=None,
-        )
-        if idlest is None or idlest.idle_s < self.parameters.evictable_after_s:
-            return False
-        idlest.abort("making room for another peer")
-        return True
+        idle = self._idle(taken)
+        if idle is not None or not inbound:
+            return idle
+        of = Counter(map(_origin, taken))
+        strangers = [c for c in taken if not (self._is_kept(c) or c.muxer.is_known)]
+        most = max(strangers, key=lambda c: (of[_origin(c)], c.idle_s), default=None)
+        return most if most is not None and of[_origin(most)] >= of[origin] + 2 else None
+
+    def _idle(self, taken: Sequence[Connection]) -> Connection | None:
+        free = [c for c in taken if not self._is_kept(c)]
+        idlest = max(free, key=lambda c: c.idle_s, default=None)
+        is_idle = idlest is not None and idlest.idle_s >= self.parameters.evictable_after_s
+        return idlest if is_idle else None
 
     def _is_kept(self, connection: Connection) -> bool:
         """Whether it makes no room for others, however idle it is."""
@@ -284,7 +298,7 @@ class Swarm:
             log.debug("a connection from %s is refused: %s", remote, refusal)
             await stream.close()
             return
-        with counted(self.handshakes, origin):
+        with self.handshakes.taken(origin) as place:
             if (
                 remote is not None
                 and (expected := self.expected(remote[0])) is not None
@@ -296,7 +310,11 @@ class Swarm:
             except SwarmException as error:
                 log.debug("a connection from %s fails: %s", remote, error)
                 return
-        if not self.make_room(inbound=True):  # others may have taken it meanwhile
+        if place.cancelled_caught:
+            log.debug("the handshake of a connection from %s loses its place", remote)
+            await stream.close()
+            return
+        if not self.make_room(inbound=True, origin=origin):  # others may have taken it meanwhile
             await muxer.close()
             return
         punched = remote is not None and self.was_punched(remote[0])
@@ -311,24 +329,24 @@ class Swarm:
     def _refusal(self, origin: str) -> str | None:
         if not origin or self.stopping:
             return "closed already"
-        if self.handshakes.total() >= self.parameters.max_handshakes:
-            return "too many handshakes"
         if origin != _THIS_MACHINE:
-            if self.handshakes[origin] >= self.parameters.max_handshakes_per_ip:
-                return "too many handshakes with this address"
-            there = [c for c in self.all() if c.inbound and origin_of(c.remote_host) == origin]
+            there = [c for c in self.all() if c.inbound and _origin(c) == origin]
             if len(there) >= self.parameters.max_inbound_per_ip:
                 return "too many connections from this address"
-        if not self.make_room(inbound=True):
+        if not self._in_the_way(inbound=True, origin=origin):
             return "too many connections"
         return None
 
 
-def origin_of(host: str | None) -> str:
-    """The origin that an address is counted for: of IPv6 the /64, since its owner has all of it."""
-    if host is None:
-        return ""
+def _origin(connection: Connection) -> str:
+    """Nothing vouches for where a peer is that comes over a circuit."""
+    host = connection.remote_host
+    return connection.peer if host is None else origin_of(host)
+
+
+def origin_of(host: str) -> str:
+    """The origin that an address is counted for: of IPv6 the /48, which one owner may have."""
     ip = ipaddress.ip_address(host)
     if ip.is_loopback:
         return _THIS_MACHINE
-    return host if ip.version == 4 else str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))
+    return host if ip.version == 4 else str(ipaddress.ip_network((int(ip) >> 80 << 80, 48)))

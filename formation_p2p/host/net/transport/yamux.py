@@ -117,7 +117,7 @@ class Muxer:
         self._body_flags = 0
         self.unread_bytes = 0
         self.max_unread_bytes = STRANGERS_UNREAD_BYTES
-        self._is_known = False
+        self.is_known = False
         self._drained = trio.lowlevel.ParkingLot()
         self._silent_ticks = 0
         # What may still come on streams that are gone: their peers may not know it yet.
@@ -270,8 +270,8 @@ class Muxer:
 
     def known(self) -> None:
         """The peer is no stranger: a lease is shared with it."""
-        if not self._is_known:
-            self._is_known = True
+        if not self.is_known:
+            self.is_known = True
             self.widened(MAX_UNREAD_BYTES - STRANGERS_UNREAD_BYTES)
             self._held_bytes.exempt()
             self._held_streams.exempt()
