@@ -260,6 +260,14 @@ def test_what_one_index_names_at_the_server_of_another_is_asked_for_without_its_
     assert relay._login(PAGE, other) is None
 
 
+# As NAT64, 6to4, Teredo and older forms write loopback, this host, or the service of a cloud.
+LOOPBACK_IN_DISGUISE = (
+    *("64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b:1::127.0.0.1", "64:ff9b::0.0.0.0"),
+    *("2002:7f00:1::1", "2002:a9fe:a9fe::1", "::127.0.0.1", "::ffff:0:127.0.0.1", "::ffff:0.0.0.0"),
+    *("2001:0:4136:e378:8000:63bf:80ff:fffe", "64:ff9b:1:7f00:0:100::", "::ffff:169.254.1.1"),
+)
+
+
 @pytest.mark.parametrize(
     ("index", "address", "may"),
     [
@@ -272,6 +280,9 @@ def test_what_one_index_names_at_the_server_of_another_is_asked_for_without_its_
         ("https://10.0.0.1/simple", "fe80::1%eth0", False),
         ("https://10.0.0.1/simple", "0.0.0.0", False),
         ("https://10.0.0.1/simple", "127.0.0.2", False),
+        ("https://10.0.0.1/simple", "::ffff:10.0.0.2", True),
+        ("https://10.0.0.1/simple", "64:ff9b::10.0.0.2", True),
+        *(("https://10.0.0.1/simple", each, False) for each in LOOPBACK_IN_DISGUISE),
     ],
 )
 def test_who_is_outside_leads_to_no_place_inside(index: str, address: str, *, may: bool) -> None:

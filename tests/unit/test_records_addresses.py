@@ -11,6 +11,7 @@ from formation_p2p.core.records.addresses import (
     MAX_ADDRESS_BYTES,
     address_bytes,
     address_text,
+    is_of_private_network,
     is_public,
     read_addresses,
 )
@@ -125,3 +126,11 @@ def test_this_python_has_no_address_for_private_that_is_taken_for_public() -> No
         for ip in (ip_network(text)[0], ip_network(text)[-1]):
             is_mapped = ip.version == 6 and ip.ipv4_mapped is not None
             assert is_mapped or ip.is_global or not is_public(ip), ip
+
+
+def test_an_address_of_a_private_network_leads_to_no_service_of_this_machine() -> None:
+    private = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "::ffff:10.0.0.0/104"}
+    private |= {"::ffff:192.168.0.0/112", "64:ff9b::10.0.0.0/104", "64:ff9b::c0a8:0/112"}
+    for text in (*IN_3_13, *STRICTER):
+        for ip in (ip_network(text)[0], ip_network(text)[-1]):
+            assert is_of_private_network(ip) is (text in private), ip

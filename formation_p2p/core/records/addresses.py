@@ -26,6 +26,8 @@ _NO_HOSTS: Final = (
     "224.0.0.0/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20"
 )
 _SPECIAL: Final = tuple(map(ip_network, _NO_HOSTS.split()))
+_OF_SITES: Final = "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7"
+_PRIVATE: Final = tuple(map(ip_network, _OF_SITES.split()))
 _UNICAST: Final = ip_network("2000::/3")
 _NAT64: Final = ip_network("64:ff9b::/96")
 
@@ -35,14 +37,23 @@ _UNREADABLE: Final = (MultiaddrError, ValueError, KeyError, IndexError, TypeErro
 
 @lru_cache(maxsize=16_384)  # 20 us each
 def is_public(ip: IPv4Address | IPv6Address) -> bool:
-    """Whether all of the internet reaches one host there: the same in each release of Python. What
-    NAT64 or a dual stack reads as an address of IPv4 counts as that."""
-    if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is not None or ip in _NAT64:
-            ip = IPv4Address(ip.packed[-4:])
-        elif ip not in _UNICAST:
-            return False
-    return not any(ip in each for each in _SPECIAL)
+    """Whether all of the internet reaches one host there: the same in each release of Python."""
+    ip = _reached(ip)
+    is_special = any(ip in each for each in _SPECIAL)
+    return not is_special and (ip.version == 4 or ip in _UNICAST)
+
+
+def is_of_private_network(ip: IPv4Address | IPv6Address) -> bool:
+    """Whether a host of a private network has it: not this one by its loopback, and no link."""
+    ip = _reached(ip)
+    return any(ip in each for each in _PRIVATE)
+
+
+def _reached(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """What NAT64 or a dual stack reads as an address of IPv4 is that."""
+    if isinstance(ip, IPv6Address) and (ip.ipv4_mapped is not None or ip in _NAT64):
+        return IPv4Address(ip.packed[-4:])
+    return ip
 
 
 @lru_cache(maxsize=16_384)  # parsing one costs 50 us, and the same few thousand come and go

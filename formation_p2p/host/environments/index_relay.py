@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -50,7 +50,7 @@ from urllib.request import (
 
 import trio
 
-from formation_p2p.core.records.addresses import is_public
+from formation_p2p.core.records.addresses import is_of_private_network, is_public
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.environments.settings import certificates
 from formation_p2p.host.gang.ports import TaskPorts
@@ -306,12 +306,8 @@ def _connected(index: str, *address: Any) -> socket.socket:
 def _may_lead_to(index: str, address: str) -> bool:
     """One on the internet, to the internet; one inside a network, to that too."""
     ip = ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        ip = ip.ipv4_mapped or ip
-    if is_public(ip):
-        return True
-    if not ip.is_private or ip.is_loopback or ip.is_link_local or ip.is_unspecified:
-        return False
+    if is_public(ip) or not is_of_private_network(ip):
+        return is_public(ip)
     with suppress(OSError):  # only a proxy knows it
         found = socket.getaddrinfo(urlsplit(index).hostname, None, type=socket.SOCK_STREAM)
         return not all(is_public(ip_address(str(each[4][0]))) for each in found)
