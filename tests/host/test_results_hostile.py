@@ -20,7 +20,9 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.result_pickler import MARKERS, dumps
 from formation_p2p.host.results.load import load_result
-from tests.host.test_results_frames import ARROW, PANDAS, POLARS
+from tests.host.test_results_arrow import ARROW
+from tests.host.test_results_pandas import PANDAS
+from tests.host.test_results_polars import POLARS
 from tests.host.test_results_science import ARRAYS, ERRORS, OWN, RAN, SCALARS, Key, Plain, Point
 from tests.host.test_results_science import RECORDS as ARRAYS_OF_RECORDS
 from tests.support.results_world import Call, hostile
@@ -328,6 +330,9 @@ RANGE = Call("pandas_range", 0, 2**40, 1, None)
 SMALL = Call("pandas_range", 0, 2, 1, None)
 ONE = Call("pandas_range", 0, 1, 1, None)
 NUMBERS = ("numpy", array())
+SAME = Call("pandas_index", NUMBERS, None, None)
+PLACES = array(b"\x00\x00\x00\x00\x01\x00\x00\x00", "<i4")
+PLACES_BACK = array(b"\x01\x00\x00\x00\x00\x00\x00\x00", "<i4")
 RECORDS = Call("numpy_records", FLOATS, "<f8", (2,), False)
 
 
@@ -344,7 +349,20 @@ FALSE_TABLES = {
     "unnamed": Call("pandas_frame", [NUMBERS, NUMBERS], SMALL, ONE, {}),
     "no index": Call("pandas_frame", [NUMBERS], [0, 1], ONE, {}),
     "one array": Call("pandas_frame", array(), SMALL, ONE, {}),
-    "objects": Call("pandas_series", ("objects", [[1]]), ONE, None, {}),
+    "objects": Call("pandas_series", ("objects", ([1],)), ONE, None, {}),
+    "attributes": Call("pandas_series", ("objects", [1]), ONE, None, [("a", 1)]),
+    "same labels": Call("pandas_series", NUMBERS, SAME, None, {}, False),
+    "sides": Call("pandas_index", ("interval", NUMBERS, ("numpy", array(b"", shape=(0,))), "left")),
+    "closed": Call("pandas_interval", 0, 1, "open"),
+    "between texts": Call("pandas_interval", "a", "b", "left"),
+    "an endless ordinal": Call("pandas_period", 2**80, "M"),
+    "sparse": Call(
+        "pandas_series", ("sparse", array(), 2**30, PLACES, False, 0.0), SMALL, None, {}
+    ),
+    "beyond": Call("pandas_index", ("sparse", array(), 1, PLACES, False, 0.0), None, None),
+    "backwards": Call("pandas_index", ("sparse", array(), 9, PLACES_BACK, True, 0.0), None, None),
+    "too few": Call("pandas_index", ("sparse", array(bytes(8), shape=(1,)), 9, PLACES, True, 0)),
+    "filled with": Call("pandas_index", ("sparse", array(), 9, PLACES, True, [0]), None, None),
     "texts": Call("pandas_series", ("text", [1], "python", True), ONE, None, {}),
     "unknown": Call("pandas_series", ("eval", "1"), ONE, None, {}),
     "structured": Call("pandas_series", ("numpy", array(spec=structure())), SMALL, None, {}),

@@ -1,12 +1,11 @@
 """What describes values of pandas, Polars and pyarrow for `result_pickler.py`, which loads this
 file once a task has returned one. Columns are numpy arrays, Arrow's buffers or lists.
 
-It imports none of them. A reducer gives None for what has no description, such as objects.
+It imports none of them. A reducer gives None for what has no description, such as arrays of others.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from pickle import PickleBuffer
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     Described = tuple[Any, ...] | None
 
 MARKED = sys.modules["formation_p2p_result"]
+IS_DATA: Callable[[object], bool] = MARKED._is_data  # of `result_pickler.py`
 
 
 def pandas_reducer(kind: type) -> Reducer | None:
@@ -38,9 +38,11 @@ def pandas_reducer(kind: type) -> Reducer | None:
             reduce_index,
         ),
         pd.IntervalIndex: reduce_index,
-        **dict.fromkeys(
-            (pd.Period, pd.Interval), lambda value: undescribed(value, f"a pandas.{kind.__name__}")
+        pd.Interval: lambda value: (
+            MARKED.pandas_interval,
+            (value.left, value.right, value.closed),
         ),
+        pd.Period: lambda value: (MARKED.pandas_period, (value.ordinal, value.freqstr)),
     }.get(kind)
 
 
@@ -61,7 +63,8 @@ def kind_of(array: Any) -> str:
     """For a person to read."""
     if str(array.dtype) != "object":
         return f"of dtype {array.dtype}"
-    kinds = sorted({type(each).__name__ for each in array if not is_text(each)})
+    refused = (each for each in array if not IS_DATA([each]))
+    kinds = sorted({type(each).__name__ for each in refused})
     return f"of dtype object, with values of type {', '.join(kinds[:3])}"
 
 
@@ -77,14 +80,16 @@ def reduce_frame(frame: Any) -> Reduced:
                 return undescribed(
                     frame, f"a pandas.DataFrame with the column {name!r} {kind_of(array)}"
                 )
-    return MARKED.pandas_frame, (columns, frame.index, frame.columns, dict(frame.attrs))
+    described = (columns, frame.index, frame.columns, dict(frame.attrs))
+    return MARKED.pandas_frame, (*described, frame.flags.allows_duplicate_labels)
 
 
 def reduce_series(series: Any) -> Reduced:
     described = column(series.array)
     if described is None:
         return undescribed(series, f"a pandas.Series {kind_of(series.array)}")
-    return MARKED.pandas_series, (described, series.index, series.name, dict(series.attrs))
+    parts = (described, series.index, series.name, dict(series.attrs))
+    return MARKED.pandas_series, (*parts, series.flags.allows_duplicate_labels)
 
 
 def reduce_index(index: Any) -> Reduced:
@@ -117,35 +122,41 @@ def column(array: Any) -> Described:
     """What makes an array of pandas, None for one without a description."""
     pd = sys.modules["pandas"]
     dtype = array.dtype
-    if isinstance(array, pd.arrays.NumpyExtensionArray) or is_plain(dtype):
-        values = array.to_numpy()
-        if is_plain(values.dtype):
-            return "numpy", values
-        is_texts = values.dtype.kind == "O" and all(map(is_text, values))
-        return ("objects", list(values)) if is_texts else None
+    # Before all others: an array of texts may be a subclass of that of numpy's values.
     if isinstance(dtype, pd.StringDtype):
         texts = [
             None if missing else text for text, missing in zip(array, array.isna(), strict=True)
         ]
         nan = isinstance(dtype.na_value, float)
         return "text", texts, dtype.storage, nan
+    if isinstance(array, pd.arrays.NumpyExtensionArray) or is_plain(dtype):
+        values = array.to_numpy()
+        if is_plain(values.dtype):
+            return "numpy", values
+        objects = list(values) if values.dtype.kind == "O" else None
+        return ("objects", objects) if objects is not None and IS_DATA(objects) else None
     if isinstance(dtype, pd.DatetimeTZDtype):
         return "zoned", array.tz_convert("UTC").tz_localize(None).to_numpy(), dtype.tz
     if isinstance(dtype, pd.CategoricalDtype):
         return "categorical", array.codes, dtype.categories, bool(dtype.ordered)
     if isinstance(dtype, pd.PeriodDtype):
         return "period", array.asi8, array.freqstr
+    if isinstance(dtype, pd.IntervalDtype):
+        sides = column(array.left.array), column(array.right.array)
+        return None if None in sides else ("interval", *sides, array.closed)
+    if isinstance(dtype, pd.SparseDtype):
+        if not is_plain(dtype.subtype):
+            return None
+        index = array.sp_index
+        places = index.to_int_index().indices
+        is_block = type(index).__name__ == "BlockIndex"
+        return "sparse", array.sp_values, len(array), places, is_block, array.fill_value
     if isinstance(dtype, pd.ArrowDtype):
         return "arrow", array.__arrow_array__()
     if getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "numpy_dtype"):
         data = array.to_numpy(dtype=dtype.numpy_dtype, na_value=0)
         return "masked", data, array.isna()
     return None
-
-
-def is_text(value: object) -> bool:
-    """Or what stands for a missing one."""
-    return value is None or type(value) is str or (type(value) is float and math.isnan(value))
 
 
 # Polars

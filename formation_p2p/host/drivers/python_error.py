@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 # What stands for a part is for people to read.
 MAX_TEXT_CHARS = 1000
-# Whose instances pickle as calls with plain arguments (host/results/load.py).
-PLAIN_MODULES = frozenset(
-    {"collections", "datetime", "decimal", "fractions", "pathlib", "pathlib._local"}
-)
-PLAIN = frozenset({complex, range, slice})
 
 
 def dumps(error: BaseException, results: Any) -> bytes:
@@ -67,26 +62,9 @@ def data_of(value: Any, results: Any) -> Any:
     try:
         if isinstance(value, BaseException):
             return described(value, results)
-        data_pickler(results)(io.BytesIO(), 5).dump(value)
     except BaseException:  # noqa: BLE001 - as above
         return text_of(value)
-    return value
-
-
-def data_pickler(results: Any) -> Any:
-    class DataPickler(results.ResultPickler):  # type: ignore[misc]  # as above
-        """Raises PicklingError for all but data."""
-
-        def reducer_override(self, value: Any) -> Any:
-            reduced = super().reducer_override(value)
-            kind = value if isinstance(value, type) else type(value)
-            makes = value if reduced is NotImplemented else reduced[0]
-            is_described = getattr(makes, "__module__", "") == results.MARKERS
-            if not is_described and kind not in PLAIN and kind.__module__ not in PLAIN_MODULES:
-                raise PicklingError(f"{kind.__qualname__} is no data")
-            return reduced
-
-    return DataPickler
+    return value if results.is_data([value]) else text_of(value)
 
 
 def text_of(value: object) -> str:

@@ -16,6 +16,7 @@ import enum
 import importlib.util
 import io
 import sys
+import threading
 import types
 import uuid
 import weakref
@@ -42,6 +43,12 @@ CURES = {
     types.CoroutineType: "have the function await it, as by asyncio.run",
     types.GeneratorType: "return a list of what it yields",
 }
+# Whose instances pickle as calls with plain arguments (host/results/load.py).
+PLAIN_MODULES = frozenset(
+    {"collections", "datetime", "decimal", "fractions", "pathlib", "pathlib._local"}
+)
+PLAIN = frozenset({complex, range, slice})
+LEAVES = frozenset({bool, bytes, float, int, str, type(None)})
 FACTORIES = frozenset({bool, bytes, dict, float, int, list, set, str, tuple})
 
 
@@ -84,7 +91,7 @@ class Marked(types.ModuleType):
 
 
 # The one that there is, where a call has imported this file by another name.
-MARKED = sys.modules.setdefault(MARKERS, Marked(MARKERS))
+MARKED: Any = sys.modules.setdefault(MARKERS, Marked(MARKERS))
 REDUCERS: dict[type, Reducer | None] = {}
 # The same objects again and again, which a pickle then names by their number.
 NAMES: dict[type, tuple[str, str, str]] = {}
@@ -151,6 +158,47 @@ def name_of(kind: type) -> tuple[str, str, str] | None:
     name = (kind.__module__, kind.__qualname__, sent)
     remember(NAMES, kind, name)
     return name
+
+
+class DataPickler(ResultPickler):
+    """Raises PicklingError for all but data."""
+
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        kind = value if isinstance(value, type) else type(value)
+        makes = value if reduced is NotImplemented else reduced[0]
+        is_described = getattr(makes, "__module__", "") == MARKERS
+        if makes is UNDESCRIBED or not (
+            is_described or kind in PLAIN or kind.__module__ in PLAIN_MODULES
+        ):
+            raise PicklingError(f"{kind.__qualname__} is no data")
+        return reduced
+
+
+class Nowhere:
+    def write(self, _: object) -> None:
+        """What is tried only is not kept."""
+
+
+def is_data(values: list[Any]) -> bool:
+    """Whether their reader makes all of these without running any code of theirs."""
+    if LEAVES.issuperset(map(type, values)) or getattr(TRYING, "now", False):
+        return True  # the trial comes to what is in them by itself
+    TRYING.now = True
+    try:
+        DataPickler(Nowhere(), 5, lambda _: False).dump(values)
+    except BaseException:  # noqa: BLE001 - they raise what they like
+        return False
+    finally:
+        TRYING.now = False
+    return True
+
+
+TRYING = threading.local()
+
+
+MARKED._is_data = is_data
+UNDESCRIBED = MARKED.pandas_undescribed
 
 
 # Values of the language and its library.
@@ -263,6 +311,9 @@ def reduce_array(value: Any) -> Reduced:
     numpy = sys.modules["numpy"]
     if value.dtype.kind == "T":
         return reduce_texts(value)
+    if value.dtype.kind == "O":
+        objects = list(value.flat)
+        return (MARKED.numpy_objects, (objects, value.shape)) if is_data(objects) else None
     kind = spec(value.dtype)
     if kind is None:
         return None

@@ -71,6 +71,24 @@ def ndarray(
     return np.empty(shape, kind, order=order)  # type: ignore[no-any-return]
 
 
+def objects(reading: Reading, values: list[Any]) -> np.ndarray[Any, Any]:
+    """One after the other: numpy looks into none of them."""
+    if type(values) is not list:
+        raise NotPlain("a result holds an array of objects without them")
+    reading.budget.spend(OBJECT_BYTES + 8 * len(values))
+    of_them = library("numpy").fromiter
+    return of_them(values, object, len(values))  # type: ignore[no-any-return]  # as above
+
+
+def shaped_objects(
+    reading: Reading, values: list[Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    flat = objects(reading, values)
+    if _count(shape) != len(flat):
+        raise NotPlain("a result holds an array of objects that are not as many as its shape has")
+    return flat.reshape(shape)
+
+
 def records(reading: Reading, *described: Any) -> np.recarray[Any, Any]:
     array = ndarray(reading, *described)
     return array.view(library("numpy").recarray)  # type: ignore[no-any-return]  # as above

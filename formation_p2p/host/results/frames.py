@@ -15,8 +15,10 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.results import arrays
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
+from formation_p2p.host.results.inserting import of_items
 from formation_p2p.host.results.libraries import library
 from formation_p2p.host.results.values import ZONE, Reading, text_of
 
@@ -25,7 +27,9 @@ _COLUMN_BYTES: Final = 4096
 # Of what pandas hashes, to see that it is unique.
 _HASHED_BYTES: Final = 64
 _FREQUENCY: Final = re.compile(r"-?[0-9]{0,9}[A-Za-z-]{1,20}")
-_MISSING: Final = (str, float, type(None))
+_CLOSED: Final = ("left", "right", "both", "neither")
+# Of what an interval lies between, beside moments.
+_NUMBERS: Final = (int, float)
 
 
 def frame(
@@ -34,6 +38,7 @@ def frame(
     index: Any,
     names: Any,
     attrs: dict[Any, Any],
+    may_repeat: bool = True,
 ) -> Any:
     pd = _pandas()
     _check(isinstance(index, pd.Index) and isinstance(names, pd.Index))
@@ -43,30 +48,49 @@ def frame(
         made = pd.DataFrame(columns, index=index, copy=False)
     else:
         _check(type(columns) is list and len(columns) == len(names))
-        arrays = [_column(reading, each) for each in columns]
-        _check(all(len(each) == len(index) for each in arrays))
-        if not arrays:
+        held = [_column(reading, each) for each in columns]
+        _check(all(len(each) == len(index) for each in held))
+        if not held:
             reading.budget.spend(len(index))  # which has no bytes
-        made = pd.DataFrame(dict(enumerate(arrays)), index=index, copy=False)
+        made = pd.DataFrame(dict(enumerate(held)), index=index, copy=False)
     made.columns = names
+    return _flagged(reading, made, attrs, may_repeat)
+
+
+def _flagged(reading: Reading, made: Any, attrs: object, may_repeat: object) -> Any:
+    """`may_repeat` are its labels, as its flags say."""
+    _check(type(attrs) is dict)
     made.attrs.update(attrs)
+    if may_repeat is not True:
+        for axis in made.axes:
+            reading.budget.spend(_HASHED_BYTES * len(axis))
+            _hash(reading, axis)
+        made.flags.allows_duplicate_labels = False
     return made
 
 
-def series(reading: Reading, column: Any, index: Any, name: Any, attrs: dict[Any, Any]) -> Any:
+def series(
+    reading: Reading,
+    column: Any,
+    index: Any,
+    name: Any,
+    attrs: dict[Any, Any],
+    may_repeat: bool = True,
+) -> Any:
     pd = _pandas()
     array = _column(reading, column)
     _weigh_names(reading, [name])
     _check(isinstance(index, pd.Index) and len(array) == len(index))
     made = pd.Series(array, index=index, name=name, copy=False)
-    made.attrs.update(attrs)
-    return made
+    return _flagged(reading, made, attrs, may_repeat)
 
 
 def index(reading: Reading, column: Any, name: Any, frequency: str | None) -> Any:
     array = _column(reading, column)
     _weigh_names(reading, [name])
-    made: Any = _pandas().Index(array, name=name, copy=False)
+    # Of objects it would make what it takes them for.
+    dtype = object if array.dtype == object else None
+    made: Any = _pandas().Index(array, dtype=dtype, name=name, copy=False)
     if frequency is not None:
         _check(_FREQUENCY.fullmatch(frequency) is not None)
         reading.budget.spend(64 * len(made))  # it is compared with what has it
@@ -87,6 +111,8 @@ def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: li
     _check(all(_is_array(each) and each.dtype.kind == "i" for each in codes))
     reading.budget.spend(sum(_COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
     reading.budget.spend(sum(16 * len(each) for each in codes))
+    for each in levels:
+        _hash(reading, each)
     _weigh_names(reading, names)
     return pd.MultiIndex(levels=levels, codes=codes, names=names)
 
@@ -108,8 +134,33 @@ def missing(_: Reading, name: str) -> Any:
     return {"NaT": _pandas().NaT, "NA": _pandas().NA}[text_of(name)]
 
 
+def interval(reading: Reading, left: Any, right: Any, closed: str) -> Any:
+    pd = _pandas()
+    reading.budget.spend(_HASHED_BYTES * 4)
+    kinds = (*_NUMBERS, pd.Timestamp, pd.Timedelta)
+    is_number = isinstance(left, library("numpy").number)
+    _check(type(left) is type(right) and (is_number or type(left) in kinds))
+    _check(text_of(closed) in _CLOSED)
+    return pd.Interval(left, right, closed)
+
+
+def period(reading: Reading, ordinal: int, frequency: str) -> Any:
+    reading.budget.spend(_HASHED_BYTES * 4)
+    _check(type(ordinal) is int and bool(_FREQUENCY.fullmatch(frequency)))
+    return _pandas().Period(ordinal=ordinal, freq=frequency)
+
+
+def _hash(reading: Reading, index: Any) -> None:
+    """Before pandas does, to see that it is unique: on the clock, where these are objects."""
+    if index.dtype == object:
+        values = index.tolist()
+        _weigh_names(reading, values)
+        of_items(values, reading.budget)
+
+
 def _weigh_names(reading: Reading, names: list[Any]) -> None:
     """pandas hashes them."""
+    _check(type(names) is list)
     for name in names:
         reading.budget.hash(*weight_of(name, reading.hashed))
 
@@ -158,22 +209,46 @@ def _text(reading: Reading, values: list[Any], storage: str, nan: bool) -> Any:
 
 
 def _objects(reading: Reading, values: list[Any]) -> Any:
-    _check_texts(reading, values)
-    array = library("numpy").empty(len(values), object)
-    array[:] = values
+    array = arrays.objects(reading, values)
     return _pandas().Index(array, dtype=object)  # of anything else it makes texts
 
 
 def _check_texts(reading: Reading, values: list[Any]) -> None:
-    _check(type(values) is list and all(type(each) in _MISSING for each in values))
+    _check(type(values) is list and all(type(each) in (str, type(None)) for each in values))
     texts = sum(len(each) for each in values if type(each) is str)
     reading.budget.spend(32 * len(values) + 4 * texts)
+
+
+def _interval(reading: Reading, left: Any, right: Any, closed: str) -> Any:
+    sides = [_column(reading, each) for each in (left, right)]
+    _check(text_of(closed) in _CLOSED)
+    reading.budget.spend(2 * sum(each.nbytes for each in sides))  # they are compared, and copied
+    return _pandas().arrays.IntervalArray.from_arrays(*sides, closed=closed)
+
+
+def _sparse(
+    reading: Reading, values: Any, length: int, places: Any, is_block: bool, filling: Any
+) -> Any:
+    make = getattr(_pandas().arrays.SparseArray, "from_indices", None)
+    if make is None:
+        raise NotPlain("a result holds a sparse column, which this pandas cannot make; update it")
+    _check(_numpy(reading, places).dtype.str == "<i4" and type(length) is int)
+    _check(len(_numpy(reading, values)) == len(places) and 0 <= length < 2**31)
+    # pandas looks at them for one of its two kinds only.
+    _check(bool((places[1:] > places[:-1]).all()))
+    _check(not len(places) or 0 <= places[0] <= places[-1] < length)
+    _check(filling is _pandas().NaT or type(filling) in _NUMBERS or _is_scalar(filling))
+    # Most of what is done with it has one for each place.
+    reading.budget.spend(length + 4 * values.nbytes)
+    kind = "block" if is_block else "integer"
+    return make(values, places, length, fill_value=filling, kind=kind, dtype=values.dtype)
 
 
 def _categorical(reading: Reading, codes: Any, categories: Any, ordered: bool) -> Any:
     pd = _pandas()
     _check(_numpy(reading, codes).dtype.kind == "i" and isinstance(categories, pd.Index))
     reading.budget.spend(2 * codes.nbytes + _HASHED_BYTES * len(categories))
+    _hash(reading, categories)
     return pd.Categorical.from_codes(codes, categories=categories, ordered=ordered)
 
 
@@ -184,10 +259,10 @@ def _period(reading: Reading, ordinals: Any, frequency: str) -> Any:
 
 
 def _masked(reading: Reading, data: Any, mask: Any) -> Any:
-    arrays = _pandas().arrays
+    pandas = _pandas().arrays
     _check(_numpy(reading, mask).dtype.kind == "b" and len(data) == len(mask))
-    kinds = {"b": arrays.BooleanArray, "f": arrays.FloatingArray}
-    return kinds.get(_numpy(reading, data).dtype.kind, arrays.IntegerArray)(data, mask)
+    kinds = {"b": pandas.BooleanArray, "f": pandas.FloatingArray}
+    return kinds.get(_numpy(reading, data).dtype.kind, pandas.IntegerArray)(data, mask)
 
 
 def _arrow(_: Reading, array: Any) -> Any:
@@ -200,10 +275,12 @@ _COLUMNS: Final[MappingProxyType[str, Callable[..., Any]]] = MappingProxyType(
     {
         "arrow": _arrow,
         "categorical": _categorical,
+        "interval": _interval,
         "masked": _masked,
         "numpy": _numpy,
         "objects": _objects,
         "period": _period,
+        "sparse": _sparse,
         "text": _text,
         "zoned": _zoned,
     }
@@ -213,6 +290,10 @@ _COLUMNS: Final[MappingProxyType[str, Callable[..., Any]]] = MappingProxyType(
 def _is_array(value: object) -> bool:
     """And of no subclass: of these the libraries copy more, or other things."""
     return type(value) is library("numpy").ndarray
+
+
+def _is_scalar(value: object) -> bool:
+    return type(value) is not library("numpy").void and isinstance(value, library("numpy").generic)
 
 
 def _pandas() -> Any:
