@@ -10,9 +10,11 @@ Needs the extra `joblib` here, and on workers what the functions need.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from copy import copy
@@ -24,10 +26,17 @@ from formation_p2p.api.executor import NodeExecutor
 from formation_p2p.api.node import Node
 from formation_p2p.api.sync import SyncNode
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.host.drivers.python_checkpoint import VARIABLE
 
 try:
     from joblib import register_parallel_backend
-    from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+    from joblib.parallel import (
+        AutoBatchingMixin,
+        FallbackToBackend,
+        ParallelBackendBase,
+        ThreadingBackend,
+        get_active_backend,
+    )
 except ImportError as error:
     how = "install it with: pip install 'formation_p2p[joblib]'"
     raise ImportError(f"the backend needs joblib; {how}") from error
@@ -39,6 +48,15 @@ COUNTED_S: Final = 10.0
 # fits models of its own in between.
 LINGER_S: Final = 5.0
 
+# What joblib passes to the `configure` of any backend.
+_OF_JOBLIB: Final = frozenset(
+    {"temp_folder", "max_nbytes", "mmap_mode", "prefer", "require", "verbose", "context"}
+)
+
+# What a batch raises where a call was interrupted: that one itself no call may raise here, but with
+# the backends of joblib.
+_INTERRUPTED: Final = "a call was interrupted on its worker"
+
 # Of `sys` in a worker's interpreter, where the functions here are sent by value and have globals
 # of their own for each batch: whose initializer it has run.
 _MARK: Final = "_formation_initialized_for"
@@ -49,7 +67,8 @@ First = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
 class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """`joblib.parallel_config("formation", node=node, ...)` makes one.
+    """`joblib.parallel_config("formation", node=node, ...)` makes one, or
+    `joblib.Parallel(backend="formation", node=node, ...)`.
 
     `node` is a SyncNode, or a Node from any thread, that of its loop too, which joblib then blocks.
     `trust_results` and the other options are those of `Node.executor`: results are data unless
@@ -79,15 +98,14 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         **options: Any,
     ) -> None:
         super().__init__(nesting_level=nesting_level)
-        if not isinstance(node, SyncNode | Node):
-            problem = f'pass the node: parallel_config("{NAME}", node=node)'
-            raise InvalidInput("node", problem)
-        self._node = node
-        self._options = {"linger_s": LINGER_S, **options}
+        self._node, self._options = node, {"linger_s": LINGER_S, **options}
         self._first = _first(initializer, initargs)
         self._max_workers: int | None = None
-        self._executor: NodeExecutor | None = self._opened()
+        self._executor: NodeExecutor | None = None
         self._counted: tuple[float, int] = (float("-inf"), 0)
+        # `Parallel` says the level, and what else it was given to `configure`.
+        if nesting_level is None or node is not None:
+            self._executor = self._opened()
 
     # What joblib calls.
 
@@ -110,9 +128,17 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         parallel: Any = None,
         initializer: Callable[..., Any] | None = None,
         initargs: tuple[Any, ...] = (),
-        **_: Any,
+        node: SyncNode | Node | None = None,
+        **options: Any,
     ) -> int:
         self.parallel = parallel
+        given = {name: value for name, value in options.items() if name not in _OF_JOBLIB}
+        active = get_active_backend()[0]
+        if node is None and self._node is None and isinstance(active, FormationBackend):
+            node, given = active._node, {**active._options, **given}
+        if node is None and self._node is None and VARIABLE in os.environ:
+            raise FallbackToBackend(ThreadingBackend(nesting_level=self.nesting_level))  # in a call
+        self._node, self._options = node or self._node, {**self._options, **given}
         self._first = _first(initializer, initargs) or self._first
         self._max_workers = n_jobs if n_jobs > 0 else None
         self.terminate()
@@ -121,15 +147,20 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
     def submit(
         self, func: Any, callback: Callable[[Future[Any]], None] | None = None
     ) -> Future[Any]:
-        future = self._pool().submit(
-            run_batch, [portable(call) for call in func.items], self._first
-        )
+        calls = [portable(call) for call in func.items]
+        _warn_of_copies(calls)
+        future = self._pool().submit(run_batch, calls, self._first)
         if callback is not None:
             future.add_done_callback(callback)
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        return out.result()
+        try:
+            return out.result()
+        except InterruptedError as error:
+            if error.args == (_INTERRUPTED,):
+                raise KeyboardInterrupt(_INTERRUPTED) from error
+            raise
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         executor, self._executor = self._executor, None
@@ -149,6 +180,11 @@ class FormationBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         return self._executor
 
     def _opened(self) -> NodeExecutor:
+        if not isinstance(self._node, SyncNode | Node):
+            either = (
+                f'parallel_config("{NAME}", node=node) or Parallel(backend="{NAME}", node=node)'
+            )
+            raise InvalidInput("node", f"pass the node: {either}")
         return self._node.executor(max_workers=self._max_workers, **self._options)
 
 
@@ -168,6 +204,15 @@ def portable(call: Call) -> Call:
     return function, args, kwargs
 
 
+def _warn_of_copies(calls: Iterable[Call]) -> None:
+    memmap = getattr(sys.modules.get("numpy"), "memmap", ())
+    for _, args, kwargs in calls:
+        for each in (*args, *kwargs.values()):
+            if isinstance(each, memmap) and each.mode in ("r+", "w+"):
+                problem = "a memmap that is open for writing arrives as a copy"
+                warnings.warn(f"{problem}: return what a call computes", UserWarning, stacklevel=2)
+
+
 def _first(initializer: Callable[..., Any] | None, initargs: tuple[Any, ...]) -> First | None:
     return None if initializer is None else (secrets.token_hex(8), initializer, initargs)
 
@@ -178,19 +223,25 @@ def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
     from os import sched_getaffinity
 
     try:
-        from joblib import parallel_config
+        from joblib import parallel, parallel_config
     except ImportError:  # then nothing here asks it for more
         inner = nullcontext()
     else:
         # Not processes: the task is limited to its share of the machine, and they import anew.
-        inner = parallel_config("threading" if len(sched_getaffinity(0)) > 1 else "sequential")
+        kind = "threading" if len(sched_getaffinity(0)) > 1 else "sequential"
+        inner = parallel_config(kind)
+        # For a call that names this backend, where this package is not imported.
+        parallel.BACKENDS.setdefault(NAME, parallel.BACKENDS[kind])
     if first is not None:
         name, initializer, initargs = first
         if getattr(sys, _MARK, "") != name:
             initializer(*initargs)
             setattr(sys, _MARK, name)
     with inner:
-        return [function(*args, **kwargs) for function, args, kwargs in calls]
+        try:
+            return [function(*args, **kwargs) for function, args, kwargs in calls]
+        except KeyboardInterrupt as error:
+            raise InterruptedError(_INTERRUPTED) from error
 
 
 register_parallel_backend(NAME, FormationBackend)

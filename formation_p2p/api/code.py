@@ -15,6 +15,7 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import getclosurevars, iscoroutine
+from itertools import islice
 from pathlib import Path
 from pickle import PickleBuffer
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -45,6 +46,8 @@ _MANY: Final = 1000
 _REST_S: Final = 0.2
 # How far it is looked for what cannot be pickled, in functions that use others.
 _DEEPEST: Final = 8
+# Of a list; each is pickled by itself.
+_MAX_ITEMS: Final = 1000
 # Bundles that are served at the same time: calls with an earlier one may still be in flight.
 _KEPT: Final = 16
 
@@ -179,9 +182,10 @@ def note_part(error: Exception, value: object) -> None:
     """Add to why a value cannot be pickled which part of it that is: pickle names a type alone."""
     if isinstance(error, FormationError):
         return  # it says what to do
-    note = ""
+    note = name = ""
     for _ in range(_DEEPEST):
-        found = next(((name, each) for name, each in _parts(value) if not _is_sent(each)), None)
+        parts = _parts(value, name or "the object")
+        found = next(((name, each) for name, each in parts if not _is_sent(each)), None)
         if found is None:
             break
         name, value = found
@@ -201,9 +205,9 @@ def _is_sent(part: object) -> bool:
     return True
 
 
-def _parts(value: object) -> list[tuple[str, object]]:
+def _parts(value: object, name: str) -> list[tuple[str, object]]:
     """Of a function what it uses, functions last, for these may use it in turn; of a call each
-    argument. As people name them."""
+    argument; of a container of this name its first items. As people name them."""
     match value:
         case FunctionType():
             try:
@@ -215,7 +219,16 @@ def _parts(value: object) -> list[tuple[str, object]]:
             return [(f"{each!r}, which {value.__qualname__} uses,", named[each]) for each in names]
         case (tuple(args), dict(kwargs)):
             numbered = ((f"argument {number}", each) for number, each in enumerate(args, 1))
-            return [*numbered, *((f"the argument {name!r}", kwargs[name]) for name in kwargs)]
+            return [*numbered, *((f"the argument {key!r}", kwargs[key]) for key in kwargs)]
+        case (function, tuple() as args, dict() as kwargs) if callable(function):  # one of joblib's
+            called = getattr(function, "__qualname__", type(function).__qualname__)
+            of_call = [(f"{part} of {called}", each) for part, each in _parts((args, kwargs), "")]
+            return [*of_call, (called, function)]
+        case list() | tuple():
+            items = enumerate(value[:_MAX_ITEMS], 1)
+            return [(f"item {number} of {name}", each) for number, each in items]
+        case dict():
+            return [(f"{key!r} of {name}", value[key]) for key in islice(value, _MAX_ITEMS)]
         case _:
             return []
 

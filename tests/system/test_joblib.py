@@ -162,17 +162,52 @@ def test_results_are_data_unless_they_are_trusted(bob: SyncNode) -> None:
         assert [type(each) for each in made] == [RandomForestClassifier] * 2
 
 
-def nested(n: int) -> tuple[set[int], int]:
-    squares = Parallel(n_jobs=4)(delayed(square)(each) for each in range(n))
+def nested(n: int, backend: str | None = None) -> tuple[set[int], int]:
+    squares = Parallel(n_jobs=4, backend=backend)(delayed(square)(each) for each in range(n))
     pids = set(Parallel(n_jobs=4)(delayed(os.getpid)() for _ in range(4)))
     return pids | {os.getpid()}, sum(squares)
 
 
 def test_what_a_call_starts_in_turn_stays_in_its_process(bob: SyncNode) -> None:
     with parallel_config("formation", node=bob, **SMALL):
-        for pids, total in Parallel()(delayed(nested)(4) for _ in range(3)):
+        backends = (None, "formation", "threading")
+        for pids, total in Parallel()(delayed(nested)(4, each) for each in backends):
             assert len(pids) == 1
             assert total == 14
+
+
+def test_the_node_is_named_by_parallel_itself(bob: SyncNode) -> None:
+    parallel = Parallel(backend="formation", node=bob, **SMALL)
+    assert os.getpid() not in parallel(delayed(os.getpid)() for _ in range(2))
+    with pytest.raises(InvalidInput, match="does not take this option"):
+        Parallel(backend="formation", node=bob, atempts=3)(delayed(square)(n) for n in (1, 2))
+    with parallel_config("formation", node=bob, **SMALL):
+        again = Parallel(backend="formation")
+        assert again(delayed(square)(n) for n in (1, 2)) == [1, 4], "it takes the node of the block"
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def fills(table: Any, n: int) -> int:
+    table[n] = n
+    return int(table.sum())
+
+
+def test_a_call_is_interrupted_named_and_warned_of_as_with_the_backends_of_joblib(
+    bob: SyncNode, tmp_path: Path
+) -> None:
+    with parallel_config("formation", node=bob, **SMALL):
+        with pytest.raises(KeyboardInterrupt, match="interrupted on its worker"):
+            Parallel()(delayed(interrupts)() for _ in range(2))
+        with pytest.raises(TypeError) as refused:
+            Parallel()(delayed(square)(each) for each in (1, threading.Lock()))
+        assert refused.value.__notes__[0].startswith("argument 1 of square is a lock")
+        table: Any = np.memmap(tmp_path / "table", dtype=int, mode="w+", shape=4)
+        with pytest.warns(UserWarning, match="arrives as a copy: return what"):
+            assert Parallel()(delayed(fills)(table, n) for n in (1, 2)) in ([1, 2], [1, 3])
+        assert not table.any()
 
 
 async def test_a_node_of_a_loop_works_from_a_thread_and_from_its_own(
@@ -243,6 +278,7 @@ def test_scikit_learn_searches_on_the_network(bob: SyncNode) -> None:
 def test_a_forest_grows_on_the_network_where_its_trees_are_trusted(bob: SyncNode) -> None:
     from sklearn.datasets import load_iris
     from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import GridSearchCV
 
     x, y = load_iris(return_X_y=True)
     forest = RandomForestClassifier(n_estimators=8, random_state=1)
@@ -250,3 +286,6 @@ def test_a_forest_grows_on_the_network_where_its_trees_are_trusted(bob: SyncNode
         forest.fit(x, y)
     same = RandomForestClassifier(n_estimators=8, random_state=1).fit(x, y)
     np.testing.assert_array_equal(forest.predict(x), same.predict(x))
+    forests = GridSearchCV(RandomForestClassifier(n_estimators=4, n_jobs=2), {"max_depth": [2, 3]})
+    with parallel_config("formation", node=bob, trust_results=True, **SMALL):
+        assert forests.fit(x, y).best_params_["max_depth"] in (2, 3)

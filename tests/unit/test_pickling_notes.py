@@ -61,7 +61,12 @@ def test_an_argument_is_named_by_its_place() -> None:
         "argument 2 is a coroutine, which cannot be sent; await it first"
     ]
     waiting.close()
-    assert notes(((), {"x": {"y": LOCK}}))[0].startswith("the argument 'x' is a dict")
+    within = "item 1 of 'y' of the argument 'x' is a lock, which cannot be sent"
+    assert notes(((), {"x": {"y": [LOCK]}}))[0].startswith(within)
+    batch: list[object] = [(abs, (1,), {}), (pow, (2, [LOCK]), {})]
+    assert notes(((batch, None), {}))[0].startswith("item 1 of argument 2 of pow is a lock")
+    assert notes([(print, (), {"file": LOCK})])[0].startswith("the argument 'file' of print is a")
+    assert notes([lambda: LOCK])[0].startswith("'LOCK', which ")
 
 
 def test_where_no_part_is_at_fault_nothing_is_noted() -> None:
