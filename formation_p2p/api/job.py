@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import replace
 from functools import cached_property
@@ -22,18 +23,24 @@ from formation_p2p.core.dispatch.job_events import (
 from formation_p2p.core.errors import (
     FormationError,
     InvalidInput,
+    NodeClosed,
 )
-from formation_p2p.core.peer.events import MoveTask
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.peer.events import MoveTask, OutputSeen
 from formation_p2p.core.peer.story import StoryEntry
 from formation_p2p.core.placement.decision import Decision
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.work import Task
 
-# Pieces of output kept for a reader of events that lags behind, of at most 64 KiB each, and so many
-# times that a task has saved; past it the oldest are dropped: of these a task has any number.
-# Everything else that a job tells is kept until it is read.
+# Times that a task has saved which are kept for a reader of events that lags behind; past it the
+# oldest are dropped. Everything else that a job tells is kept until it is read, but for output.
 MAX_UNREAD: Final = 1024
-_DROPPED: Final = (TaskPrinted, TaskSaved)
+# Output that is kept for it, with so much for each piece; past it the oldest is dropped. A worker
+# waits for the reader after 1 MiB (host/drivers/reader.py), so that nothing is dropped of what 64
+# tasks print at once.
+MAX_UNREAD_BYTES: Final = 64 * MIB
+PIECE_BYTES: Final = KIB
 # An hour: longer than any checkpoint takes to be written.
 MAX_GRACE_S: Final = 3600.0
 
@@ -62,10 +69,12 @@ class JobHandle:
         self._printer = OutputPrinter() if show_output else None
         self._ends = TaskEnds()
         self._unread: deque[JobEvent] = deque()
-        self._unread_of = Counter[type]()  # of what is dropped
+        self._unread_saves = self._unread_bytes = 0
+        # Workers that wait until what a task prints there is read.
+        self._asking: set[tuple[str, PeerId]] = set()
         self._news = asyncio.Event()
         self._ended: asyncio.Future[JobEnded] = asyncio.get_running_loop().create_future()
-        self._reading = False
+        self._reading = self._left = False
         if ended is not None:  # called soon after
             self._ended.add_done_callback(lambda end: ended(job.job_id, end.exception()))
         if over is not None:
@@ -104,7 +113,8 @@ class JobHandle:
         return self._result(task_id, self._labels[task_id])
 
     async def events(self) -> AsyncIterator[JobEvent]:
-        """All that happens, from the submission to JobEnded. One reader only.
+        """All that happens, from the submission to JobEnded. One reader only. A program that
+        prints more than is read waits for the reader, as it would at a pipe.
 
         Raises NodeClosed where the node is left, or crashes, before the job ends.
         """
@@ -112,17 +122,26 @@ class JobHandle:
         if self._reading:
             raise InvalidInput("events", "they are read already; keep what you need")
         self._reading = True
-        while True:
-            while self._unread:
-                event = self._unread.popleft()
-                if type(event) in _DROPPED:
-                    self._unread_of[type(event)] -= 1
-                yield event
-            if self._ended.done():
-                self._ended.result()
-                return
-            self._news.clear()
-            await self._news.wait()
+        for asking in self._asking:
+            self._seen(*asking, more=False)
+        try:
+            while True:
+                while self._unread:
+                    event = self._unread.popleft()
+                    self._forget(event)
+                    if type(event) is not TaskPrinted or event.data:
+                        yield event
+                    else:
+                        self._seen(event.task_id, event.worker, more=True)
+                if self._ended.done():
+                    self._ended.result()
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._left = True
+            for asking in self._asking:
+                self._seen(*asking, more=True)
 
     async def story(self, task: int | str = 0) -> tuple[StoryEntry, ...]:
         """The way of a task, given by its place in the job or its id: see `Node.story`.
@@ -172,14 +191,17 @@ class JobHandle:
         if self._printer is not None:
             self._printer.observe(event)
         self._ends.notify(event)
-        kind = type(event)
         if type(event) is TaskSaved:
             event = event.in_brief()
-        if kind in _DROPPED:
-            if self._unread_of[kind] < MAX_UNREAD:
-                self._unread_of[kind] += 1
-            else:
-                self._unread.remove(next(x for x in self._unread if type(x) is kind))
+            self._unread_saves += 1
+            if self._unread_saves > MAX_UNREAD:
+                self._drop(TaskSaved)
+        elif type(event) is TaskPrinted:
+            if not event.data and not self._is_new_question(event):
+                return
+            self._unread_bytes += len(event.data) + PIECE_BYTES
+            while self._unread_bytes > MAX_UNREAD_BYTES:
+                self._drop(TaskPrinted)
         elif type(event) is JobEnded and not self._ended.done():
             self._ended.set_result(event)
         self._unread.append(event)
@@ -204,6 +226,38 @@ class JobHandle:
             if not self._kept:
                 self.cancel()
             raise
+
+    def _is_new_question(self, event: TaskPrinted) -> bool:
+        """Whether all that a task has printed was read, which its reader is to answer."""
+        asking = event.task_id, event.worker
+        if self._left:
+            self._seen(*asking, more=True)
+            return False
+        if self._reading:
+            self._seen(*asking, more=False)
+        is_new = asking not in self._asking
+        self._asking.add(asking)
+        return is_new
+
+    def _seen(self, task_id: str, worker: PeerId, *, more: bool) -> None:
+        seen = OutputSeen(self.job_id, task_id, worker, more)
+        with contextlib.suppress(NodeClosed):  # which the reader is told
+            self._bridge.call(lambda shell: shell.feed(seen))
+
+    def _drop(self, kind: type[TaskPrinted | TaskSaved]) -> None:
+        """The oldest that is unread."""
+        oldest = next(event for event in self._unread if type(event) is kind)
+        self._unread.remove(oldest)
+        self._forget(oldest)
+
+    def _forget(self, event: JobEvent) -> None:
+        """It is not unread any more."""
+        if type(event) is TaskSaved:
+            self._unread_saves -= 1
+        elif type(event) is TaskPrinted:
+            self._unread_bytes -= len(event.data) + PIECE_BYTES
+            if not event.data:
+                self._asking.discard((event.task_id, event.worker))
 
     def _result(self, task_id: str, label: str) -> TaskResult:
         return self._ends.result(task_id, label, self._labels)

@@ -222,6 +222,50 @@ def _ended_badly(raw: bytes) -> bool:
         return False
 
 
+class Whole:
+    """Whether all came that tasks print on stdout. Each event is to be shown to it, in order;
+    `already` was shown before of the only task."""
+
+    def __init__(self, already: bytes = b"") -> None:
+        self._first = hashlib.sha256(already)
+        self._digests: dict[tuple[str, PeerId], hashlib._Hash] = {}
+        self._again: set[str] = set()
+
+    def lacks(self, event: JobEvent) -> str | None:
+        """What is wrong with the output of a task that has succeeded."""
+        match event:
+            case TaskPrinted(task_id, False, data, worker):
+                if (task_id, worker) not in self._digests:
+                    self._digests[task_id, worker] = self._first.copy()
+                self._digests[task_id, worker].update(data)
+            case TaskRetried(task_id, attempt):
+                if self._digests.pop((task_id, attempt.worker), None) is not None:
+                    self._again.add(task_id)
+            case TaskSucceeded(task_id, worker, raw):
+                return self._missing(task_id, worker, raw)
+            case _:
+                pass
+        return None
+
+    def forget(self, task_id: str) -> None:
+        """What it has printed so far is not kept: it begins anew."""
+        self._again.discard(task_id)
+        for key in [key for key in self._digests if key[0] == task_id]:
+            del self._digests[key]
+
+    def _missing(self, task_id: str, worker: PeerId, raw: bytes) -> str | None:
+        came = self._digests.get((task_id, worker), self._first).digest()
+        of_others = [key for key in self._digests if key[0] == task_id and key[1] != worker]
+        is_mixed = bool(of_others) or task_id in self._again
+        self.forget(task_id)
+        result = process_result(raw)
+        if came != (result.stdout_sha256 or hashlib.sha256(result.stdout_tail).digest()):
+            return "its stdout is not whole here: part of it was lost on the way; run it again"
+        if is_mixed:
+            return "its stdout begins with that of an attempt that did not end; run it again"
+        return None
+
+
 # The stdout of each copy that is held until the result is known: workers stream as much at most.
 MAX_HELD_BYTES: Final = 16 * MIB
 # Of all copies together: of those past it the result alone is shown.

@@ -16,10 +16,11 @@ from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named,
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
+from formation_p2p.cli.local.begun import waiting
 from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.cli.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.cli.words import one_line, say
-from formation_p2p.core.errors import InvalidInput, Unplaceable
+from formation_p2p.core.errors import InvalidInput, TaskFailed, Unplaceable
 from formation_p2p.core.workload.process import ProcessSpec
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def run(
     kind.of(spec)  # errors in it come before any worker is asked
     flags.refuse_local(kwargs.get("scope"))
     place = flags.folder_of(home, join)
+    already = bytes(waiting[0].stdout) if waiting else b""
 
     def may() -> None:
         from formation_p2p.core.trust.grants import Right
@@ -142,6 +144,7 @@ def run(
             begun = partial(node.submit, work, name=name, labels=[one_line(name)])
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
             from formation_p2p.cli.outcomes import (
+                Whole,
                 error_of,
                 passed_on,
                 process_result,
@@ -156,10 +159,11 @@ def run(
                 interrupt.leaves(state)
             show = _lines(job) if as_json else _pass_on(spec.argv[0])
             quorum = None if as_json else kwargs.get("quorum")
-            shown = passed_on(quorum)
+            shown, whole, lacks = passed_on(quorum), Whole(already), None
             async for event in job.events():
                 for each in shown(event):
                     await show(each)
+                    lacks = whole.lacks(each) or lacks
             (result,) = await job.results()
             if result.status == "cancelled" and interrupt.number is not None:
                 return interrupt.exit_code
@@ -169,6 +173,8 @@ def run(
             if error is not None:
                 raise error
             await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
+            if lacks and not sys.stdout.isatty():
+                raise TaskFailed(f"{spec.argv[0]} succeeded, but {lacks}")
             return DONE
 
     end_with(place_and_wait)

@@ -36,6 +36,8 @@ _GREETS_S: Final = 1.0
 _PLACED_S: Final = 0.5
 # What a pipe that has room takes without waiting (pipe(7), PIPE_BUF).
 _AT_ONCE_BYTES: Final = 4096
+# What a result holds of stdout (core/workload/process.py).
+_MAX_TAIL_BYTES: Final = 65_536
 # Events that say nothing to a person, until it is handed over.
 _MAX_HEARD: Final = 64
 
@@ -171,11 +173,15 @@ def _followed(begun: Begun) -> bool:
                     pass
                 case {"event": ["TaskPrinted", str(), bool(is_stderr), bytes(data), str()]}:
                     message["event"][3] = rest = _printed(is_stderr, data)
+                    if not is_stderr:
+                        begun.stdout += data[: len(data) - len(rest)]
                     if rest:
                         return False
                     begun.heard.pop()
+                    if len(begun.stdout) > _MAX_TAIL_BYTES:
+                        return False  # whether that is all, its digest tells
                 case {"event": ["TaskSucceeded", str(), str(), bytes(result), *_]}:
-                    succeeded = _is_good(result)
+                    succeeded = _is_good(result, bytes(begun.stdout))
                     if not succeeded:
                         return False
                 case {"event": ["JobEnded", *_]} if succeeded:
@@ -214,16 +220,17 @@ def _printed(is_stderr: bool, data: bytes) -> bytes:
     return data[written:]
 
 
-def _is_good(result: bytes) -> bool:
-    """Whether a process ended well, and nothing is to be fetched."""
+def _is_good(result: bytes, stdout: bytes) -> bool:
+    """Whether a process ended well, all that it printed is here, and nothing is to be fetched."""
     from formation_p2p.core import cbor
 
     try:
-        ended = cbor.decode(result)
+        ended: Any = cbor.decode(result)
     except ValueError:
         return False
     match ended:
-        case {"exit_code": 0, "files": files, "outputs": outputs}:
-            return bool(files == {} == outputs)
+        case {"exit_code": 0, "files": files, "outputs": outputs, "stdout_tail": tail}:
+            is_whole = tail == stdout and "stdout_sha256" not in ended
+            return bool(is_whole and files == {} == outputs)
         case _:
             return False

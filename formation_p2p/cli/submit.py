@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
-from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs
+from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs, write_tail
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.formfile import is_formfile, job_of_formfile
 from formation_p2p.cli.interrupt import Interrupt, end_with
@@ -189,10 +189,13 @@ class Kept:
     def __init__(
         self, node: Link, job: WatchedJob, tasks: Sequence[TaskLine], out_dir: Path | None
     ) -> None:
+        from formation_p2p.cli.outcomes import Whole
+
         self._node = node
         self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
         self._out_dir = out_dir
         self._broken: dict[str, str] = {}
+        self._whole = Whole()
 
     async def take(self, event: JobEvent) -> None:
         """Raises LocalError where it cannot be kept."""
@@ -201,16 +204,23 @@ class Kept:
 
         match event:
             case TaskPlaced(task_id) if self._out_dir is not None:
+                self._whole.forget(task_id)
                 folder = self._folder(self._out_dir, task_id)
                 for name in PRINTED:  # by an attempt that failed, or by an earlier job
                     (folder / name).unlink(missing_ok=True)
             case TaskPrinted(task_id, is_stderr, data) if self._out_dir is not None:
+                self._whole.lacks(event)
                 append(self._folder(self._out_dir, task_id) / PRINTED[is_stderr], data)
             case TaskSucceeded(task_id, _, result):
                 try:
                     brought = process_result(result)
                     if self._out_dir is not None:
                         folder, line = self._folder(self._out_dir, task_id), self._tasks[task_id]
+                        lacks = self._whole.lacks(event)
+                        if lacks and not brought.stdout_sha256:  # the result has all of it
+                            write_tail(folder / PRINTED[False], brought.stdout_tail)
+                        elif lacks:
+                            self._broken[task_id] = lacks
                         write_outputs(folder, line.sent, brought.files)
                         await fetch_outputs(self._node, folder, line.brought, brought.outputs)
                 except (TaskFailed, Unreachable) as error:

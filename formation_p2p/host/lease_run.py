@@ -32,6 +32,7 @@ from formation_p2p.core.workload.outcome import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, LooksAhead, Stream
 from formation_p2p.host.drivers.notice import Notice
+from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import ScratchFolders
 from formation_p2p.host.gang.place import MemberPlace
 
@@ -85,6 +86,7 @@ class LeaseRun:
         # Of those that were taken: their notices, and when those that were given one are killed.
         self._notices: dict[str, Notice] = {}
         self._ends_s: dict[str, float] = {}
+        self._reader = Reader()  # of what the current one prints
         self._ending = trio.Event()
         self.is_paused = False
         self._ended: list[Ended] = []
@@ -134,6 +136,10 @@ class LeaseRun:
         if attempt_id == self._current:
             self._killing.cancel()
         self._changed()
+
+    def reader_answers(self, attempt_id: str, *, more: bool) -> None:
+        if attempt_id == self._current:
+            self._reader.answered(more=more)
 
     def pause(self) -> None:
         self.is_paused = True
@@ -277,7 +283,9 @@ class LeaseRun:
                     outcome = Failed(FailureKind.DRIVER, problem)
                 else:
                     async with self._scratch.next() as scratch:
-                        outcome = await driver.run(self._execution(work, scratch), report)
+                        execution = self._execution(work, scratch)
+                        self._reader = execution.reader
+                        outcome = await driver.run(execution, report)
             self.ended(work.attempt_id, outcome, report.usage)
             self.flush()
 

@@ -13,6 +13,7 @@ from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
     FreeResults,
+    GoOnPrinting,
     JoinGang,
     Kill,
     Pause,
@@ -94,6 +95,9 @@ class LeaseRuns:
             case Continue():
                 if run is not None:
                     run.go_on()
+            case GoOnPrinting(attempt_id=attempt_id, more=more):
+                if run is not None:
+                    run.reader_answers(attempt_id, more=more)
             case FreeResults(attempt_ids=attempt_ids):
                 if self._private is not None:
                     self._private.results.free(lease_id, attempt_ids)

@@ -33,6 +33,7 @@ from formation_p2p.core.execution.effects import (
     Continue,
     Execute,
     FreeResults,
+    GoOnPrinting,
     JoinGang,
     Kill,
     Pause,
@@ -144,6 +145,8 @@ class Performer:
                 self._spread(node, effect)
             case CopyOutputs():
                 self._copy(node, effect)
+            case GoOnPrinting():
+                pass  # what is printed here needs no room
             case DropCheckpoints():
                 pass  # what is held costs nothing here
             case StopFetch():

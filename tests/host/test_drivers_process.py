@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from formation_p2p.host.drivers.installed import set_up_drivers
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.program import SMALL_BYTES, SMALL_FILES, write_files
+from formation_p2p.host.drivers.reader import AGAIN_S, ANSWER_S, ASK_BYTES, Reader
 from tests.support.drivers_world import (
     DAEMON,
     SPOKEN_S,
@@ -239,6 +241,55 @@ def test_a_flood_of_output_is_cut_at_its_bound_and_says_so_once(tmp_path: Path) 
     assert result.stdout_tail.endswith(b"xthe end")
     assert result.stdout_sha256 == hashlib.sha256(b"x" * size + b"the end").digest()
     assert result.stderr_tail == b"last"
+
+
+def test_with_a_reader_all_is_passed_on_as_fast_as_it_reads(tmp_path: Path) -> None:
+    reader, asked = Reader(), [0]
+
+    def react(data: bytes) -> None:
+        if data:
+            asked[-1] += len(data)
+        else:
+            reader.answered(more=True)
+            asked.append(0)
+
+    report = Recorder(react=react)
+    size = MAX_OUTPUT_BYTES + 3 * MIB
+    program = f"import sys; sys.stdout.write('x' * {size}); sys.stderr.write('last')"
+    succeeded(run(tmp_path, *PYTHON, program, report=report, reader=reader))
+    assert (len(report.text()), report.text("stderr")) == (size, "last")
+    assert max(asked) < ASK_BYTES + 2 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize("answers", [(), (False,), (False, False, True), (None,)])
+def test_a_question_is_asked_again_of_a_reader(answers: tuple[bool | None, ...]) -> None:
+    """None where it answers later than it is waited for."""
+    reader, questions = Reader(), 0
+    left = list(answers)
+
+    def ask() -> None:
+        nonlocal questions
+        questions += 1
+        if left and (more := left.pop(0)) is not None:
+            reader.answered(more=more)
+
+    async def story() -> None:
+        began_s = trio.current_time()
+        reader.sent(bytes(ASK_BYTES))
+        with trio.move_on_after(2.5 * AGAIN_S + ANSWER_S):
+            await reader.wait(ask)
+        if answers in ((), (None,)):
+            assert trio.current_time() - began_s == ANSWER_S
+            reader.sent(bytes(ASK_BYTES))
+            await reader.wait(ask)  # it is not asked any more
+        if answers == (None,):
+            reader.answered(more=False)
+            reader.sent(bytes(ASK_BYTES))
+            left.append(True)
+            await reader.wait(ask)
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert questions == {(): 1, (None,): 2, (False,): 3, (False, False, True): 3}[answers]
 
 
 @pytest.mark.parametrize("size", [MAX_TAIL_BYTES, MAX_TAIL_BYTES + 1])

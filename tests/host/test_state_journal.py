@@ -30,6 +30,7 @@ from formation_p2p.core.errors import StateError
 from formation_p2p.core.negotiation.messages import ResultAck
 from formation_p2p.core.negotiation.session import Send
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.host.storage.journal import Journal, JournalParameters
 from formation_p2p.host.storage.state import Retention, State
@@ -301,7 +302,7 @@ def test_while_the_disk_fails_nothing_is_done_and_then_all_of_it(
 async def flood(disk: Disk) -> None:
     job = job_of(1)
     disk.save_job(job)
-    with shell_of(disk, JournalParameters(max_output=10)) as shell:
+    with shell_of(disk, JournalParameters(max_output_bytes=11 * KIB)) as shell:
         disk.free.clear()
         last = reported(job, succeeded(job, 0))
         shell.put(*reported(job, placed(job, 0)), *(printed(job) for _ in range(50)), *last)

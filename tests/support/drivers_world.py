@@ -24,6 +24,7 @@ from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.process import ProcessDriver
+from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
@@ -93,6 +94,7 @@ async def an_execution(
     storage_bytes: int = 0,
     network: bool = False,
     gang: MemberPlace | None = None,
+    reader: Reader | None = None,
 ) -> AsyncIterator[Execution]:
     async with scratch_folder(root) as scratch:
         yield Execution(
@@ -108,6 +110,7 @@ async def an_execution(
             storage_bytes,
             network,
             gang=gang,
+            reader=reader or Reader(),
         )
 
 

@@ -19,6 +19,7 @@ import wasmtime
 
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.network import parse_invite
+from formation_p2p.host.drivers.reader import ANSWER_S
 from formation_p2p.host.machine.home import Home
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import DEADLINE_S, ROOT, Program, running
@@ -139,6 +140,45 @@ def test_a_command_that_fails_says_how_and_where(world: World) -> None:
         "why",
         f"formation: sh failed on bobs-box …{world.bob_id[-8:]}: ended with exit code 7",
     ]
+
+
+# More than a worker passes on where no one reads, and than is kept here for a reader.
+LINES = 4_600_000, 1_200_000
+LINE_BYTES = 16
+
+
+def lines(count: int) -> tuple[str, ...]:
+    return ("seq", "-f", "%015.0f", str(count))
+
+
+def test_all_that_a_command_prints_comes(world: World, tmp_path: Path) -> None:
+    much, less = LINES
+    done = world.carols("run", *lines(much))
+    assert (done.code, done.err) == (0, "")
+    expected = subprocess.run(lines(much), capture_output=True, check=True).stdout
+    assert len(expected) == much * LINE_BYTES
+    assert done.out == expected
+    (tmp_path / "job.toml").write_text(f"[[task]]\nargv = {json.dumps(lines(less))}\n")
+    kept = world.carols("submit", "job.toml", "--out-dir", "out", cwd=tmp_path)
+    stdout = (tmp_path / "out" / "0" / "stdout").read_bytes()
+    assert (kept.code, stdout) == (0, expected[: less * LINE_BYTES])
+
+
+def test_a_program_waits_for_its_slow_reader(world: World) -> None:
+    """Also where it reads nothing for longer than a worker waits for an answer."""
+    _, less = LINES
+    program = f"{' '.join(lines(less))}; echo ended >&2"
+    argv = [*FORMATION, "run", "--", "sh", "-c", program]
+    env = {**os.environ, "FORMATION_HOME": str(world.carol), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, bufsize=0, stdout=-1, stderr=-1, env=env) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        first = command.stdout.read(1)
+        # Of what it prints 1 MiB is on the way, and its end does not come before that is read.
+        assert not select.select([command.stderr], [], [], 3 * ANSWER_S)[0]
+        out, err = command.communicate(timeout=DEADLINE_S)
+    assert (command.returncode, err) == (0, b"ended\n")
+    assert first + out == subprocess.run(lines(less), capture_output=True, check=True).stdout
 
 
 def test_events_come_as_lines_of_json(world: World) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import cloudpickle
@@ -37,19 +38,21 @@ from formation_p2p import (
     Unplaceable,
     value_of,
 )
-from formation_p2p.api.bridge import Bridge
+from formation_p2p.api.bridge import Bridge, Call
 from formation_p2p.api.job import MAX_UNREAD
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.core.discovery.finder import Finder
 from formation_p2p.core.dispatch.job import Job
-from formation_p2p.core.dispatch.job_events import EmitJobEvent, TaskSaved
+from formation_p2p.core.dispatch.job_events import EmitJobEvent, JobEvent, TaskSaved
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.effects import Left, RejectRequest
+from formation_p2p.core.peer.events import OutputSeen, PeerEvent
 from formation_p2p.core.resources.requirements import Requirements
-from formation_p2p.core.units import MIB
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.checkpoint import Checkpoint, inline
 from formation_p2p.core.workload.work import Task
 from formation_p2p.host.machine.home import host_name
+from formation_p2p.host.shell import Shell
 from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, SmallNetwork, runs, small_network
 from tests.support.parcels import a_packer
@@ -355,10 +358,11 @@ async def test_whoever_asks_for_what_the_node_fails_on_is_told_and_waits_for_not
         await until(forgotten)
 
 
-def a_bridge() -> Bridge:
+def a_bridge(call: Call = lambda function: None) -> Bridge:
     lifecycle = Lifecycle()
     lifecycle.enter()
-    return Bridge(lambda function: None, lambda job: None, lifecycle, a_packer())
+    lifecycle.entered()
+    return Bridge(call, lambda job: None, lifecycle, a_packer())
 
 
 async def test_a_fault_with_one_event_does_not_keep_the_others_back(
@@ -382,7 +386,7 @@ async def test_what_nobody_reads_is_bounded() -> None:
     content = bytes(1000)
     for number in range(1, MAX_UNREAD + 11):
         checkpoint = Checkpoint(number, inline(content), content)
-        handle.notify(TaskPrinted("a job/0", False, b"x", PeerId("alice")))
+        handle.notify(TaskPrinted("a job/0", False, bytes(63 * KIB), PeerId("alice")))
         handle.notify(TaskSaved("a job/0", checkpoint, ()))
     handle.notify(ENDED)
     told = [event async for event in handle.events()]
@@ -390,6 +394,38 @@ async def test_what_nobody_reads_is_bounded() -> None:
     assert [each.sequence for each in saved] == list(range(11, MAX_UNREAD + 11))
     assert {each.content for each in saved} == {None}
     assert len(told) == 2 * MAX_UNREAD + 1
+
+
+async def test_a_reader_answers_a_worker_that_waits_for_it() -> None:
+    fed: list[PeerEvent] = []
+    shell = cast("Shell", SimpleNamespace(feed=fed.append))
+    bridge = a_bridge(lambda function: function(shell))
+    handle = JobHandle(A_JOB, bridge)
+    alice = "a job/0", PeerId("alice")
+
+    def seen(*more: bool) -> list[PeerEvent]:
+        return [OutputSeen(A_JOB.job_id, *alice, each) for each in more]
+
+    def prints(*pieces: bytes) -> None:
+        for data in pieces:
+            handle.notify(TaskPrinted(alice[0], False, data, alice[1]))
+
+    prints(b"a", b"", b"b")
+    assert fed == []  # nobody reads yet
+    events = handle.events()
+    told = [await anext(events), await anext(events)]
+    assert [each.data for each in told if isinstance(each, TaskPrinted)] == [b"a", b"b"]
+    assert fed == seen(False, True)
+    prints(b"", b"c", b"")  # it is asked again, and answers once it has read
+    assert fed == seen(False, True, False, False)
+    assert await anext(events) == TaskPrinted(alice[0], False, b"c", alice[1])
+    assert fed == seen(False, True, False, False, True)
+    prints(b"d", b"")
+    await cast(
+        "AsyncGenerator[JobEvent]", events
+    ).aclose()  # it reads no more, and nothing waits for it
+    prints(b"")
+    assert fed == seen(False, True, False, False, True, False, True, True)
 
 
 async def test_all_that_is_told_together_wakes_the_loop_once(

@@ -6,7 +6,13 @@ import hashlib
 
 import pytest
 
-from formation_p2p.cli.outcomes import EVENT_BYTES, MAX_ALL_HELD_BYTES, MAX_HELD_BYTES, passed_on
+from formation_p2p.cli.outcomes import (
+    EVENT_BYTES,
+    MAX_ALL_HELD_BYTES,
+    MAX_HELD_BYTES,
+    Whole,
+    passed_on,
+)
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,
@@ -111,3 +117,46 @@ def end_of(event: TaskSucceeded) -> bytes:
 
 def test_without_a_quorum_all_is_shown_at_once() -> None:
     assert passed_on(None)(printed(ALICE)) == (printed(ALICE),)
+
+
+LOST = TaskRetried("a", Attempt("a#1", ALICE, "it is gone", lost=True))
+CUT, BEGUN = "is not whole", "begins with that of an attempt"
+
+
+@pytest.mark.parametrize(
+    ("already", "events", "said"),
+    [
+        (b"", (printed(CAROL, b"x\n"), printed(CAROL, b"oops", is_stderr=True)), None),
+        (b"x", (printed(CAROL, b"\n"),), None),
+        (b"x\n", (), None),
+        (b"", (), CUT),
+        (b"x", (printed(CAROL, b"x\n"),), CUT),
+        (b"", (printed(CAROL, b"x"), LOST, printed(CAROL, b"\n")), None),
+        (b"", (printed(ALICE, b"x"), printed(CAROL, b"x\n")), BEGUN),
+        (b"", (printed(ALICE, b"x"), LOST, printed(CAROL, b"x\n")), BEGUN),
+        (b"", (LOST, printed(CAROL, b"x\n")), None),
+    ],
+)
+def test_what_is_missing_of_the_output_is_noticed(
+    already: bytes, events: tuple[JobEvent, ...], said: str | None
+) -> None:
+    whole = Whole(already)
+    assert [whole.lacks(each) for each in events] == [None] * len(events)
+    assert (said or "None") in str(whole.lacks(ended(b"x\n")))
+
+
+def test_long_output_is_compared_by_its_digest() -> None:
+    for last, said in ((LONG[5:], None), (LONG[6:], CUT)):
+        whole = Whole()
+        for piece in (LONG[:5], last):
+            assert whole.lacks(printed(CAROL, piece)) is None
+        assert (said or "None") in str(whole.lacks(ended(LONG)))
+
+
+def test_output_that_is_not_kept_does_not_count() -> None:
+    whole = Whole()
+    for event in (printed(ALICE, b"x"), LOST):
+        whole.lacks(event)
+    whole.forget("a")
+    whole.lacks(printed(CAROL, b"x\n"))
+    assert whole.lacks(ended(b"x\n")) is None

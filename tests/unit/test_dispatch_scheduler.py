@@ -37,6 +37,7 @@ from formation_p2p.core.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    OutputRead,
     PlacementRequest,
     Release,
     ResultAck,
@@ -46,6 +47,7 @@ from formation_p2p.core.negotiation.messages import (
     WorkMessage,
 )
 from formation_p2p.core.negotiation.session import Received, Undelivered
+from formation_p2p.core.peer.events import OutputSeen
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, Preempted, Silent
 from formation_p2p.core.resources.requirements import Requirements
@@ -599,6 +601,15 @@ def test_what_an_attempt_prints_is_told_on_up_to_a_bound() -> None:
     for _ in range(pieces + 10):
         world.deliver(bob, Received(alice.contact, piece))
     assert len(only(bob.reported, TaskPrinted)) == pieces
+    # What has been read does not count. Its worker is told, and no other.
+    for worker in (alice, world.nodes["gate"]):
+        for more in (False, True):
+            world.deliver(bob, OutputSeen("job", "job/0", worker.identity.peer_id, more))
+    world.elapse(0.1)
+    told = only(passed(world, "bob", "alice"), OutputRead)
+    assert told == [OutputRead(*attempt, False), OutputRead(*attempt, True)]
+    world.deliver(bob, Received(alice.contact, piece))
+    assert len(only(bob.reported, TaskPrinted)) == pieces + 1
 
 
 # -- cancelling -----------------------------------------------------------------------------

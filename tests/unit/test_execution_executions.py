@@ -19,6 +19,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionsEnded,
     ExecutionStarted,
     FreeResults,
+    GoOnPrinting,
     Kill,
     Pause,
     Work,
@@ -43,6 +44,7 @@ from formation_p2p.core.negotiation.messages import (
     Assignment,
     Cancel,
     Dispatch,
+    OutputRead,
     PlacementRequest,
     ResultAck,
     TaskCheckpoint,
@@ -193,6 +195,18 @@ def test_output_in_larger_pieces_than_travel_is_cut(alice: Executions) -> None:
     assert all(isinstance(piece, TaskOutput) for piece in pieces)
     assert b"".join(piece.data for piece in pieces if isinstance(piece, TaskOutput)) == data
     assert len(pieces) == -(-len(data) // MAX_OUTPUT_BYTES)
+
+
+def test_an_owner_is_asked_for_its_reader_and_answers_for_what_runs(alice: Executions) -> None:
+    alice.dispatched(LEASE, dispatch_of(0))
+    named = "lease", attempt(0)
+    assert sent(alice.handle_report(ExecutionOutput(*named, False, b""))) == [
+        (BOB.peer_id, TaskOutput(*named, False, b""))
+    ]
+    answer = OutputRead(*named, True)
+    assert alice.received(BOB.peer_id, answer) == [GoOnPrinting(*named, True, cause="")]
+    assert alice.received(CAROL.peer_id, answer) == []
+    assert alice.received(BOB.peer_id, OutputRead("lease", attempt(1), True)) == []
 
 
 # -- what tasks share -----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from formation_p2p.core.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    OutputRead,
     PlacementRequest,
     Renew,
     Renewed,
@@ -115,6 +116,7 @@ def test_what_refers_to_nothing_is_answered_and_not_remembered(who: str) -> None
             ("alice", Renew(x, n)),
             ("alice", Commit(x)),
             ("alice", ResultAck(x, (y,))),
+            ("alice", OutputRead(x, y, True)),
             ("bob", Offer(n, x, HeldResources(1000, 10**9, device_ids=("GPU-0",) * 64), 0, 10**6)),
             ("bob", RequestRefused(n, Leaving())),
             ("bob", Leased(x, n, 10**6, 512)),
@@ -197,6 +199,7 @@ def everything_about(lease_id: str, attempt_id: str, fence: int) -> list[WorkMes
         "trips_us": (),
         "yields_ms": None,
         "roster": Roster("ab" * 16, 1, 1, contact("mallory"), ()),
+        "more": True,
         "reports": (LeaseUsage(lease_id, fence, 1, 1),),
     }
     kinds = WorkMessage.__args__

@@ -28,6 +28,7 @@ from formation_p2p.core.negotiation.messages import (
     Leased,
     LeaseEnded,
     Offer,
+    OutputRead,
     PlacementRequest,
     Release,
     Renew,
@@ -260,6 +261,7 @@ def test_a_node_that_works_no_more_says_at_once_that_its_leases_are_gone() -> No
         Dispatch("x", 1, (), (Assignment("j/0#1", 0, b"", 0),)),
         Release("x"),
         ResultAck("x", ("y",)),
+        OutputRead("x", "y", True),
         Cancel("x", ("y",), True),
     ):
         world.deliver(gate, Received(bob.contact, message))

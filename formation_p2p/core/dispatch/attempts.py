@@ -36,6 +36,7 @@ from formation_p2p.core.negotiation.in_flight import MAX_IN_FLIGHT_BYTES
 from formation_p2p.core.negotiation.lessee import LeaseLost
 from formation_p2p.core.negotiation.messages import (
     Cancel,
+    OutputRead,
     ResultAck,
     TaskCheckpoint,
     TaskOutput,
@@ -195,6 +196,14 @@ class Attempts:
             task_id = run.task.task_id
             printed = TaskPrinted(task_id, message.is_stderr, message.data, active.worker)
             self._jobs.notify(run.job, printed)
+
+    def seen(self, active: ActiveLease, attempt_ids: Iterable[str], *, more: bool) -> None:
+        """What these print has a reader, which has read it, with `more`."""
+        for attempt_id in attempt_ids:
+            if more:
+                active.attempts[attempt_id].output_seen()
+            answer = OutputRead(active.lease.lease_id, attempt_id, more)
+            self._outbox.emit(Send(active.lease.lessor, answer, cause="what it printed is read"))
 
     def saved(self, active: ActiveLease, message: TaskCheckpoint, now: Moment) -> None:
         """An attempt has saved a checkpoint. Its worker has it, whatever other peers it names."""

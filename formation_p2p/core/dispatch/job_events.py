@@ -56,6 +56,9 @@ class TaskBegan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPrinted:
+    """Without `data` the worker asks whether all that came before is read (api/job.py): it waits
+    for a reader. `JobHandle.events` answers, and leaves it out."""
+
     task_id: str
     is_stderr: bool
     data: bytes

@@ -16,8 +16,8 @@ class DispatchParameters:
     max_jobs: int = 1_000
     # A task that takes its worker down with it is not sent to a sixth one.
     max_lost: int = 5
-    # Output of one attempt. What comes after is dropped, since its reader would fill a disk. Our
-    # own workers pass on 16 MiB (host/drivers/driver.py), and say so where there is more.
+    # Output of one attempt that no reader has seen. What comes after is dropped. Our own workers
+    # wait for a reader, and pass on 16 MiB where there is none (host/drivers/driver.py).
     max_printed_bytes: int = 64 * MIB
 
     # Attempts in flight on one lease while their duration is unknown: one runs, one waits, so that

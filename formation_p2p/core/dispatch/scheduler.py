@@ -160,6 +160,15 @@ class Scheduler:
                 self._outbox.emit(notice)
         return self._outbox.take()
 
+    def output_seen(
+        self, job_id: str, task_id: str, worker: PeerId, *, more: bool
+    ) -> list[SchedulerEffect]:
+        """Tell a worker that asked: what a task prints there is read."""
+        for active in self.leases():
+            if active.worker == worker:
+                self._attempts.seen(active, attempts_of(active, job_id, task_id), more=more)
+        return self._outbox.take()
+
     def _stop(self, job: JobRun, now: Moment, cause: str) -> None:
         self._jobs.stop_blocked(job)
         for group in self._groups:

@@ -161,6 +161,9 @@ class TaskRun:
     def printed(self, count: int) -> None:
         self.printed_bytes += count
 
+    def output_seen(self) -> None:
+        self.printed_bytes = 0
+
     def failed(self, failed: Failed) -> None:
         self.last_failure = failed
 

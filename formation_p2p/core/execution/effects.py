@@ -71,6 +71,15 @@ class Continue(LeaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class GoOnPrinting(LeaseEffect):
+    """The owner has a reader for what the attempt prints, which has read, with `more`, all that
+    came before the last question."""
+
+    attempt_id: str
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FreeResults(LeaseEffect):
     """The owner of the lease has these results, of which this machine keeps the content."""
 
@@ -86,7 +95,7 @@ class JoinGang(LeaseEffect):
     roster: Roster
 
 
-RunEffect = Execute | Kill | Pause | Continue | FreeResults | JoinGang
+RunEffect = Execute | Kill | Pause | Continue | GoOnPrinting | FreeResults | JoinGang
 ExecutionEffect = RunEffect | Send
 
 
@@ -100,6 +109,8 @@ class ExecutionStarted:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOutput:
+    """Without data it asks the owner whether its reader has read all."""
+
     lease_id: str
     attempt_id: str
     is_stderr: bool

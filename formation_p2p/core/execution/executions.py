@@ -22,6 +22,7 @@ from formation_p2p.core.execution.effects import (
     ExecutionsEnded,
     ExecutionStarted,
     FreeResults,
+    GoOnPrinting,
     Kill,
     Pause,
     Work,
@@ -34,6 +35,7 @@ from formation_p2p.core.negotiation.messages import (
     MAX_OUTPUT_BYTES,
     Cancel,
     Dispatch,
+    OutputRead,
     ResultAck,
     TaskCheckpoint,
     TaskOutput,
@@ -202,10 +204,17 @@ class Executions:
             )
         return effects + self._results(run, refused, cause) + self._send_unsent(run, cause)
 
-    def received(self, sender: PeerId, message: Cancel | ResultAck) -> list[ExecutionEffect]:
+    def received(
+        self, sender: PeerId, message: Cancel | ResultAck | OutputRead
+    ) -> list[ExecutionEffect]:
         run = self.runs.get(message.lease_id)
         if run is None or run.lease.owner.peer_id != sender:
             return []
+        if isinstance(message, OutputRead):
+            if message.attempt_id not in run.in_flight:
+                return []
+            asked = message.lease_id, message.attempt_id, message.more
+            return [GoOnPrinting(*asked, cause="the owner answers")]
         if isinstance(message, Cancel):
             return [
                 Kill(
@@ -259,7 +268,7 @@ class Executions:
                 run.began = event.attempt_id
                 return [_started(run, run.began, "the driver started it")]
             case ExecutionOutput(lease_id, attempt_id, is_stderr, data):
-                starts = range(0, len(data), MAX_OUTPUT_BYTES)
+                starts = range(0, len(data) or 1, MAX_OUTPUT_BYTES)
                 pieces = (data[start : start + MAX_OUTPUT_BYTES] for start in starts)
                 printed = (TaskOutput(lease_id, attempt_id, is_stderr, each) for each in pieces)
                 return [Send(run.lease.owner, each, cause="the task printed") for each in printed]

@@ -306,10 +306,24 @@ class TaskStarted:
 @_WORK.message(13)
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
+    """Without data it asks for an OutputRead."""
+
     lease_id: Id
     attempt_id: Id
     is_stderr: Flag
     data: Annotated[bytes, octets(MAX_OUTPUT_BYTES)]
+
+
+@_WORK.message(32)
+@dataclass(frozen=True, slots=True)
+class OutputRead:
+    """Answers a TaskOutput without data, by which a worker asks whether it is to wait for a reader.
+    There is one; or, with `more`, it has read all that came before. An older node, whose output is
+    cut, never asks, and never answers."""
+
+    lease_id: Id
+    attempt_id: Id
+    more: Flag
 
 
 @_WORK.message(14)
@@ -518,7 +532,17 @@ class AccountRows:
 
 
 # Who takes a message. A worker has a lessor and executions, a scheduler its lessee beside it.
-ToWorker = PlacementRequest | Commit | Renew | Release | Dispatch | Cancel | ResultAck | Enlist
+ToWorker = (
+    PlacementRequest
+    | Commit
+    | Renew
+    | Release
+    | Dispatch
+    | Cancel
+    | ResultAck
+    | OutputRead
+    | Enlist
+)
 ToLessee = Offer | RequestRefused | Leased | CommitRefused | Renewed | LeaseEnded
 ToScheduler = TaskStarted | TaskOutput | TasksEnded | TaskCheckpoint | Notice
 ToOwner = ReportUsage

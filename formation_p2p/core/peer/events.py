@@ -170,6 +170,17 @@ class MoveTask:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputSeen:
+    """What a task prints on a worker has a reader here, which has read, with `more`, all that came
+    before its worker asked."""
+
+    job_id: str
+    task_id: str
+    worker: PeerId
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Go, in good order: jobs under way end as cancelled, leases end. Ends in Left."""
 
@@ -236,6 +247,7 @@ PeerEvent = (
     | ResizeGang
     | Explain
     | MoveTask
+    | OutputSeen
     | Vacate
     | Reopen
     | Leave

@@ -141,6 +141,8 @@ class Inbox:
                 answer = messages.LeaseEnded(lease_id, Leaving())
             case messages.Release() | messages.Cancel() | messages.ResultAck() | messages.Enlist():
                 return []  # all as the sender wants it
+            case messages.OutputRead():
+                return []  # nothing is printed here
             case _:
                 assert_never(message)
         return [Send(sender, answer, cause=f"{sender.peer_id} takes this node for a worker")]

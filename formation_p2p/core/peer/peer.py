@@ -391,6 +391,8 @@ class Peer:
                 self.gangs.handle(event, now)
             case events.MoveTask(job_id, task_id, grace_s):
                 return self.scheduler.move(job_id, task_id, grace_s, now)
+            case events.OutputSeen(job_id, task_id, worker, more):
+                return self.scheduler.output_seen(job_id, task_id, worker, more=more)
             case events.Vacate(grace_s, owners):
                 return self._lifecycle.vacate(grace_s, owners, now)
             case events.Reopen():

@@ -196,7 +196,7 @@ class Worker:
                     effects.append(
                         JoinGang(lease.lease_id, message.rank, message.roster, cause="enlisted")
                     )
-            case messages.Cancel() | messages.ResultAck():
+            case messages.Cancel() | messages.ResultAck() | messages.OutputRead():
                 effects += self.executions.received(sender.peer_id, message)
             case _:
                 assert_never(message)

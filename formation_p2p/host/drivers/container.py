@@ -52,7 +52,7 @@ class ContainerDriver:
         except InvalidInput as problem:
             return Failed(FailureKind.INVALID, str(problem))
         name = container_name(execution)
-        output = Output(report.output)
+        output = Output(report.output, reader=execution.reader)
         program = Program(spec.process, execution, output, self.blobs, execution.scratch)
         launch = Launch(
             self._engine.command(name, execution, spec),

@@ -38,6 +38,7 @@ from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.notice import Notice
+from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.services.place import ReplicaPlace
@@ -66,7 +67,8 @@ class Execution:
     what it has in a gang, where it is the lease of a member. `restored` is what an earlier attempt
     at the task has saved. `replica` is where it listens, where it is no task but a replica of a
     service: it runs until it is asked to end. `notice` is given where it is to go on elsewhere:
-    whatever it ends in then, but success, is no failure.
+    whatever it ends in then, but success, is no failure. `reader`
+    says whether its owner reads all that it prints.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -91,6 +93,7 @@ class Execution:
     content: bytes | None = None
     replica: ReplicaPlace | None = None
     notice: Notice = field(default_factory=Notice)
+    reader: Reader = field(default_factory=Reader)
 
     @property
     def place(self) -> MemberPlace | ReplicaPlace | None:
@@ -122,13 +125,18 @@ class Report(Protocol):
 
 
 class Output:
-    """One execution's output, passed on to `report`. `full` once the bound is passed; the stream
-    has one notice of it. None is no bound, where `report` keeps one itself."""
+    """One execution's output, passed on to `report`. `full` once the bound is passed; stderr
+    has one notice of it. None is no bound, where `report` keeps one itself; nor is there one where
+    a `reader` is there to be waited for."""
 
     def __init__(
-        self, report: Callable[[Stream, bytes], None], max_bytes: int | None = MAX_OUTPUT_BYTES
+        self,
+        report: Callable[[Stream, bytes], None],
+        max_bytes: int | None = MAX_OUTPUT_BYTES,
+        reader: Reader | None = None,
     ) -> None:
         self._report = report
+        self._reader = reader
         self._max_bytes = self._left_bytes = _UNBOUNDED if max_bytes is None else max_bytes
         self._tails: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self._digest: hashlib._Hash | None = None  # once stdout is longer than its tail
@@ -148,6 +156,11 @@ class Output:
             del tail[:-MAX_TAIL_BYTES]
         if self.full:
             return
+        if self._reader is not None:
+            self._reader.sent(data)
+            if self._reader.is_there:
+                self._report(stream, data)
+                return
         if passed := data[: self._left_bytes]:
             self._report(stream, passed)
         self._left_bytes -= len(passed)
@@ -155,7 +168,12 @@ class Output:
             self.full = True
             bound = format_bytes(self._max_bytes)
             notice = f"\n[output past {bound} is not passed on; write to a file instead]\n"
-            self._report(stream, notice.encode())
+            self._report("stderr", notice.encode())
+
+    async def room(self) -> None:
+        """Until more may be taken: as long as the reader takes, where there is one."""
+        if self._reader is not None and not self.full:
+            await self._reader.wait(lambda: self._report("stdout", b""))
 
     def tail(self, stream: Stream) -> bytes:
         """The last MAX_TAIL_BYTES at most, whether passed on or not."""

@@ -194,7 +194,10 @@ class ProcessDriver:
             is_laid_out = await self._take_laid_out(execution, folder)
             if not is_laid_out:
                 folder.mkdir(mode=0o700)
-            output = Output(report.output, MAX_OUTPUT_BYTES if execution.replica is None else None)
+            if execution.replica is None:
+                output = Output(report.output, reader=execution.reader)
+            else:
+                output = Output(report.output, None)
             program = Program(spec, execution, output, self.blobs, folder)
             at = execution.place
             # The devices come last: they are the lease's to give.

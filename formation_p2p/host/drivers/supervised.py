@@ -326,6 +326,7 @@ async def _cancel_once(asked: trio.Event, scope: trio.CancelScope) -> None:
 
 async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
     while True:
+        await output.room()
         try:
             data = os.read(fd, CHUNK_BYTES)
         except BlockingIOError:

@@ -160,7 +160,8 @@ class WasmDriver:
         except OSError as problem:
             return cannot_start(problem)
         try:
-            return await _run(runner, spec, execution, Output(report.output), self.blobs)
+            output = Output(report.output, reader=execution.reader)
+            return await _run(runner, spec, execution, output, self.blobs)
         finally:
             if runner.idle:
                 self.runners[execution.lease_id] = runner

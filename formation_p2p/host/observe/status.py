@@ -149,6 +149,8 @@ class Events:
         if type(event) is job_events.TaskSucceeded:
             event = event.in_brief()
         elif type(event) is job_events.TaskPrinted:
+            if not event.data:
+                return  # its worker asks whether there is a reader
             self._output_bytes += len(event.data)
             while self._last and self._output_bytes > MAX_OUTPUT_BYTES:
                 self._forget()

@@ -24,6 +24,7 @@ import trio
 from formation_p2p.core.dispatch import job_events
 from formation_p2p.core.errors import StateError
 from formation_p2p.core.peer.effects import PeerEffect
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.content import Content
 from formation_p2p.host.storage.state import State
 
@@ -50,9 +51,9 @@ class JournalParameters:
     max_batch: int = 4096
     # A full disk is tried again this often: a person is making room.
     retry_s: float = 1.0
-    # Pieces of output that wait behind what is being stored, of at most 64 KiB each. Further ones
-    # are dropped, as they are for a reader who lags behind (api/job.py).
-    max_output: int = 1024
+    # Output that waits behind what is being stored, with 1 KiB for each piece. Further pieces are
+    # dropped, as they are for a reader who lags behind (api/job.py).
+    max_output_bytes: int = 64 * MIB
     # Checkpoints of one task that wait: it saves twice a second, unless its worker lies. A further
     # one takes the place of the last, for what came after that may release what it replaces.
     max_saved: int = 4
@@ -97,7 +98,7 @@ class Journal:
         self._news = threading.Condition()
         self._storing = threading.Lock()  # for as long as something is stored for one
         self._waiting: deque[_Entry] = deque()
-        self._output = 0  # of those that wait
+        self._output_bytes = 0  # of those that wait
         self._saved = Counter[str]()  # likewise, by their tasks
         self._last_saved: dict[str, int] = {}  # the number of the last of these
         self.is_closed = False
@@ -124,11 +125,12 @@ class Journal:
         if self._last_put == self._last_performed and not self._is_stored(effect):
             perform(effect)
             return
-        is_output = _tells(effect, job_events.TaskPrinted)
+        output_bytes = _printed_bytes(effect)
         saved = _saved_by(effect)
         loop = trio.lowlevel.current_trio_token()
         with self._news:
-            if is_output and self._output >= self._parameters.max_output:
+            most = self._parameters.max_output_bytes
+            if output_bytes and self._output_bytes + output_bytes > most:
                 return
             if self._saved[saved] >= self._parameters.max_saved:
                 self._replace(saved, effect, perform)
@@ -137,7 +139,7 @@ class Journal:
                 self._overflow()
                 return
             self._last_put += 1
-            self._output += is_output
+            self._output_bytes += output_bytes
             if saved:
                 self._saved[saved] += 1
                 self._last_saved[saved] = self._last_put
@@ -177,7 +179,7 @@ class Journal:
             self._pruned_s = time.monotonic()  # it reads first
             self._incarnation += 1
             self._waiting.clear()
-            self._output = 0
+            self._output_bytes = 0
             self._saved.clear()
             self._last_saved.clear()
             self._last_performed = self._last_put
@@ -210,7 +212,7 @@ class Journal:
                     self._news.wait(None if left_s == float("inf") else left_s)
                 count = min(len(self._waiting), self._parameters.max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
-                self._output -= sum(_tells(x.effect, job_events.TaskPrinted) for x in batch)
+                self._output_bytes -= sum(_printed_bytes(x.effect) for x in batch)
                 self._saved -= Counter(filter(None, (_saved_by(x.effect) for x in batch)))
                 self._last_saved = {x: self._last_saved[x] for x in self._saved}
                 incarnation = self._incarnation
@@ -320,6 +322,15 @@ class Journal:
         )
         log.error("%s", error)
         self._failed(error)
+
+
+def _printed_bytes(effect: PeerEffect) -> int:
+    """What a piece of output takes."""
+    if isinstance(effect, job_events.EmitJobEvent) and isinstance(
+        effect.event, job_events.TaskPrinted
+    ):
+        return len(effect.event.data) + KIB
+    return 0
 
 
 def _tells(effect: PeerEffect, what: type) -> bool:
