@@ -28,6 +28,7 @@ from formation_p2p.core.nat.circuit_messages import (
 )
 from formation_p2p.core.nat.relay import Relay, RelayFor, RelayParameters
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.host.net.addresses import CircuitAddress
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.net.circuits import MAX_INCOMING
 from formation_p2p.host.net.connection import Connection
@@ -163,6 +164,29 @@ def test_circuits_that_are_asked_for_and_not_used_are_bounded() -> None:
             world.bob.stack.swarm.abort_peer(world.gate.peer_id, "gone")
             await until(lambda: relaying(world.gate).relay.circuits == 0)
             assert all(stream.broken for stream in streams)
+
+    run(story)
+
+
+def test_few_peers_do_not_take_all_circuits_of_another() -> None:
+    """Each holds as many as two peers may have between them."""
+
+    async def story() -> None:
+        limits = RelayParameters(max_circuits_of_member=8)
+        hands = [Node(listen=(), circuits=circuits()) for _ in range(2)]
+        async with relayed() as world, running(*hands):
+            relay = relaying(world.gate).relay
+            relay._parameters = limits
+            address = CircuitAddress.parse(world.circuit.addresses[0])
+            held = [
+                await hand.stack.reserving.circuits.dial(address, world.worker.peer_id)
+                for hand in hands
+                for _ in range(limits.max_circuits_of_pair)
+            ]
+            assert relay.circuits == len(held)
+            assert await world.bob.ask(world.circuit, b"hello") == b"re:hello"
+            assert relay.circuits == len(held)
+            assert world.bob.gone == []
 
     run(story)
 

@@ -161,13 +161,51 @@ def test_circuits_are_bounded_at_either_end_and_in_all() -> None:
         reserve(relay, target)
     of_dave = [connect(relay, DAVE, target) for target in (ALICE, BOB, CAROL)]
     assert connect(relay, DAVE, ALICE) is Refusal.TOO_MANY_OF_SENDER
-    for _ in range(2):
-        assert isinstance(connect(relay, ERIN, ALICE), Circuit)
-    assert connect(relay, peer(9), ALICE) is Refusal.TOO_MANY_OF_PEER
-    assert connect(relay, peer(9), BOB) is Refusal.TOO_MANY
     assert isinstance(of_dave[2], Circuit)
     relay.ended(of_dave[2])
-    assert isinstance(connect(relay, peer(9), BOB), Circuit)
+    for sender in (ERIN, peer(9)):
+        assert isinstance(connect(relay, sender, ALICE), Circuit)
+    assert connect(relay, peer(8), ALICE) is Refusal.TOO_MANY_OF_PEER
+    last = connect(relay, ERIN, BOB)
+    assert isinstance(last, Circuit)
+    assert connect(relay, peer(9), CAROL) is Refusal.TOO_MANY
+    relay.ended(last)
+    assert isinstance(connect(relay, peer(9), CAROL), Circuit)
+    assert not relay.displaced
+
+
+def test_peers_that_have_many_circuits_keep_none_from_a_peer_nor_from_the_gate() -> None:
+    """Few ids would otherwise take all that the far end may have, and all that there are."""
+    relay = gate()
+    for target in (ALICE, BOB):
+        reserve(relay, target)
+    erins = [connect(relay, ERIN, target) for target in (ALICE, ALICE, BOB)]
+    assert isinstance(connect(relay, DAVE, ALICE), Circuit)
+    assert isinstance(connect(relay, CAROL, ALICE), Circuit)  # all that alice may have
+    assert relay.displaced == [erins[0]]
+    assert connect(relay, ERIN, ALICE) is Refusal.TOO_MANY_OF_PEER
+    daves = [connect(relay, DAVE, BOB) for _ in range(2)]
+    assert isinstance(daves[0], Circuit)
+    assert daves[1] is Refusal.TOO_MANY
+    assert isinstance(connect(relay, peer(9), BOB), Circuit)  # all that the gate has
+    assert relay.displaced[1:] == [erins[1]]
+    # Its end comes later, and is counted once.
+    assert isinstance(erins[1], Circuit)
+    relay.ended(erins[1])
+    assert (relay.circuits, relay.circuits_of(ERIN)) == (5, 1)
+
+
+def test_foreigners_displace_foreigners_alone() -> None:
+    relay = gate(RelayFor.ANYONE)
+    reserve(relay, ALICE)
+    connect(relay, DAVE, ALICE)
+    connect(relay, DAVE, ALICE)
+    bobs = connect(relay, BOB, ALICE, b"")
+    assert connect(relay, CAROL, ALICE, b"") is Refusal.TOO_MANY_OF_PEER
+    reserve(relay, ERIN)
+    bobs = [bobs, connect(relay, BOB, ERIN, b"")]
+    assert isinstance(connect(relay, CAROL, ERIN, b""), Circuit)
+    assert connect(relay, CAROL, ERIN, b"") is Refusal.TOO_MANY_OF_PEER
 
 
 def test_a_foreigner_has_fewer_circuits() -> None:
@@ -177,9 +215,9 @@ def test_a_foreigner_has_fewer_circuits() -> None:
     assert isinstance(connect(relay, BOB, ALICE, b""), Circuit)
     assert connect(relay, BOB, ALICE, b"") is Refusal.TOO_MANY_OF_SENDER
     reserve(relay, CAROL, b"")
-    connect(relay, DAVE, CAROL)
-    connect(relay, DAVE, CAROL)
-    assert connect(relay, ERIN, CAROL) is Refusal.TOO_MANY_OF_PEER
+    for sender in (DAVE, ERIN):
+        connect(relay, sender, CAROL)
+    assert connect(relay, peer(9), CAROL) is Refusal.TOO_MANY_OF_PEER
 
 
 def test_one_peer_does_not_take_all_circuits_of_another() -> None:
@@ -209,7 +247,7 @@ def test_foreigners_leave_circuits_of_a_gate_to_members() -> None:
     relay = gate(RelayFor.ANYONE)
     for target in (ALICE, BOB, CAROL):
         reserve(relay, target)
-    for source, target in ((DAVE, ALICE), (DAVE, BOB), (ERIN, ALICE), (ERIN, BOB)):
+    for source, target in ((DAVE, ALICE), (ERIN, BOB), (peer(6), ALICE), (peer(7), BOB)):
         assert isinstance(connect(relay, source, target, b""), Circuit)
     assert connect(relay, peer(9), CAROL, b"") is Refusal.TOO_MANY
     assert isinstance(connect(relay, peer(9), CAROL), Circuit)
@@ -273,6 +311,7 @@ def test_whatever_is_asked_the_bounds_hold(
             if isinstance(circuit, Circuit):
                 assert there
                 assert not relayed
+                circuits = [each for each in circuits if each not in relay.displaced]
                 circuits.append(circuit)
         elif what == "end" and circuits:
             relay.ended(circuits.pop())

@@ -133,6 +133,8 @@ class Relay:
         self._requests: dict[PeerId, tuple[float, float]] = {}  # left, when; the latest at the end
         self._next = 1
         self.refused: Counter[Refusal] = Counter()
+        self.displaced: list[Circuit] = []
+        """Those that are over for others' sake: take them."""
 
     @property
     def reservations(self) -> int:
@@ -195,9 +197,12 @@ class Relay:
         if not member and self.serves is RelayFor.MEMBERS:
             return self._refuse(Refusal.NO_MEMBER)
         members = member and place.member
-        crowded = self._crowded(sender, request.peer, members=members)
-        if crowded is not None:
-            return self._refuse(crowded)
+        in_the_way = self._in_the_way(sender, request.peer, members=members)
+        if isinstance(in_the_way, Refusal):
+            return self._refuse(in_the_way)
+        for each in in_the_way:
+            self.ended(each)
+        self.displaced += in_the_way
         circuit = Circuit(self._next, sender, request.peer, self._limit(members))
         self._next += 1
         self._circuits[circuit.number] = circuit
@@ -210,8 +215,9 @@ class Relay:
         return circuit
 
     def ended(self, circuit: Circuit) -> None:
-        """It is over, or its far end did not take it."""
-        del self._circuits[circuit.number]
+        """It is over, or its far end did not take it; or was `displaced` before."""
+        if self._circuits.pop(circuit.number, None) is None:
+            return
         ends = (circuit.source, circuit.target)
         _take(self._of, ends)
         _take(self._between, (ends,))
@@ -247,20 +253,39 @@ class Relay:
     def _limit(self, members: bool) -> Limit:
         return UNLIMITED if members else self._parameters.foreign_limit
 
-    def _crowded(self, source: PeerId, target: PeerId, *, members: bool) -> Refusal | None:
-        limits = self._parameters
-        for peer, refusal in (
-            (source, Refusal.TOO_MANY_OF_SENDER),
-            (target, Refusal.TOO_MANY_OF_PEER),
+    def _in_the_way(
+        self, source: PeerId, target: PeerId, *, members: bool
+    ) -> list[Circuit] | Refusal:
+        """What ends for the sake of one more circuit: so peers that have many keep none away."""
+        limits, over = self._parameters, list[Circuit]()
+        its = [c for c in self._circuits.values() if members or c.number in self._foreign]
+        for peer, other, refusal in (
+            (source, target, Refusal.TOO_MANY_OF_SENDER),
+            (target, source, Refusal.TOO_MANY_OF_PEER),
         ):
             foreign = not members and self._foreign_of[peer] >= limits.max_foreign_circuits_of_peer
             if foreign or self._of[peer] >= limits.max_circuits_of_member:
-                return refusal
+                ends = [(c, c.target if c.source == peer else c.source) for c in its]
+                there = [(c, end) for c, end in ends if peer in (c.source, c.target)]
+                found = _oldest_of_most(there, other)
+                if not found:
+                    return refusal
+                over += found
         if self._between[source, target] >= limits.max_circuits_of_pair:
             return Refusal.TOO_MANY_OF_PAIR
-        if not members and len(self._foreign) >= limits.max_foreign_circuits:
-            return Refusal.TOO_MANY
-        return Refusal.TOO_MANY if len(self._circuits) >= limits.max_circuits else None
+        foreign = not members and len(self._foreign) >= limits.max_foreign_circuits
+        if not over and (foreign or len(self._circuits) >= limits.max_circuits):
+            over += _oldest_of_most([(c, c.source) for c in its], source)
+            return over or Refusal.TOO_MANY
+        return over
+
+
+def _oldest_of_most(circuits: list[tuple[Circuit, PeerId]], newcomer: PeerId) -> list[Circuit]:
+    """The oldest one of the peer that has most of them, if that is two more at least than the
+    newcomer has."""
+    of = Counter(peer for _, peer in circuits)
+    oldest, peer = max(circuits, key=lambda each: of[each[1]], default=(None, newcomer))
+    return [] if oldest is None or of[peer] < of[newcomer] + 2 else [oldest]
 
 
 def _take(counts: Counter[_T], keys: Iterable[_T]) -> None:

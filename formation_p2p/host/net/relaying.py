@@ -95,6 +95,7 @@ class Relaying:
 
     def __post_init__(self) -> None:
         self.relayed_bytes = 0
+        self._there: dict[int, trio.CancelScope] = {}  # circuits
 
     def in_numbers(self) -> dict[str, str | int]:
         """As `formation status` shows it."""
@@ -132,10 +133,17 @@ class Relaying:
             log.debug("%s has no circuit: %s", peer, circuit.words)
             await _answer(stream, Answered(circuit.status))
             return
-        try:
-            await self._bring(circuit, stream)
-        finally:
-            self.relay.ended(circuit)
+        while self.relay.displaced:
+            self._there.pop(self.relay.displaced.pop().number).cancel()
+        with trio.CancelScope() as place:
+            self._there[circuit.number] = place
+            try:
+                await self._bring(circuit, stream)
+            finally:
+                self._there.pop(circuit.number, None)
+                self.relay.ended(circuit)
+        if place.cancelled_caught:
+            stream.abort("another takes the place of the circuit")
 
     def _own_addresses(self) -> tuple[str, ...]:
         """As foreign peers want them, with the peer id."""
