@@ -121,6 +121,12 @@ class Circle:
         )
         return escrow
 
+    def meet(self) -> None:
+        """All know all holders from now on."""
+        for name, dht in self._dhts.items():
+            for each in self.holders.keys() - {name}:
+                dht.table.saw(contact(each), self.now.mono_s)
+
     def _dht(self, name: str, *known: str) -> Kademlia[SignedProfile]:
         own = identity(name).peer_id
         self._names[own] = name

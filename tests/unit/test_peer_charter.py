@@ -74,6 +74,16 @@ def test_a_charter_that_one_node_was_given_is_adopted_by_all() -> None:
     assert versions([late]) == {2}
 
 
+def test_of_two_charters_of_one_version_all_come_to_go_by_the_same() -> None:
+    """The signers made both, and half of the nodes have adopted each."""
+    world, nodes = town()
+    made = sorted((charter_of(world, identities=n) for n in (3, 5)), key=lambda each: each.digest)
+    for number, node in enumerate(nodes):
+        peer_of(node).membership.adopt(made[number % 2].raw, world.moment(node))
+    world.elapse(SEARCH_S + 2 * LOOK_S)
+    assert {peer_of(node).membership.signed for node in nodes} == {made[0]}
+
+
 def test_a_charter_that_is_none_is_refused_and_says_why() -> None:
     world, nodes = town(workers=1)
     forged = sign(

@@ -38,7 +38,7 @@ from formation_p2p.core.trust.quota import Used
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.outcome import Ended, Succeeded
-from formation_p2p.sim.node import SimNode
+from formation_p2p.sim.node import TRUE, Clock, SimNode
 from formation_p2p.sim.world import World
 from tests.support.stories import (
     NEEDS,
@@ -85,6 +85,27 @@ def entries(node: SimNode) -> int:
         for run in peer.worker.executions.runs.values():
             count += 1 + len(run.in_flight) + len(run.outbox) + len(run.shared_blobs)
     return count
+
+
+# -- clocks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("wrong", ["gate", "alice dave"])
+def test_a_clock_that_is_an_hour_off_costs_its_own_node_alone(wrong: str, off_s: float) -> None:
+    """Its records are of the past or the future to the others, and theirs to it."""
+    world = World(3)
+    world.clock_of = lambda name: Clock(1.0, 0.0, off_s) if name in wrong.split() else TRUE
+    bob = [world.add("gate"), world.add("bob")][1]
+    workers = {name: world.add(name, serve=world.machine(cpu=1)) for name in ("alice", "carol")}
+    workers |= {name: world.add(name, serve=world.machine(cpu=1)) for name in ("dave", "erin")}
+    world.elapse(20)
+    bob.submit(job(4))
+    world.elapse(40)
+    done = [each for each in ends(bob).values() if isinstance(each, TaskSucceeded)]
+    right = {node.identity.peer_id for name, node in workers.items() if name not in wrong.split()}
+    assert len(done) == 4
+    assert {each.worker for each in done} == right
 
 
 # -- floods ---------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from tests.support.quota_world import (
 )
 
 BOBS = grant_of("bob")
+# Holders of the other side of a partition.
+OTHERS = ("ida", "ingo", "ines", "ilja", "isa", "ivo", "iris", "ian")
 # A sixteenth of an hour's quota is less than five minutes.
 FIRST = HOUR_MILLI_S // PARAMETERS.parts
 
@@ -79,6 +81,35 @@ def test_two_workers_together_have_no_more_than_the_quota() -> None:
     why = circle.denied("alice", BOBS)
     assert why == "CPU quota used in the network: 1.0 of 1.0 h, until 2023-12-01"
     assert circle.status("alice").verdict is Verdict.SPENT
+
+
+@pytest.mark.parametrize("others", [OTHERS, OTHERS[:4]])
+def test_a_partition_hands_a_quota_out_once_for_each_side_and_no_more_once_it_heals(
+    others: tuple[str, ...],
+) -> None:
+    circle = Circle(())
+    for worker, side in (("alice", HOLDERS), ("carol", others)):
+        for name in side:
+            circle.hold(name, *side)
+        circle.work(worker, *side)
+        circle.lease(worker, "bob", BOBS)
+
+    def use(workers: tuple[str, ...]) -> list[int]:
+        for _ in range(100):
+            for name in workers:
+                if circle.denied(name, BOBS) is None:
+                    circle.use(name, "bob", BOBS, Used(67_000, 0))
+            circle.elapse(67)
+        account = accounts_of(BOBS)[0].name
+        return [circle.used[name].get(account, NOTHING).cpu_milli_s for name in workers]
+
+    apart = use(("alice", "carol"))
+    assert all(HOUR_MILLI_S <= each <= HOUR_MILLI_S + 67_000 for each in apart)
+    circle.meet()
+    circle.work("dave", *circle.holders)
+    circle.lease("dave", "bob", BOBS)
+    assert use(("alice", "carol", "dave")) == [*apart, 0]
+    assert circle.status("dave").total.cpu_milli_s == 2 * HOUR_MILLI_S
 
 
 def test_a_worker_that_begins_again_has_used_what_it_has_used() -> None:
