@@ -119,18 +119,6 @@ def test_what_comes_after_a_worker_that_died_waits_until_the_task_has_run_elsewh
 # -- when it does not -----------------------------------------------------------------------
 
 
-def test_what_waits_for_a_failure_in_two_ways_ends_once() -> None:
-    world, bob = at_work(town_where(["job/0"]), ordered({1: [0], 2: [0], 3: [1, 2]}, 4, attempts=1))
-    world.elapse(8)
-    assert bob.reported[-1] == JobEnded(0, 4, 0, 0)
-    assert sorted(gone.task_id for gone in only(bob.reported, TaskGaveUp)) == [
-        "job/0",
-        "job/1",
-        "job/2",
-        "job/3",
-    ]
-
-
 def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None:
     world, bob = at_work(town_where(["job/0"]), ordered({1: [0], 2: [1, 3], 4: [3]}, 5, attempts=1))
     world.elapse(8)
@@ -145,17 +133,6 @@ def test_what_waits_for_a_failure_ends_without_having_run_and_names_it() -> None
         "job/3",
         "job/4",
     }
-
-
-def test_what_waits_for_two_failures_ends_once() -> None:
-    world, bob = at_work(town_where(["job/0", "job/1"]), ordered({2: [0, 1]}, 3, attempts=1))
-    world.elapse(8)
-    assert sorted(each.task_id for each in only(bob.reported, TaskGaveUp)) == [
-        "job/0",
-        "job/1",
-        "job/2",
-    ]
-    assert bob.reported[-1] == JobEnded(0, 3, 0, 0)
 
 
 def test_what_waits_for_what_nobody_can_run_never_runs_either() -> None:
@@ -191,13 +168,6 @@ def test_past_the_deadline_what_waits_is_given_up_as_all_else() -> None:
     assert bob.reported[-1] == JobEnded(1, 2, 0, 0)
 
 
-def test_leaving_cancels_also_what_waits() -> None:
-    world, bob = at_work(town_where(), ordered({1: [0], 2: [1]}, 3), for_s=0.6)
-    bob.leave()
-    world.elapse(1)
-    assert bob.reported[-1] == JobEnded(0, 0, 0, 3)
-
-
 def test_a_job_whose_tasks_wait_for_each_other_is_none() -> None:
     for after in ({0: [1], 1: [0]}, {0: [0]}):
         with pytest.raises(InvalidInput, match="wait for each other in a circle"):
@@ -221,17 +191,6 @@ def test_another_life_goes_on_in_order() -> None:
     assert [e.task_id for e in reported][-3:] == ["job/2", "job/3", "job/3"]
     assert story.events()[-1] == JobEnded(4, 0, 0, 0)
     assert len(story.ran) == len(set(story.ran)) == 4
-
-
-def test_another_life_waits_for_what_had_not_succeeded() -> None:
-    story = Story(2.0)
-    story.submit(ordered({1: [0], 2: [1]}, 3))
-    story.world.elapse(0.6)
-    story.die()
-    story.live_again()
-    story.world.elapse(30)
-    assert story.events()[-1] == JobEnded(3, 0, 0, 0)
-    assert [e.task_id for e in only(story.events(), TaskSucceeded)] == ["job/0", "job/1", "job/2"]
 
 
 def test_another_life_gives_up_what_waits_for_a_failure_that_was_stored_last() -> None:

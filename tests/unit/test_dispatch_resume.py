@@ -114,19 +114,6 @@ def test_results_that_came_meanwhile_wait_with_the_worker() -> None:
     assert len(story.ran) == 3
 
 
-def test_what_was_told_before_is_not_told_again() -> None:
-    story = Story(1.0).given(job(9), for_s=2.5)
-    before = {e.task_id for e in only(story.events(), TaskSucceeded)}
-    assert 3 <= len(before) < 9
-    story.die()
-    story.live_again()
-    story.world.elapse(10)
-    assert {e.task_id for e in only(story.bob.reported, TaskSucceeded)}.isdisjoint(before)
-    ended = [event.task_id for event in story.events() if isinstance(event, END)]
-    assert len(ended) == len(set(ended)) == 9
-    assert story.bob.reported[-1] == JobEnded(9, 0, 0, 0)  # of all, not of this incarnation alone
-
-
 def test_a_result_that_was_told_and_not_acknowledged_is_acknowledged_then() -> None:
     story = Story(1.0, alice=1).given(job(1), for_s=0.5)
     reported = len(passed(story.world, "bob", "alice"))
@@ -270,20 +257,6 @@ def test_a_lease_that_nothing_needs_any_more_is_given_back() -> None:
     given_back = only(passed(story.world, "bob", "alice"), Release)
     assert [each.lease_id for each in given_back] == [leases[0].lease_id]
     assert is_idle(story.workers[0])
-
-
-def test_an_attempt_that_was_never_written_down_is_harmless() -> None:
-    """Its name is used again, on whatever lease."""
-    story = Story(1.0)
-    story.disk.latency_s = lambda: 0.3
-    story.submit(job(6))
-    story.world.elapse(0.25)
-    story.die(written=False)
-    story.live_again()
-    story.world.elapse(20)
-    assert story.events()[-1] == JobEnded(6, 0, 0, 0)
-    assert len(only(story.events(), TaskSucceeded)) == 6
-    assert all(map(is_idle, story.workers))
 
 
 def test_an_attempt_that_was_never_written_down_on_a_lease_that_was() -> None:

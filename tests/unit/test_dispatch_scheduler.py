@@ -203,13 +203,6 @@ def test_tasks_of_different_needs_and_priorities_do_not_share_leases() -> None:
     assert {(x.needs, x.priority) for x in asked} == {(NEEDS, 0), (large, 0), (NEEDS, 9)}
 
 
-def test_three_tasks_run_side_by_side_on_three_workers() -> None:
-    """Nothing waits behind another while a worker is free."""
-    _, bob = at_work(lasting(2), job(3), for_s=2.5)
-    assert all_succeeded(bob, 3)
-    assert {*workers_of(bob)} == {"alice", "carol", "dave"}
-
-
 def test_a_job_may_be_submitted_before_the_node_has_joined() -> None:
     world = town(alice=1)
     world.latency = lambda a, b: 0.6  # the gate's first answer takes longer than two looks
@@ -275,20 +268,6 @@ def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> N
     world.elapse(25)
     assert all_succeeded(bob, 3)
     assert len(only(eve.reported, TaskSucceeded)) == 6
-
-
-def test_two_schedulers_race_for_the_last_core_and_both_get_their_turn() -> None:
-    world = town(alice=1)
-    bob, eve = world.nodes["bob"], world.add("eve")
-    world.elapse(1)
-    bob.submit(job())
-    eve.submit(job())
-    world.elapse(0.5)
-    assert len(world.nodes["alice"].running) == 1
-    assert len(only(passed(world, "alice", "bob") + passed(world, "alice", "eve"), Leased)) == 1
-    world.elapse(8)
-    assert all_succeeded(bob, 1)
-    assert all_succeeded(eve, 1)
 
 
 def test_a_worker_that_joins_during_the_job_is_used() -> None:
@@ -373,14 +352,6 @@ def test_a_task_that_fails_on_one_machine_only_succeeds_on_another() -> None:
     assert workers_of(bob)[0] == bad
     (retried,) = only(bob.reported, TaskRetried)
     assert name_of(world, retried.attempt.worker) == bad
-
-
-def test_a_payload_that_does_not_parse_is_tried_once() -> None:
-    world = town(3, lambda x: (0.1, Failed(FailureKind.INVALID, "no CBOR")), alice=1, carol=1)
-    _, bob = at_work(world, job(), for_s=2)
-    (gave_up,) = ends(bob).values()
-    assert isinstance(gave_up, TaskGaveUp)
-    assert (len(gave_up.attempts), gave_up.kind) == (1, FailureKind.INVALID)
 
 
 # -- when workers are lost ------------------------------------------------------------------
@@ -927,13 +898,6 @@ def test_a_result_that_comes_while_its_task_is_stopped_for_the_deadline_counts()
     bob.submit(job(1, deadline_s=took_s - 0.005))
     world.elapse(4)
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
-
-
-def test_a_job_without_a_deadline_goes_on_when_another_ones_has_passed() -> None:
-    _, bob = at_work(lasting(1.0, alice=1), job(3, job_id="late", deadline_s=1.5), job(3), for_s=10)
-    ended = ends(bob)
-    assert all(isinstance(ended[f"job/{n}"], TaskSucceeded) for n in range(3))
-    assert len(only(ended.values(), TaskGaveUp)) >= 2
 
 
 # -- workers that come back -----------------------------------------------------------------

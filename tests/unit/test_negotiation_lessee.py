@@ -240,16 +240,6 @@ def test_a_lesser_offer_waits_half_a_second_for_a_better_one(bob: Bob) -> None:
     )
 
 
-def test_a_lesser_offer_is_taken_at_once_when_the_better_one_refuses(bob: Bob) -> None:
-    asked = bob.ask(ALICE, CAROL)
-    bob.offered(CAROL, "c1")
-    bob.refused(ALICE)
-    assert bob.hears() == (
-        [(CAROL.peer_id, Commit("c1"))],
-        [RoundClosed(asked, (CAROL.peer_id,), ((ALICE.peer_id, BUSY),))],
-    )
-
-
 def test_the_better_offer_is_taken_and_the_other_given_back(bob: Bob) -> None:
     asked = bob.ask(ALICE, CAROL)
     bob.offered(CAROL, "c1")
@@ -534,16 +524,6 @@ def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
     assert lease.expires_s == LEASE_DEFAULTS.max_lease_s
 
 
-def test_a_lease_that_is_not_renewed_in_time_is_lost(bob: Bob) -> None:
-    lease = bob.leased(ALICE)
-    bob.lessee.tick(at(10.0))
-    assert bob.hears() == (
-        [],
-        [LeaseLost(lease, Silent("it did not answer in time"), HeldState.HELD)],
-    )
-    assert bob.lessee.next_timeout() == float("inf")
-
-
 def test_a_commit_that_is_not_answered_in_time_is_lost_and_the_late_lease_returned(
     bob: Bob,
 ) -> None:
@@ -644,12 +624,6 @@ def test_a_lease_of_an_earlier_incarnation_is_taken_up_once_its_worker_answers(b
     bob.lessee.received(ALICE, Renewed("a1", LEASE_MS, 64), at(0))
     assert bob.hears() == ([], [LeaseRecovered(lease)])
     assert (lease.state, lease.expires_s, lease.window) == (HeldState.HELD, 110.0, 64)
-
-
-def test_a_lease_of_an_earlier_incarnation_that_has_run_out_is_lost(bob: Bob) -> None:
-    lease = adopted(bob)
-    bob.lessee.received(ALICE, LeaseEnded("a1", GONE), at(0))
-    assert bob.hears() == ([], [LeaseLost(lease, GONE, HeldState.ADOPTED)])
 
 
 def test_a_lease_of_an_earlier_incarnation_is_lost_unless_its_worker_answers_in_time(

@@ -239,14 +239,6 @@ def test_what_it_is_asked_for_is_remembered_where_the_grant_is_good() -> None:
     assert alice.lessor.seen.mix != before
 
 
-def test_a_commit_after_the_hold_is_refused(alice: Alice) -> None:
-    lease_id = alice.offer()
-    alice.lessor.tick(at(HOLD_S))
-    refused = CommitRefused(lease_id, gone(lease_id))
-    answer = alice.lessor.committed(BOB, Commit(lease_id), at(HOLD_S))
-    assert sent(answer) == [(BOB.peer_id, refused)]
-
-
 def test_the_grant_is_judged_before_anything_else_is_told(alice: Alice) -> None:
     """A stranger does not learn that alice has no GPU, nor that she is leaving."""
     denied = Denied("submit", "no grant was shown")
@@ -355,11 +347,6 @@ def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice)
     assert alice.lessor.next_timeout() == LEASE_S
 
 
-def test_each_lease_has_a_higher_fence_than_the_one_before(alice: Alice) -> None:
-    first, second = alice.lease(), alice.lease()
-    assert alice.fence(first) < alice.fence(second)
-
-
 def test_a_renewal_counts_from_when_it_came(alice: Alice) -> None:
     lease_id = alice.lease(now_s=0)
     answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(7))
@@ -464,14 +451,6 @@ def test_a_calendar_that_jumps_neither_ends_a_lease_nor_prolongs_it(
     assert alice.lessor.tick(Moment(9.9, at(9.9).unix_s + jump_s)) == []
     assert alice.state(lease_id) is LeaseState.LEASED
     assert alice.lessor.tick(Moment(10.0, at(0).unix_s)) == [Fence(lease_id, cause="")]
-
-
-def test_a_clock_that_jumps_ahead_ends_the_lease_before_the_owner_is_heard(alice: Alice) -> None:
-    """The machine slept: what ran out meanwhile has run out."""
-    lease_id = alice.lease(now_s=0)
-    assert alice.lessor.tick(at(3600)) == [Fence(lease_id, cause="")]
-    answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(3600))
-    assert sent(answer) == [(BOB.peer_id, LeaseEnded(lease_id, gone(lease_id)))]
 
 
 # -- giving way -----------------------------------------------------------------------------

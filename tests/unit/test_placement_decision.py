@@ -485,16 +485,6 @@ def test_a_score_is_in_zero_to_one_whatever_its_terms(terms: list[tuple[float, f
     assert len(score.terms) == len(terms)
 
 
-@given(st.permutations([ALICE, BOB, DAVE, MALLORY]), st.integers(0, 3))
-def test_whoever_decides_decides_the_same(order: list[Contact], liked: int) -> None:
-    policy = Likes((((ALICE, BOB, DAVE, MALLORY)[liked].peer_id, 0.5),))
-    everyone = [profile(each) for each in order]
-    assert (
-        decided(*everyone, policy=policy).ranked
-        == decided(*sorted(everyone, key=str), policy=policy).ranked
-    )
-
-
 # -- policies that fail ---------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from formation_p2p.api.task_result import result_of
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
+from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import (
     TaskAnswered,
     TaskCancelled,
@@ -40,6 +41,7 @@ from tests.support.stories import at_work, ends, job, only, peer_of, town, where
 
 # On one LAN all have one invitation, and one subnet.
 NEAR = Quorum(2, of=3, apart=())
+AT_ONCE = Quorum(2, of=3, apart=(), at_once=True)
 
 
 def voters(
@@ -103,8 +105,9 @@ def test_one_that_lies_is_outvoted_and_trusted_no_longer() -> None:
     assert peer_of(bob).reputation.score_milli(dave, world.moment(bob)) < 300
 
 
-def test_all_that_disagree_is_an_outcome_with_all_answers() -> None:
-    world, bob = voters(alice=b"a", carol=b"c", dave=b"d")
+@pytest.mark.parametrize("quorum", [NEAR, AT_ONCE])
+def test_all_that_disagree_is_an_outcome_with_all_answers(quorum: Quorum) -> None:
+    world, bob = voters(quorum, alice=b"a", carol=b"c", dave=b"d")
     world.elapse(30)
     (end,) = ends(bob).values()
     assert isinstance(end, TaskDisagreed)
@@ -114,15 +117,9 @@ def test_all_that_disagree_is_an_outcome_with_all_answers() -> None:
     # Who is wrong is not known.
     standings = peer_of(bob).reputation.standings(world.moment(bob))
     assert not any(each.wrong or each.successes for each in standings)
-
-
-def test_the_story_says_who_answered_and_that_they_disagree() -> None:
-    world, bob = voters(alice=b"a", carol=b"c", dave=b"d")
-    world.elapse(30)
     told = [(each.step, each.cause) for each in peer_of(bob).story("job/0")]
     assert (StoryStep.ANSWERED, "more answers are needed") in told
     assert told[-1] == (StoryStep.DISAGREED, "too few of its 3 answers are the same")
-    (end,) = only(bob.reported, TaskDisagreed)
     error = result_of(end).error()
     assert isinstance(error, Disagreement)
     assert sorted(answer for _, answer in error.answers) == [b"a", b"c", b"d"]
@@ -284,13 +281,17 @@ def test_values_that_are_close_are_the_same() -> None:
     assert end.result in (encoded["alice"], encoded["carol"])
 
 
-def test_copies_for_a_worker_that_is_lost_are_drawn_again() -> None:
-    world, bob = voters(tasks=12, alice=None, carol=None, dave=None, erin=None)
-    world.elapse(1.5)
-    world.kill(world.nodes["alice"])
-    world.elapse(60)
-    assert len(ends(bob)) == 12
-    assert all(isinstance(each, TaskSucceeded) for each in ends(bob).values())
+def killed(run: Run | None, given: Job, after_s: float) -> tuple[World, SimNode, Disk]:
+    """bob dies so long after he has submitted it; what he has is on his disk."""
+    world = town(7, run, alice=1, carol=1, dave=1, erin=1)
+    bob = world.nodes["bob"]
+    disk = bob.disk = Disk(world, lambda: 0.001)
+    assert disk.submit(given)
+    bob.submit(given)
+    world.elapse(after_s)
+    world.kill(bob)
+    disk.crash(True)
+    return world, bob, disk
 
 
 def test_a_slow_copy_is_overtaken_by_one_of_another_operator() -> None:
@@ -309,16 +310,12 @@ def test_a_slow_copy_is_overtaken_by_one_of_another_operator() -> None:
     assert len({each.worker for each in placed}) == len(placed) >= 3
 
 
+@pytest.mark.parametrize("quorum", [NEAR, AT_ONCE])
 @pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6, 2.4])
-def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(after_s: float) -> None:
-    world, bob = at_work(town(7, None, alice=1, carol=1, dave=1, erin=1))
-    disk = bob.disk = Disk(world, lambda: 0.001)
-    given = job(4, quorum=NEAR)
-    assert disk.submit(given)
-    bob.submit(given)
-    world.elapse(after_s)
-    world.kill(bob)
-    disk.crash(True)
+def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(
+    after_s: float, quorum: Quorum
+) -> None:
+    world, bob, disk = killed(None, job(4, quorum=quorum), after_s)
     kept = {each.task_id for each in only(disk.jobs["job"].events, TaskAnswered)}
     (saved,), leases = disk.saved()
     assert {each.task_id for each in saved.begun if each.answers} == kept
@@ -334,8 +331,6 @@ def test_a_scheduler_that_is_killed_goes_on_with_the_answers_so_far(after_s: flo
 
 
 # -- copies at once ---------------------------------------------------------------------------
-
-AT_ONCE = Quorum(2, of=3, apart=(), at_once=True)
 
 
 def granted(world: World, name: str, org: str) -> bytes:
@@ -380,14 +375,6 @@ def test_of_copies_at_once_one_that_lies_is_outvoted() -> None:
     assert set(placed.values()) == {2, 3}
     dave = world.nodes["dave"].identity.peer_id
     assert peer_of(bob).reputation.explain(dave, world.moment(bob)).wrong >= 1
-
-
-def test_copies_at_once_that_disagree_are_an_outcome_with_all_answers() -> None:
-    world, bob = voters(AT_ONCE, alice=b"a", carol=b"c", dave=b"d")
-    world.elapse(30)
-    (end,) = ends(bob).values()
-    assert isinstance(end, TaskDisagreed)
-    assert sorted(each.result for each in end.answers) == [b"a", b"c", b"d"]
 
 
 def test_copies_at_once_go_to_different_operators_or_one_after_the_other() -> None:
@@ -443,9 +430,9 @@ def test_the_answer_of_one_that_has_joined_the_operator_of_another_does_not_coun
     assert any("shares the org acme" in x.attempt.why for x in only(bob.reported, TaskRetried))
 
 
-@pytest.mark.parametrize("lost_s", [0.6, 1.4])
-def test_a_copy_that_is_lost_is_made_again_beside_the_other(lost_s: float) -> None:
-    world, bob = voters(AT_ONCE, tasks=8, alice=None, carol=None, dave=None, erin=None)
+@pytest.mark.parametrize(("quorum", "lost_s"), [(NEAR, 1.5), (AT_ONCE, 0.6), (AT_ONCE, 1.4)])
+def test_copies_that_are_lost_are_made_again(quorum: Quorum, lost_s: float) -> None:
+    world, bob = voters(quorum, tasks=8, alice=None, carol=None, dave=None, erin=None)
     world.elapse(lost_s)
     world.kill(world.nodes["alice"])
     world.elapse(90)
@@ -465,24 +452,6 @@ def test_a_job_is_cancelled_while_copies_wait_and_run() -> None:
     assert all(isinstance(ended[f"other/{n}"], TaskSucceeded) for n in range(2))
 
 
-@pytest.mark.parametrize("after_s", [0.5, 1.3, 1.6])
-def test_copies_at_once_survive_their_scheduler(after_s: float) -> None:
-    world, bob = at_work(town(7, None, alice=1, carol=1, dave=1, erin=1))
-    disk = bob.disk = Disk(world, lambda: 0.001)
-    given = job(4, quorum=AT_ONCE)
-    assert disk.submit(given)
-    bob.submit(given)
-    world.elapse(after_s)
-    world.kill(bob)
-    disk.crash(True)
-    (saved,), leases = disk.saved()
-    world.elapse(1)
-    world.restart(bob, Resume((saved,), leases))
-    world.elapse(60)
-    results = {x.task_id: x.result for x in only(disk.jobs["job"].events, TaskSucceeded)}
-    assert results == {f"job/{n}": b"%d" % n for n in range(4)}
-
-
 @pytest.mark.parametrize("quorum", [AT_ONCE, NEAR])
 def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quorum) -> None:
     """Nobody looks for workers while copies run, and what is known of these expires."""
@@ -498,15 +467,8 @@ def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quoru
 
 
 def test_copies_that_were_in_flight_count_before_their_workers_are_found_again() -> None:
-    world = town(7, lambda running: (1.5, Succeeded(running.work.payload)), alice=1, carol=1)
-    bob = world.nodes["bob"]
-    disk = bob.disk = Disk(world, lambda: 0.001)
-    given = job(1, quorum=AT_ONCE)
-    assert disk.submit(given)
-    bob.submit(given)
-    world.elapse(1)
-    world.kill(bob)
-    disk.crash(True)
+    run = lambda running: (1.5, Succeeded(running.work.payload))  # noqa: E731
+    world, bob, disk = killed(run, job(1, quorum=AT_ONCE), 1)
     saved, leases = disk.saved()
     assert [len(each.attempts) for each in leases] == [1, 1]
     assert [each.marks is not None for each in leases] == [True, True]
@@ -521,15 +483,8 @@ def test_copies_that_were_in_flight_count_before_their_workers_are_found_again()
 
 def test_an_answer_of_a_worker_of_which_nothing_is_known_does_not_count() -> None:
     """An earlier release has not written down what is known of the worker of a lease."""
-    world = town(7, lambda running: (6.0, Succeeded(running.work.payload)), alice=1, carol=1)
-    bob = world.nodes["bob"]
-    disk = bob.disk = Disk(world, lambda: 0.001)
-    given = job(1, quorum=AT_ONCE)
-    assert disk.submit(given)
-    bob.submit(given)
-    world.elapse(1)
-    world.kill(bob)
-    disk.crash(True)
+    run = lambda running: (6.0, Succeeded(running.work.payload))  # noqa: E731
+    world, bob, disk = killed(run, job(1, quorum=AT_ONCE), 1)
     saved, leases = disk.saved()
     world.restart(bob, Resume(saved, tuple(replace(each, marks=None) for each in leases)))
     world.elapse(60)

@@ -102,19 +102,6 @@ def test_a_claimed_slot_is_given_back_where_its_service_is_not_to_run_here(
     assert free_cpu_milli(hamlet, node) == 8000
 
 
-def test_a_worker_with_no_reservation_to_spare_leaves_the_slot_to_another() -> None:
-    hamlet = Hamlet(2)
-    hamlet.world.elapse(5)
-    full, other = hamlet.workers
-    worker = peer_of(full).worker
-    assert worker is not None
-    worker.lessor.ledger.max_reservations = 0
-    hamlet.publish(wanting(2))
-    hamlet.world.elapse(90)
-    assert hamlet.having("echo") == [other]
-    assert full.name in hamlet.steps(ServiceStep.GAP)
-
-
 # -- while it runs -----------------------------------------------------------------------------
 
 

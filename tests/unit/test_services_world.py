@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
-from formation_p2p.core.peer.events import AddressesChanged
 from formation_p2p.core.peer.parameters import PeerParameters
 from formation_p2p.core.services.claim import ClaimState
 from formation_p2p.core.services.events import (
@@ -414,19 +413,6 @@ def test_a_worker_with_leases_enough_takes_no_service_on_before_one_ends() -> No
     hamlet.publish(wanting(1, name="third"))
     hamlet.world.elapse(120)
     assert worker.replicas.running.keys() == {"echo", "pinned", "third"}
-
-
-def test_the_claims_of_a_worker_that_moves_say_where_it_is_now() -> None:
-    hamlet = Hamlet(1).given(wanting(1), for_s=60)
-    [worker] = hamlet.workers
-    moved = ("/ip4/10.9.8.7/tcp/4001",)
-    hamlet.world.deliver(worker, AddressesChanged(moved, moved))
-    hamlet.world.elapse(1)
-    hamlet.world.deliver(hamlet.gate, ReadServices(1))
-    hamlet.world.elapse(10)
-    told = hamlet.gate.services_read[-1]
-    assert isinstance(told, ServicesRead)
-    assert [each.claim.addresses for each in told.claims] == [moved]
 
 
 def test_a_count_for_which_too_much_is_looked_for_is_soon_begun_again() -> None:

@@ -76,11 +76,6 @@ def story(seed: int) -> list[str]:
     return sent + [repr(event) for event in bob.reported]
 
 
-def test_the_same_seed_tells_the_same_story_and_another_seed_another() -> None:
-    assert story(1) == story(1)
-    assert story(1) != story(2)
-
-
 def test_it_is_the_same_story_in_every_process() -> None:
     """Sets of text are in another order in each: none may be read in its own order."""
     program = "from tests.unit.test_sim_world import story; print(*story(3), sep='\\n')"
@@ -98,14 +93,6 @@ def test_it_is_the_same_story_in_every_process() -> None:
         reported.add(ran.stdout)
     assert len(reported) == 1
     assert reported.pop().count(b"\n") > 100
-
-
-def test_bobs_tasks_run_at_alices_and_he_is_told() -> None:
-    world, _, _, bob = small_town()
-    bob.submit(job("sums", 3))
-    world.elapse(10)
-    assert sorted(results(bob)) == [b"0", b"1", b"2"]
-    assert bob.reported[-1] == JobEnded(3, 0, 0, 0)
 
 
 def test_what_executions_do_is_up_to_the_storyteller() -> None:
@@ -134,20 +121,6 @@ def test_an_execution_ends_at_its_own_limit() -> None:
     world.elapse(10)
     [gave_up] = [event for event in bob.reported if isinstance(event, TaskGaveUp)]
     assert gave_up.kind is FailureKind.TIMEOUT
-
-
-def test_what_runs_under_a_lease_that_ends_is_fenced() -> None:
-    world = World(7, lambda execute: (1000.0, Succeeded(b"")))
-    alice = world.add("alice", serve=world.machine())
-    bob = world.add("bob")
-    world.elapse(3)
-    bob.submit(job("sums"))
-    world.elapse(5)
-    assert alice.running
-    world.cut(alice, bob)
-    world.elapse(30)
-    assert not alice.running
-    assert alice.alive
 
 
 def test_time_passes_as_told_whatever_happens_in_it() -> None:
@@ -264,18 +237,6 @@ def test_who_is_cut_off_does_not_see_a_death() -> None:
     assert len(bob.reported) == reported
 
 
-def test_who_has_left_is_gone() -> None:
-    world, _, alice, bob = small_town()
-    alice.leave()
-    world.elapse(2)
-    assert alice.left
-    assert not alice.alive
-    bob.explain(None)
-    world.elapse(2)
-    [explained] = bob.explained
-    assert explained.decision.ranked == ()
-
-
 def test_a_stranger_is_let_in_nowhere() -> None:
     world, _, _, bob = small_town()
     eve = world.add("eve", serve=world.machine(cpu=64), stranger=True)
@@ -288,25 +249,6 @@ def test_a_stranger_is_let_in_nowhere() -> None:
     assert not any(
         each.receiver == "eve" and isinstance(each.message, Dispatch) for each in world.sent
     )
-
-
-def test_what_cannot_be_done_is_refused() -> None:
-    _, _, _, bob = small_town()
-    bob.submit(job("sums"))
-    bob.submit(job("sums"))
-    [refused] = bob.refused
-    assert refused.what == "sums"
-
-
-def test_a_job_that_is_cancelled_ends() -> None:
-    world, _, alice, bob = small_town()
-    bob.submit(job("sums"))
-    world.elapse(0.5)
-    assert alice.running
-    bob.cancel("sums")
-    world.elapse(5)
-    assert bob.reported[-1] == JobEnded(0, 0, 0, 1)
-    assert not alice.running
 
 
 def test_a_world_that_spins_is_stopped() -> None:

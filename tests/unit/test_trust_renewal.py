@@ -218,12 +218,6 @@ def test_what_was_withdrawn_is_not_renewed(whole: bool) -> None:
     assert "withdrawn" in why_not(grant, withdrawn=frozenset({name}))
 
 
-def test_a_renewed_grant_of_a_withdrawn_invitation_is_not_renewed_again() -> None:
-    grant = granted()
-    name = read_grant(grant, KEY).invitation
-    assert "withdrawn" in why_not(renewed_at(LATE, grant), at(1400), withdrawn=frozenset({name}))
-
-
 def test_what_cannot_be_issued_is_refused() -> None:
     grant = granted()
     for driver in ("process", "python"):  # of which none is left
