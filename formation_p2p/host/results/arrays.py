@@ -29,6 +29,8 @@ _LEAF: Final = re.compile(
 _MAX_DEPTH: Final = 8
 _MAX_FIELDS: Final = 4096
 _FIELD_BYTES: Final = 512
+_ARRAY_BYTES: Final = 176
+_DIMENSION_BYTES: Final = 16
 # Of one among texts of any length, and of each letter: as UTF-8, with room to grow.
 _TEXT_BYTES: Final = 64
 _LETTER_BYTES: Final = 6
@@ -60,7 +62,7 @@ def ndarray(
     count = _count(shape)
     if count * kind.itemsize != view.nbytes:
         raise _wrong_size(kind, shape, view)
-    reading.budget.spend(OBJECT_BYTES)
+    reading.budget.spend(_ARRAY_BYTES + _DIMENSION_BYTES * len(shape))
     order = "F" if fortran else "C"
     if view.nbytes:
         array = np.ndarray(shape, kind, data, order=order)

@@ -9,11 +9,13 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB, format_bytes
 
 # An allowance, and so much for each byte of the pickle: plain data takes two to thirty times its
-# pickle, and only long lists of empty containers take more. Buffers beside the pickle are there
-# already, and count once more for what is copied of them.
+# pickle, and only long lists of empty containers take more. Any result may take the least amount:
+# 100 MiB of it, with what reading it holds besides. Buffers beside the pickle are there already,
+# and count once more for what is copied of them.
+LEAST_BYTES: Final = 128 * MIB
 ALLOWANCE_BYTES: Final = 64 * MIB
 BYTES_PER_BYTE: Final = 32
-# Of a value that is made by a call: most have 50 to 300 bytes, an empty deque 760.
+# Of a dtype, a time zone or an array of objects, beside what it holds.
 OBJECT_BYTES: Final = 768
 # A container has a place for each of its items.
 ITEM_BYTES: Final = 128
@@ -36,7 +38,8 @@ class Budget:
 
     def __init__(self, pickle_bytes: int, buffer_bytes: int = 0) -> None:
         self._size = pickle_bytes + buffer_bytes
-        self._most = self._left = ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes + buffer_bytes
+        most = max(LEAST_BYTES, ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes)
+        self._most = self._left = most + buffer_bytes
         self._hashed_left = ALLOWANCE_HASHED + HASHED_PER_BYTE * pickle_bytes
         self._inserting_left_s = ALLOWANCE_INSERTING_S + INSERTING_S_PER_BYTE * pickle_bytes
         self._estimate = 0

@@ -14,7 +14,7 @@ from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.budget import ITEM_BYTES, OBJECT_BYTES
+from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.own_classes import ClassName, FoundClass
 from formation_p2p.host.results.values import Reading, text_of
@@ -24,6 +24,7 @@ _HEAP: Final = 1 << 9
 # With its attributes in place, and its entry in `Reading.unfilled`.
 _INSTANCE_BYTES: Final = 160
 _ATTRIBUTE_BYTES: Final = 48
+_ERROR_BYTES: Final = 128
 # Of an instance that is hashed by its attributes, with all that these hold: by code in Python.
 _MAX_HASHED: Final = 1024
 # What `namedtuple` and `NamedTuple` give a class, in CPython 3.11 to 3.14; with the fields these
@@ -42,7 +43,7 @@ _NAMEDTUPLE: Final = frozenset(
 def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception:
     """An exception of the language, of the standard library or of the caller's own."""
     cls = checked(reading, error, name, _check_error)
-    reading.budget.spend(OBJECT_BYTES + sum(map(_size, args)))
+    reading.budget.spend(_ERROR_BYTES + sum(map(_size, args)))
     base = _base(cls)
     made: Exception = base.__new__(cls, *args)
     base.__init__(made, *args)

@@ -57,7 +57,8 @@ _MAKES_OBJECTS: Final = re.compile(b"[%b]" % _OBJECTS)
 # makes one value, most of them small.
 _VALUE_BYTES: Final = 48
 _MORE_BYTES: Final = {
-    **dict.fromkeys(b"]}t\x85\x86\x87", 48),
+    **dict.fromkeys(b"]}", 32),
+    **dict.fromkeys(b"t\x85\x86\x87", 48),
     **dict.fromkeys(b"\x8f\x91\x97\x98", 200),
     # These make none, but a place in the memo or on the stack; what a call makes is counted where
     # it is made.

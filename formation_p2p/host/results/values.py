@@ -39,6 +39,7 @@ _FACTORIES: Final = MappingProxyType(
     {kind.__name__: kind for kind in (bool, bytes, dict, float, int, list, set, str, tuple)}
 )
 _UUID_BYTES: Final = 128
+_DEFAULTDICT_BYTES: Final = 96
 # The name of a file below the folders of the time zones.
 ZONE: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_:+-]{0,40}(?:/[A-Za-z0-9_+-]{1,40}){0,3}")
 
@@ -57,7 +58,7 @@ def zone(reading: Reading, key: str) -> zoneinfo.ZoneInfo:
 
 def defaultdict(reading: Reading, factory: str) -> collections.defaultdict[Any, Any]:
     """Of what `factory` makes, empty for none."""
-    reading.budget.spend(OBJECT_BYTES)
+    reading.budget.spend(_DEFAULTDICT_BYTES)
     found: Callable[[], Any] | None = _FACTORIES[text_of(factory)] if factory else None
     return collections.defaultdict(found)
 
