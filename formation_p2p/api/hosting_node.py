@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -16,6 +18,7 @@ from formation_p2p.api.calls import of_calls
 from formation_p2p.api.environments import resolved
 from formation_p2p.api.gang import Gang, GangMeans
 from formation_p2p.api.gang_pool import pool_of_workers
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.gang.choice import Arrangement
 from formation_p2p.core.gang.network import NETWORK_LABEL
@@ -32,13 +35,17 @@ from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.events import DrainReplica, ServeServices, ServicesRead
 from formation_p2p.core.services.events import SpecPublished as SpecPublished
+from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.signed_spec import MAX_SPEC_TTL_S, seal_spec
 from formation_p2p.core.services.spec import ServiceSpec, WorkerType
+from formation_p2p.core.services.tending import Question
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.clock import moment
+from formation_p2p.host.net.logged import logged
 from formation_p2p.host.policies import options_of
 from formation_p2p.host.services.replicas import ReplicaStatus
+from formation_p2p.host.services.stream import HangUps, ServiceStream, serve_caller
 from formation_p2p.host.shell import Shell
 
 
@@ -256,13 +263,23 @@ class HostingNode(ClusterNode):
     """The part of `Node` that is about services of its own."""
 
     async def serve_services(
-        self, types: Iterable[WorkerType | str], *, max_services: int = MAX_SERVICES
+        self,
+        types: Iterable[WorkerType | str],
+        *,
+        max_services: int = MAX_SERVICES,
+        allow_exec: bool = False,
     ) -> None:
         """Run services that ask for workers of these types, at most so many at once: those of which
-        the network has too few. After `worker`, whose drivers and limits they have. Can be called
-        once. Raises InvalidInput."""
+        the network has too few. After `worker`, whose drivers and limits they have. With
+        `allow_exec` the publisher of a service may run programs beside its replicas here. Can be
+        called once. Raises InvalidInput."""
         self._lifecycle.check_loop()
         chosen = frozenset(map(_type_of, types))
+
+        def allow(shell: Shell) -> None:
+            shell.services.tending.allows_exec = allow_exec
+
+        self._services.call(allow)
         self._services.serve_services(ServeServices(chosen, max_services))
 
     async def publish(self, spec: ServiceSpec, *, lives_s: int = MAX_SPEC_TTL_S) -> SpecPublished:
@@ -287,6 +304,26 @@ class HostingNode(ClusterNode):
         self._lifecycle.check_loop()
         return await self._bridge.perform(lambda shell: shell.service_reads.read(*named, sure=True))
 
+    async def tend(
+        self, worker: Contact | None, question: Question
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Ask a worker, or this one, about its replica of a service: `ReadLog` for what that has
+        printed, `RunBeside` to run a program beside it (core/services/tending.py says what comes).
+        Raises ServiceError."""
+        self._lifecycle.check_loop()
+        to = worker or self._services.contact
+
+        async def asked(shell: Shell) -> socket.socket:
+            stream = await shell.services.tending.ask(to, question)
+            here, its = socket.socketpair()
+            its.setblocking(False)
+            shell.do(logged, partial(_tended, shell.services.router.hang_ups, stream, its))
+            return here
+
+        end = await self._bridge.perform(asked)
+        end.setblocking(False)
+        return await asyncio.open_unix_connection(sock=end)
+
     async def drain(self, service: str) -> None:
         """Have the replica of a service that runs here finish what it serves, and end; this node
         takes on no other one of it for a while."""
@@ -297,6 +334,12 @@ class HostingNode(ClusterNode):
         """Those that this node runs."""
         self._lifecycle.check_loop()
         return await self._bridge.look(Shell.replica_statuses)
+
+
+async def _tended(hang_ups: HangUps, stream: ServiceStream, its: socket.socket) -> None:
+    """On the node's thread, until it is over."""
+    with its, suppress(ServiceError):  # where it breaks, its reader meets the end
+        await serve_caller(stream, its, hang_ups, lambda first_byte_s: None)
 
 
 def _type_of(name: WorkerType | str) -> WorkerType:

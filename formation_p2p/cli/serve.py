@@ -159,6 +159,12 @@ def worker(
     max_services: int | None = option(
         "--services", "N", "Run at most so many services at once; 4 by default."
     ),
+    allow_exec: bool = option(
+        "--allow-exec",
+        "",
+        "Let the publisher of a service run programs beside its replicas here.",
+        default=False,
+    ),
     grace: str = option(
         "--grace",
         "TIME",
@@ -239,7 +245,7 @@ def worker(
             can = hardware.capability
             served = ""
             if types is not None:
-                served = await serve_as(node, types, can, max_services)
+                served = await serve_as(node, types, can, max_services, allow_exec=allow_exec)
             if as_json:
                 what = {
                     "serves": served.split(", ") if served else [],

@@ -15,11 +15,12 @@ from formation_p2p.cli.exits import DONE, UNPLACEABLE
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.logs import logged
+from formation_p2p.cli.service_replicas import NAME, execute, logs
 from formation_p2p.cli.words import counted, put, say
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.signed_spec import MAX_SPEC_TTL_S, decode_spec, encode_spec
-from formation_p2p.core.services.spec import ServiceSpec, check_service_name
+from formation_p2p.core.services.spec import Replicas, ServiceSpec, check_service_name
 from formation_p2p.core.services.toml_spec import services_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ changed. Files that a service names are kept by the node that runs on this machi
 or an agent), and by each worker that runs it. docs/services.md has the keys.
 """
 NAMES: Final = argument("NAME...", "Services by their names.", default=...)
-NAME: Final = argument("NAME", "The service.", default=...)
 
 
 @app.command(epilog=APPLY_EPILOG)
@@ -181,35 +181,33 @@ def drain(
 
 @app.command()
 @logged
-def logs(
+def scale(
     name: str = NAME,
-    tail: int = option("--tail", "N", "So many lines.", default=50),
+    number: int = argument("N", "So many replicas.", default=...),
     home: Path | None = flags.HOME,
+    join: str | None = flags.JOIN,
     as_json: bool = flags.JSON,
 ) -> None:
-    """Print what the replica of this machine has printed, and when it was started and why it ended.
+    """Have so many replicas of a service run, and more by load only up to what its spec allows.
 
-    Each service keeps 2 MiB.
+    Replicas that run go on: only those that are missing are started, or those too many ended.
     """
-    from formation_p2p.host.machine.home_path import home_path
-    from formation_p2p.host.services.log_file import log_of
+    place = flags.folder_of(home, join)
 
-    check_service_name("service", name)
-    found = [log_of(root, name) for root in sorted(home_path(home).glob("services-*"))]
-    lines = [line for each in found for line in each.tail(tail)]
-    if not lines:
-        raise LocalError(
-            f"{name} has printed nothing here; `formation services` says where it runs"
-        )
-    if as_json:
-        put({"service": name, "lines": lines[-tail:]})
-        return
-    for line in lines:
-        print(
-            "".join(
-                x if x.isprintable() or x == "\t" else "\N{REPLACEMENT CHARACTER}" for x in line
-            )
-        )
+    async def publish(_: Interrupt) -> int:
+        from formation_p2p.cli.local.link import reach
+
+        async with reach(place, own=join is not None) as node:
+            spec = _known(name, await node.read_services())
+            replicas = Replicas(number, number, max(number, spec.replicas.maximum))
+            scaled = replace(spec, version=spec.version + 1, replicas=replicas)
+            return await _publish(node, place, [scaled], as_json=as_json)
+
+    end_with(publish)
+
+
+app.command()(logs)
+app.command(name="exec")(execute)
 
 
 async def _publish(node: Link, place: Path, specs: Sequence[ServiceSpec], *, as_json: bool) -> int:

@@ -41,7 +41,12 @@ def types_of(serve: str | None) -> frozenset[WorkerType] | None:
 
 
 async def serve_as(
-    node: Node, types: Collection[WorkerType], can: Capability, most: int | None
+    node: Node,
+    types: Collection[WorkerType],
+    can: Capability,
+    most: int | None,
+    *,
+    allow_exec: bool,
 ) -> str:
     """Begin, and say as what."""
     from formation_p2p.api.hosting_node import MAX_SERVICES
@@ -51,7 +56,8 @@ async def serve_as(
     if not types:
         is_public = await _is_public(node)
         types = [worker_type_of(detected_on(can, is_public=is_public))]
-    await node.serve_services(types, max_services=MAX_SERVICES if most is None else most)
+    most = MAX_SERVICES if most is None else most
+    await node.serve_services(types, max_services=most, allow_exec=allow_exec)
     return ", ".join(kind for kind in WorkerType if kind in types)
 
 

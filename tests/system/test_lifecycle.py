@@ -32,6 +32,7 @@ from formation_p2p import (
     SyncNode,
 )
 from formation_p2p.core.services.spec import Program, ServiceSpec
+from formation_p2p.core.services.tending import RunBeside
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.host.machine.claim import claim
 from tests.support.loopback import LISTEN
@@ -88,6 +89,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "story": lambda node: node.story("a task"),
     "submit": lambda node: node.submit(TRUE),
     "submit_steps": lambda node: node.submit_steps(one_step),
+    "tend": lambda node: node.tend(None, RunBeside("notes", b"", ("sh",))),
     "trust": lambda node: node.trust(),
     "vacate": lambda node: node.vacate(),
     "worker": lambda node: node.worker(),

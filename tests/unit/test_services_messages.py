@@ -9,6 +9,7 @@ import pytest
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.records import codec
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
+from formation_p2p.core.services import tending
 from formation_p2p.core.services.messages import (
     ANY,
     MAX_MESSAGE_BYTES,
@@ -61,6 +62,41 @@ def test_a_reason_is_cut_to_what_is_read() -> None:
 def test_anything_else_is_no_message(said: object) -> None:
     with pytest.raises(ProtocolViolation):
         parse(codec.encode(said))
+
+
+GRANT = bytes(MAX_GRANT_BYTES)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tending.ReadLog("x" * 40, GRANT, 50, 1_700_000_000, follows=True),
+        tending.RunBeside("notes", GRANT, ("sh", "-c", "x" * tending.MAX_ARGUMENT_CHARS)),
+        tending.Tended(),
+        tending.Untended("because"),
+    ],
+)
+def test_questions_about_replicas_are_read_as_they_were_written(
+    message: tending.TendingMessage,
+) -> None:
+    assert tending.parse(tending.pack(message)) == message
+    assert len(tending.pack(message)) <= tending.MAX_MESSAGE_BYTES
+    assert repr(GRANT) not in repr(message)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [1, "Upper", b"", 1, 0, True],
+        [1, "notes", b"", -1, 0, True],
+        [2, "notes", b"", ["x" * 1025]],
+        [2, "notes", b"", ["x"] * 65],
+        [5],
+    ],
+)
+def test_anything_else_is_no_question(said: object) -> None:
+    with pytest.raises(ProtocolViolation):
+        tending.parse(codec.encode(said))
 
 
 def test_what_was_refused_never_ran() -> None:

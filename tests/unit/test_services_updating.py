@@ -72,6 +72,18 @@ def test_two_workers_go_over_to_a_new_version_and_never_serve_with_less() -> Non
     assert hamlet.steps(ServiceStep.DRAINING) == []
 
 
+def test_another_number_of_replicas_starts_none_again() -> None:
+    hamlet = started(4, 2)
+    hamlet.publish(wanting(3, version=2))
+    hamlet.world.elapse(120)
+    assert versions(hamlet) == [2, 2, 2]
+    hamlet.publish(wanting(1, version=3))
+    hamlet.world.elapse(300)
+    assert versions(hamlet) == [3]
+    assert len(hamlet.steps(ServiceStep.STARTED)) == 3
+    assert hamlet.steps(ServiceStep.RENEWED) == []
+
+
 def test_a_version_that_fails_on_the_first_is_tried_on_no_other() -> None:
     hamlet = updating(4, 3, None, for_s=200)
     assert versions(hamlet) == [1, 1, 1]

@@ -33,12 +33,14 @@ from formation_p2p.host.names import learn_name
 if TYPE_CHECKING:
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.effects import Contact
     from formation_p2p.core.nat.paths import Rate, RoundTrip
     from formation_p2p.core.placement.decision import Discovery
     from formation_p2p.core.placement.task_options import Needs, TaskOptionKwargs, TaskOptions
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.services.events import ServicesRead, SpecPublished
     from formation_p2p.core.services.spec import ServiceSpec
+    from formation_p2p.core.services.tending import Question
     from formation_p2p.core.workload.memory_estimate import MemoryEstimate
     from formation_p2p.core.workload.plan import Plan
     from formation_p2p.core.workload.work import Work
@@ -84,6 +86,11 @@ class _Connection:
         if "error" in message:
             raise error_from_wire(message["error"])
         return message
+
+    @property
+    def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """What follows is no message."""
+        return self._reader, self._writer
 
     def close(self) -> None:
         self._writer.close()
@@ -219,6 +226,20 @@ class LocalNode:
         catalog = tuple(open_spec(each, now_s) for each in specs)
         shown = tuple(open_claim(each, now_s) for each in claims)
         return ServicesRead(0, catalog, shown, unknown, heard, cause="asked for here")
+
+    async def tend(
+        self, worker: Contact | None, question: Question, /
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        from formation_p2p.core.services import tending
+
+        to = None if worker is None else [worker.peer_id, list(worker.addresses)]
+        connection = await self._ask("tend", to=to, question=tending.pack(question))
+        try:
+            await connection.told()
+        except BaseException:
+            connection.close()
+            raise
+        return connection.streams
 
     async def incompatible(self) -> Mapping[PeerId, str]:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))

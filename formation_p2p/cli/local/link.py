@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 if TYPE_CHECKING:
+    import asyncio
+
     from formation_p2p.api.task_result import TaskResult
     from formation_p2p.core.dispatch.job_events import JobEvent
+    from formation_p2p.core.effects import Contact
     from formation_p2p.core.identity import PeerId
     from formation_p2p.core.nat.paths import Rate, RoundTrip
     from formation_p2p.core.placement.decision import Discovery
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from formation_p2p.core.records.profile import Profile
     from formation_p2p.core.services.events import ServicesRead, SpecPublished
     from formation_p2p.core.services.spec import ServiceSpec
+    from formation_p2p.core.services.tending import Question
     from formation_p2p.core.workload.blob import Blob
     from formation_p2p.core.workload.memory_estimate import MemoryEstimate
     from formation_p2p.core.workload.plan import Plan
@@ -93,6 +97,10 @@ class Link(Protocol):
     async def publish(self, spec: ServiceSpec, /) -> SpecPublished: ...
 
     async def read_services(self) -> ServicesRead: ...
+
+    async def tend(
+        self, worker: Contact | None, question: Question, /
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
 
     def incompatible(self) -> Awaitable[Mapping[PeerId, str]]: ...
 

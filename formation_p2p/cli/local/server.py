@@ -29,11 +29,14 @@ from formation_p2p.core.dispatch.job_events import (
     TaskPlaced,
     TaskUnplaceable,
 )
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS, TaskOptions
+from formation_p2p.core.services import tending
 from formation_p2p.core.services.signed_spec import decode_spec
 from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Env
 from formation_p2p.core.workload.plan import Plan, plan_of
@@ -56,6 +59,8 @@ MAX_COMMANDS: Final = 64
 MAX_RECEIVING: Final = 4
 # A further node of the home takes over within this when the one that served has ended.
 LOOK_AGAIN_S: Final = 1.0
+# Of what passes through to a replica, and from it.
+PIECE_BYTES: Final = 64 * KIB
 
 
 @asynccontextmanager
@@ -112,6 +117,15 @@ class _Client:
         self._reader = reader
         self._writer = writer
 
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Bytes both ways, until the others have ended, or the command has left."""
+        asking = asyncio.create_task(_copy(self._reader, writer))
+        try:
+            await _copy(reader, self._writer)
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
     async def told(self, max_bytes: int, large: asyncio.Semaphore | None = None) -> dict[str, Any]:
         return await receive(self._reader, max_bytes, large)
 
@@ -119,6 +133,13 @@ class _Client:
         self._writer.write(encoded(message))
         async with asyncio.timeout(within_s):
             await self._writer.drain()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(PIECE_BYTES):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
 
 
 class _Server:
@@ -141,6 +162,7 @@ class _Server:
             "rate": self._rate,
             "publish": self._publish,
             "services": self._read_services,
+            "tend": self._tend,
         }
 
     async def close(self) -> None:
@@ -255,6 +277,21 @@ class _Server:
         found = await self._node.read_services()
         specs = [each.raw for each in found.catalog]
         return [specs, [each.raw for each in found.claims], list(found.unknown), found.heard]
+
+    async def _tend(self, question: dict[str, Any], client: _Client) -> None:
+        to = None
+        if (packed := question.get("to")) is not None:
+            peer, addresses = unpack_as(tuple[str, tuple[str, ...]], packed)
+            to = Contact(PeerId(peer), addresses)
+        asked = tending.parse(unpack(bytes, question.get("question")))
+        if isinstance(asked, tending.Tended | tending.Untended):
+            raise InvalidInput("question", "is an answer")
+        reader, writer = await self._node.tend(to, asked)
+        try:
+            await client.answer({"is": True})
+            await client.join(reader, writer)
+        finally:
+            writer.transport.abort()
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()

@@ -175,6 +175,12 @@ class Holding:
         for replica in self:
             self._publish(replica, now)
 
+    def adopt(self, replica: Replica, signed: SignedSpec, now: Moment) -> None:
+        """Another version of its service, which has the same program, and another number of
+        replicas: it goes on as that."""
+        replica.signed, replica.old_since_s, replica.wanted = signed, None, 0
+        self._publish(replica, now)
+
     def disputed(self, claim: Claim, now: Moment) -> None:
         """Another claims a slot of ours, as if this replica were not there: say that it is."""
         replica = self._replicas.get(claim.service)

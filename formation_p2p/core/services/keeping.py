@@ -6,7 +6,7 @@ Nothing that runs is stopped before another serves, but for what runs twice in o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from formation_p2p.core.dht.operations import Asked
@@ -17,6 +17,7 @@ from formation_p2p.core.services.means import Means, has_own
 from formation_p2p.core.services.replica import Own, Replica
 from formation_p2p.core.services.shelf import asking
 from formation_p2p.core.services.signed_spec import SignedSpec
+from formation_p2p.core.services.spec import ServiceSpec
 
 # From one version of a service to the next: one replica after the other, the new one first. A
 # worker starts the newer version beside the one that serves, and has it serve once it has been
@@ -40,6 +41,9 @@ class Updating:
             self._holding.renewing.drop(replica)  # yet another version counts
         if replica.signed.digest == signed.digest:
             replica.old_since_s = None
+            return
+        if differs_in_number_alone(replica.signed.spec, spec):
+            self._holding.adopt(replica, signed, now)
             return
         ours = self._means.parameters
         replica.look_s = min(replica.look_s, now.mono_s + ours.update_look_s)
@@ -79,6 +83,13 @@ class Updating:
             return
         if waited_s >= ours.update_s * ((_LAST_RESORT if others else 1) + place):
             self._holding.drain(replica.service, now, "it makes room for a newer version")
+
+
+def differs_in_number_alone(spec: ServiceSpec, newer: ServiceSpec) -> bool:
+    """How many replicas there are to be is no reason to start one again; a version that changes
+    nothing is one."""
+    same = replace(spec, version=newer.version, replicas=newer.replicas)
+    return spec.replicas != newer.replicas and same == newer
 
 
 def is_under_way(live: Collection[Claim], version: int) -> bool:

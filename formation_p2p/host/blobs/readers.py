@@ -8,6 +8,7 @@ from typing import Final
 from formation_p2p.core.data.messages import Open
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import place_of
 from formation_p2p.core.workload.blob import Blob, Cid
@@ -71,9 +72,10 @@ class Readers:
         self._shown: dict[PeerId, bytes] = {}  # the latest at the end
         self.owners_places = OwnersPlaces(self._place_of)
 
-    def admit(self, peer: Contact, grant: bytes) -> str | None:
-        """Why a peer, which showed `grant`, is not served; None where it is a member."""
-        denied = self._membership.denies_membership(grant, peer.peer_id, moment())
+    def admit(self, peer: Contact, grant: bytes, right: Right | None = None) -> str | None:
+        """Why a peer, which showed `grant`, is not served; None where it is a member, and has the
+        right."""
+        denied = self._membership.denies(grant, peer.peer_id, right, moment())
         return None if denied is None else str(denied)
 
     def admit_to(self, peer: Contact, opening: Open) -> str | None:

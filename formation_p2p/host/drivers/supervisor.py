@@ -64,6 +64,11 @@ NEXT = b"N"
 # listening there. One of these, two bytes with the port, and one that the answer repeats after an
 # error number or 0; with 0 the socket goes along.
 REACH, LISTEN = b"R", b"L"
+# Likewise: run a program beside the task. A byte that the answer repeats follows, and the program's
+# words, marshalled; with it come its three streams, and a socket that is told its exit code, and
+# whose end has it killed.
+BEGIN = b"B"
+MAX_BEGIN_BYTES = 1 << 17
 # A line of its own after the others: nothing runs, and another order may come.
 AGAIN = b"again\n"
 # The node stood still for longer than its leases live: nothing that the task did.
@@ -390,7 +395,7 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
         ready = [fd for fd, _ in poll.poll(SAMPLE_S * 1000)]
         if wake in ready:
             os.read(wake, 4096)
-        if ports in ready and not lead(ports):
+        if ports in ready and not lead(ports, order):
             poll.unregister(ports)
         status = reap(task, used)[1]
         if status is not None:
@@ -444,14 +449,21 @@ def watch(order: Order, task: int, wake: int, used: Used) -> tuple[str, bool]:
                 walk = storage_below(order["counted"])
 
 
-def lead(ports: int) -> bool:
-    """Hands a socket to the node. False where that asks for none any more."""
+def lead(ports: int, order: Order) -> bool:
+    """Hands a socket to the node, or begins a program. False where that asks no more."""
     import _socket  # which few tasks need
 
     channel = _socket.socket(fileno=os.dup(ports))
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
     try:
-        asked = channel.recv(4)
+        size, fds = 4 * 4, []
+        asked, handed_over, _, _ = channel.recvmsg(MAX_BEGIN_BYTES, _socket.CMSG_LEN(size))
+        for _, _, data in handed_over:
+            fds = [int.from_bytes(data[n : n + 4], sys.byteorder) for n in range(0, size, 4)]
+        if asked[:1] == BEGIN and len(fds) == 4:
+            begin(order, marshal.loads(asked[2:]), fds)
+            channel.send(b"\0" + asked[1:2])
+            return True
         if len(asked) < 4:
             return False
         problem, address = 0, ("127.0.0.1", int.from_bytes(asked[1:3], "big"))
@@ -475,6 +487,41 @@ def lead(ports: int) -> bool:
         made.close()
         channel.close()
     return True
+
+
+def begin(order: Order, argv: list[str], fds: list[int]) -> None:
+    """A program in the place and within the limits of the task, under a process that waits for
+    it."""
+    keeper = os.fork()
+    if keeper:
+        for fd in fds:
+            os.close(fd)
+        return
+    try:
+        signal.set_wakeup_fd(-1)
+        keeper = os.getpid()
+        child, is_in_group = fork(order["fds"].get("group_folder"))
+        if child == 0:
+            for number, fd in enumerate(fds):
+                os.set_inheritable(fd, False)
+                if number < 3:
+                    os.dup2(fd, number)
+            # What cannot be started is said where its user reads it.
+            its = {**order["fds"], "control": 2}
+            become({**order, "argv": argv, "stdin": b"", "fds": its}, keeper, is_in_group)
+        for fd in (0, 1, 2, *fds[:3]):
+            os.close(fd)
+        poll = select.poll()
+        poll.register(fds[3], 0)
+        ended, status = 0, 0
+        while not ended:
+            if poll.poll(SAMPLE_S * 1000):
+                os.killpg(child, signal.SIGKILL)
+            ended, status = os.waitpid(child, os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status)
+        os.write(fds[3], bytes([code if code >= 0 else 128 - code]))
+    finally:
+        os._exit(0)
 
 
 def silent_for(heart: int) -> float:

@@ -8,14 +8,15 @@ machine, and members of the gang are strangers to those.
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import trio
 
-from formation_p2p.host.drivers.supervisor import LISTEN, REACH
+from formation_p2p.host.drivers.supervisor import BEGIN, LISTEN, MAX_BEGIN_BYTES, REACH
 
 # A supervisor looks up ten times a second at least; while no task runs it does not look.
 ANSWER_S: Final = 5.0
@@ -75,7 +76,23 @@ class TaskPorts:
         """On 127.0.0.1. Raises OSError."""
         return await self._made(LISTEN, port)
 
+    async def begin(self, argv: Sequence[str], fds: Sequence[int]) -> None:
+        """Run a program where the task runs: with its input, its output, its errors, and a socket
+        that is told its exit code. Raises OSError."""
+        words = marshal.dumps(list(argv))
+        if len(words) + 2 > MAX_BEGIN_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        await self._asked(BEGIN, words, fds)
+
     async def _made(self, kind: bytes, port: int) -> socket.socket:
+        problem, made = await self._asked(kind, port.to_bytes(2))
+        if made is None:
+            raise OSError(problem, os.strerror(problem))
+        return made
+
+    async def _asked(
+        self, kind: bytes, what: bytes, fds: Sequence[int] = ()
+    ) -> tuple[int, socket.socket | None]:
         async with self._turn:
             channel = self._channel
             if channel is None:
@@ -84,13 +101,14 @@ class TaskPorts:
             try:
                 # To its end: requests that are given up would pile up there.
                 with trio.CancelScope(shield=True), trio.fail_after(ANSWER_S):
-                    channel.send(kind + port.to_bytes(2) + bytes([self._number]))
-                    problem, made = await self._answer(channel)
+                    number = bytes([self._number])
+                    if fds:
+                        socket.send_fds(channel, [kind + number + what], list(fds))
+                    else:
+                        channel.send(kind + what + number)
+                    return await self._answer(channel)
             except (trio.TooSlowError, trio.ClosedResourceError) as error:
                 raise OSError(errno.ETIMEDOUT, "the task does not run any more") from error
-        if made is None:
-            raise OSError(problem, os.strerror(problem))
-        return made
 
     async def _answer(self, channel: socket.socket) -> tuple[int, socket.socket | None]:
         """To the latest request: earlier ones may have come too late."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,14 @@ class ReplicaRun:
         if self._place is None:
             raise ConnectionRefusedError(f"{self.spec.name} is being started")
         return await self._place.connect()
+
+    async def begin(self, argv: Sequence[str], fds: Sequence[int]) -> None:
+        """A program beside that of the replica, in its sandbox. Raises OSError."""
+        if self._place is None:
+            raise OSError(f"{self.spec.name} is being started")
+        if not self._place.own_network:
+            raise OSError("it has no sandbox with a network of its own, where others can be begun")
+        await self._place.ports.begin(argv, fds)
 
     def count(self, change: int) -> None:
         """So many more requests are under way."""

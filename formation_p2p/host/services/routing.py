@@ -16,7 +16,9 @@ from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
 from formation_p2p.host.services.directory import Listing
 from formation_p2p.host.services.reads import ServiceReads
+from formation_p2p.host.services.replicas import Replicas
 from formation_p2p.host.services.router import Router
+from formation_p2p.host.services.tending import Tending
 
 if TYPE_CHECKING:
     from formation_p2p.host.blobs.exchange import Exchange
@@ -52,7 +54,14 @@ class ServiceRouting:
         def grant(on_behalf: bytes) -> bytes:
             return narrowed(exchange.grant, network.root_public_key, on_behalf, circles=True)
 
+        self.tending = Tending(
+            stack, me, exchange.readers.admit, lambda: exchange.grant, self._own, spawn
+        )
         self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
+
+    def _own(self) -> Replicas | None:
+        replicas = self.server.replicas
+        return replicas if isinstance(replicas, Replicas) else None
 
     def renewed(self, network: Network) -> None:
         """This node has another grant."""

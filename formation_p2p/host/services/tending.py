@@ -1,0 +1,294 @@
+"""What a node asks of replicas elsewhere beside what they serve, and what it tells of its own: what
+they print, and programs that are run beside them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError
+from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.tending import (
+    EXIT,
+    MAX_MESSAGE_BYTES,
+    STDERR,
+    STDOUT,
+    Question,
+    ReadLog,
+    RunBeside,
+    Tended,
+    TendingMessage,
+    Untended,
+    pack,
+    parse,
+)
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.units import KIB
+from formation_p2p.host.gang.local_stream import LocalStream
+from formation_p2p.host.gang.seat import TunnelStream
+from formation_p2p.host.net.limits import counted
+from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.services.log_file import log_of
+from formation_p2p.host.services.replicas import Replicas
+from formation_p2p.host.services.stream import ServiceStream
+
+if TYPE_CHECKING:
+    from formation_p2p.host.net.connection import Connection
+    from formation_p2p.host.net.stack import Stack
+    from formation_p2p.host.net.transport.stream import MuxedStream
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = "/formation/replica/1.0.0"
+# To say what is asked, and to be answered; to dial.
+ANSWER_S: Final = 10.0
+OPEN_S: Final = 20.0
+# A person reads the logs of some services at once; each stream is a task and a file.
+MAX_PEER_STREAMS: Final = 16
+MAX_NODE_STREAMS: Final = 64
+# Between two looks at a log that is followed.
+FOLLOW_S: Final = 0.3
+PIECE_BYTES: Final = 64 * KIB
+# For what a program has printed before it ended; what it leaves running may print for ever.
+LAST_WORDS_S: Final = 0.5
+
+
+class Admit(Protocol):
+    def __call__(self, peer: Contact, grant: bytes, right: Right | None = None, /) -> str | None:
+        """Why not."""
+
+
+class Tending:
+    """Of one node. Methods are for its thread. `allows_exec` is whether the publisher of a service
+    may run programs beside its replicas here."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        me: PeerId,
+        admit: Admit,
+        grant: Callable[[], bytes],
+        replicas: Callable[[], Replicas | None],
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+    ) -> None:
+        self.allows_exec = False
+        self._stack = stack
+        self._me = me
+        self._admit = admit
+        self._grant = grant
+        self._replicas = replicas
+        self._spawn = spawn
+        self._streams: Counter[PeerId] = Counter()
+        stack.served.by_protocol[PROTOCOL] = self.accept
+
+    # -- to ask -----------------------------------------------------------------------------------
+
+    async def ask(self, to: Contact, question: Question) -> ServiceStream:
+        """What follows the answer. Raises ServiceError where there is none."""
+        asked = replace(question, grant=self._grant())
+        stream: MuxedStream | LocalStream | None = None
+        try:
+            with trio.fail_after(OPEN_S):
+                if to.peer_id == self._me:
+                    stream, its = LocalStream.pair()
+                    self._spawn(partial(self._serve, asked, its, self._me))
+                else:
+                    first = encode_frame(pack(asked))
+                    stream = await self._stack.open(to, PROTOCOL, timeout_s=OPEN_S, first=first)
+                answer = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
+            if not isinstance(answer, Tended):
+                why = answer.why if isinstance(answer, Untended) else "with an answer that is none"
+                raise ServiceError(f"{short_id(to.peer_id)} refuses: {why}")
+            if not isinstance(stream, LocalStream):
+                stream.become_tunnel()
+        except BaseException as error:
+            if stream is not None:
+                stream.abort("it was not opened")
+            if isinstance(error, ServiceError):
+                raise
+            if isinstance(error, RemoteError | IOException | trio.TooSlowError):
+                why = "no answer in time" if isinstance(error, trio.TooSlowError) else str(error)
+                problem = f"{short_id(to.peer_id)} was not asked about {question.service}: {why}"
+                raise ServiceError(problem) from error
+            raise
+        return ServiceStream(stream, question.service, to.peer_id)
+
+    # -- to answer --------------------------------------------------------------------------------
+
+    async def accept(self, stream: MuxedStream, connection: Connection) -> None:
+        """One that a peer opens, until it is over. Raises RemoteError, IOException,
+        TooSlowError."""
+        with trio.fail_after(ANSWER_S):
+            asked = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
+        if isinstance(asked, Tended | Untended):
+            raise ProtocolViolation("a stream about a replica that does not begin with a question")
+        connection.tunnels(stream)
+        await self._serve(asked, stream, connection.peer)
+
+    async def _serve(self, asked: Question, stream: TunnelStream, peer: PeerId) -> None:
+        try:
+            with counted(self._streams, peer):
+                if (why := self._why_not(asked, peer)) is not None:
+                    await _answer(stream, Untended(why))
+                    await stream.close()
+                elif isinstance(asked, ReadLog):
+                    await self._tell(asked, stream, peer)
+                else:
+                    await self._run(asked, stream, peer)
+        except* (RemoteError, IOException, LocalError, trio.TooSlowError) as ended:
+            log.debug("a stream about %s ends: %r", asked.service, ended.exceptions)
+            stream.abort("ended there")
+
+    def _why_not(self, asked: Question, peer: PeerId) -> str | None:
+        many = self._streams[peer] > MAX_PEER_STREAMS
+        if many or self._streams.total() > MAX_NODE_STREAMS:
+            return f"it has as many such streams as it can, {MAX_PEER_STREAMS} for each peer"
+        is_owner, replicas = peer == self._me, self._replicas()
+        right = Right.SERVICES if isinstance(asked, ReadLog) else None
+        if not is_owner and (why := self._admit(Contact(peer), asked.grant, right)) is not None:
+            return why
+        here = None if replicas is None else replicas.here(asked.service)
+        if isinstance(asked, ReadLog):
+            kept = replicas is not None and log_of(replicas.root, asked.service).is_there
+            return None if kept else f"{asked.service} has printed nothing here"
+        if here is None:
+            return f"no replica of {asked.service} is here"
+        if is_owner or (self.allows_exec and peer == here.start.signed.publisher):
+            return None
+        if self.allows_exec:
+            return f"{asked.service} is published by another peer"
+        return "its owner does not allow it; the worker has to be started with --allow-exec"
+
+    async def _tell(self, asked: ReadLog, stream: TunnelStream, peer: PeerId) -> None:
+        replicas = self._replicas()
+        assert replicas is not None, "it was looked at before"
+        kept = log_of(replicas.root, asked.service)
+        told = ServiceStream(stream, asked.service, peer)
+        await _answer(stream, Tended())
+        async with trio.open_nursery() as nursery:
+
+            async def until_left() -> None:
+                with suppress(ServiceError):
+                    while await told.read():
+                        pass
+                    await trio.sleep_forever()  # it says no more, and reads on
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_left)
+            try:
+                read = partial(kept.since, asked.since_unix_s, asked.tail)
+                printed, mark = await trio.to_thread.run_sync(read)
+                await told.write(printed)
+                while asked.follows:
+                    await trio.sleep(FOLLOW_S)
+                    printed, mark = await trio.to_thread.run_sync(kept.after, mark)
+                    await told.write(printed)
+                await told.finish()
+            except OSError as error:
+                stream.abort(f"the log of {asked.service} cannot be read: {error.strerror}")
+            nursery.cancel_scope.cancel()
+
+    async def _run(self, asked: RunBeside, stream: TunnelStream, peer: PeerId) -> None:
+        replicas = self._replicas()
+        here = None if replicas is None else replicas.here(asked.service)
+        assert here is not None, "it was looked at before"
+        with ExitStack() as held:
+            theirs = ExitStack()
+            held.enter_context(theirs)
+            into, its_input = _pair(held, theirs)
+            told, its_exit = _pair(held, theirs)
+            prints: dict[int, int] = {}
+            fds = [its_input.fileno()]
+            for kind in (STDOUT, STDERR):
+                prints[kind], its = os.pipe()
+                held.callback(os.close, prints[kind])
+                theirs.callback(os.close, its)
+                os.set_blocking(prints[kind], False)
+                fds.append(its)
+            try:
+                await here.begin(asked.argv, [*fds, its_exit.fileno()])
+            except OSError as error:
+                await _answer(
+                    stream, Untended(f"it cannot be run there: {error.strerror or error}")
+                )
+                await stream.close()
+                return
+            theirs.close()
+            await _answer(stream, Tended())
+            await _piped(ServiceStream(stream, asked.service, peer), into, told, prints)
+
+
+async def _piped(
+    stream: ServiceStream, into: socket.socket, told: socket.socket, prints: dict[int, int]
+) -> None:
+    """Until the program has ended, or its user has left. Raises ServiceError."""
+    writing = trio.Lock()
+
+    async def say(kind: int, data: bytes) -> None:
+        async with writing:
+            await stream.write(bytes([kind]) + len(data).to_bytes(4) + data)
+
+    async def pass_on(kind: int, fd: int) -> None:
+        while data := await _read(fd):
+            await say(kind, data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_hear, stream, into)
+        async with trio.open_nursery() as printing:
+            for kind, fd in prints.items():
+                printing.start_soon(pass_on, kind, fd)
+            await trio.lowlevel.wait_readable(told.fileno())
+            code = told.recv(1) or b"\xff"  # the replica has ended, and with it this
+            printing.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+        await say(EXIT, code)
+        await stream.finish()
+        nursery.cancel_scope.cancel()
+
+
+async def _hear(stream: ServiceStream, into: socket.socket) -> None:
+    """What its user writes, to the program."""
+    is_wanted = True
+    while data := await stream.read():
+        view = memoryview(data)
+        while view and is_wanted:
+            try:
+                view = view[into.send(view) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(into.fileno())
+            except OSError:
+                is_wanted = False  # the program has closed its input
+    if is_wanted:
+        into.shutdown(socket.SHUT_WR)
+
+
+async def _read(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, PIECE_BYTES)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(fd)
+
+
+def _pair(held: ExitStack, theirs: ExitStack) -> tuple[socket.socket, socket.socket]:
+    ours, its = socket.socketpair()
+    held.callback(ours.close)
+    theirs.callback(its.close)
+    ours.setblocking(False)
+    return ours, its
+
+
+async def _answer(stream: TunnelStream, message: TendingMessage) -> None:
+    with trio.fail_after(ANSWER_S):
+        await stream.write(encode_frame(pack(message)))

@@ -1,0 +1,204 @@
+"""What is asked of replicas elsewhere: what they print, and programs that are run beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from formation_p2p.core.effects import Contact
+from formation_p2p.core.services.events import ReplicaState
+from formation_p2p.core.services.messages import ServiceError
+from formation_p2p.core.services.tending import EXIT, STDERR, STDOUT, Question, ReadLog, RunBeside
+from formation_p2p.core.trust.grants import Right
+from formation_p2p.core.units import MIB
+from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.services.log_file import LogFile
+from formation_p2p.host.services.stream import ServiceStream
+from formation_p2p.host.services.tending import MAX_PEER_STREAMS, Tending
+from tests.host.test_services_replicas import ALICE, Told, replicas, spec
+from tests.support.services import read_all
+from tests.support.stacks import Node, run, running
+
+READS = ReadLog("notes", b"", 100, 0, follows=False)
+
+
+class Asking(Node):
+    """A node that asks, and is asked; `may` says who has which right."""
+
+    nursery: trio.Nursery
+
+    def __init__(self, seed: bytes, told: Told | None = None) -> None:
+        super().__init__(seed=seed)
+        self.may: dict[str, frozenset[Right | None]] = {}
+        self.tending = Tending(
+            self.stack,
+            self.peer_id,
+            self._admit,
+            lambda: b"grant",
+            lambda: None if told is None else told.replicas,
+            lambda task: self.nursery.start_soon(task),
+        )
+
+    def _admit(self, peer: Contact, grant: bytes, right: Right | None = None) -> str | None:
+        assert grant == b"grant"
+        return None if right in self.may.get(peer.peer_id, ()) else f"it gives no right to {right}"
+
+
+@asynccontextmanager
+async def world(root: Path) -> AsyncIterator[tuple[Told, Asking, Asking, Asking]]:
+    """The replicas of a worker; the worker, the publisher, and another member."""
+    async with replicas(Machine.found(root / "home"), root) as told:
+        worker = Asking(b"w" * 32, told)
+        nodes = worker, Asking(b"a" * 32), Asking(b"o" * 32)
+        assert nodes[1].peer_id == ALICE.peer_id
+        async with trio.open_nursery() as nursery, running(*nodes):
+            for node in nodes:
+                node.nursery = nursery
+                worker.may[node.peer_id] = frozenset({None})
+            yield told, *nodes
+            nursery.cancel_scope.cancel()
+
+
+async def refused(by: Asking, worker: Asking, question: Question) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await by.tending.ask(worker.contact, question)
+    return str(caught.value)
+
+
+async def ran(stream: ServiceStream, said: bytes = b"") -> dict[int, bytes]:
+    """What comes of a program, to its end, by kind."""
+    if said:
+        await stream.write(said)
+    await stream.finish()
+    rest, found = await read_all(stream), {STDOUT: b"", STDERR: b"", EXIT: b""}
+    while rest:
+        size = int.from_bytes(rest[1:5])
+        found[rest[0]] += rest[5 : 5 + size]
+        rest = rest[5 + size :]
+    return found
+
+
+def test_who_may_publish_reads_what_a_replica_prints_and_what_comes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as (told, worker, _, other):
+            assert "printed nothing" in await refused(worker, worker, READS)
+            told.start(spec())
+            await told.until(ReplicaState.READY)
+            assert "right to services" in await refused(other, worker, READS)
+            worker.may[other.peer_id] = frozenset({None, Right.SERVICES})
+            printed = await read_all(await other.tending.ask(worker.contact, READS))
+            assert b"listening\n" in printed
+            assert b"ready (version 1, slot 0)" in printed
+            later = ReadLog("notes", b"", 100, int(time.time()) + 60, follows=False)
+            assert await read_all(await other.tending.ask(worker.contact, later)) == b""
+            following = ReadLog("notes", b"", 0, 0, follows=True)
+            streams = [await worker.tending.ask(worker.contact, following)]
+            streams += [await other.tending.ask(worker.contact, following) for _ in range(16)]
+            assert f"{MAX_PEER_STREAMS} for each peer" in await refused(other, worker, READS)
+            told.stop()
+            for stream in streams[:2]:
+                heard = b""
+                while b"stopping" not in heard:
+                    heard += await stream.read()
+            for stream in streams:
+                stream.abort("read")
+
+    run(story, within_s=60)
+
+
+def test_a_program_runs_beside_a_replica_for_its_owner_and_the_publisher_who_may(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as (told, worker, publisher, other):
+            looks = RunBeside("notes", b"", ("sh", "-c", "ls $FORMATION_SOCKET; cat; exit 3"))
+            assert "no replica of notes" in await refused(publisher, worker, looks)
+            told.start(spec())
+            await told.until(ReplicaState.READY)
+            assert "--allow-exec" in await refused(publisher, worker, looks)
+            came = await ran(await worker.tending.ask(worker.contact, looks), b"said")
+            assert came[STDOUT].endswith(b"/socket\nsaid")
+            assert came[EXIT] == b"\x03"
+            worker.tending.allows_exec = True
+            assert "by another peer" in await refused(other, worker, looks)
+            worker.may[publisher.peer_id] = frozenset()
+            assert "no right" in await refused(publisher, worker, looks)
+            worker.may[publisher.peer_id] = frozenset({None})
+            # Its processes, and so its network, are those of the replica.
+            sees = RunBeside("notes", b"", ("sh", "-c", "cat /proc/2/cmdline; id -u >&2"))
+            came = await ran(await publisher.tending.ask(worker.contact, sees))
+            assert b"listening" in came[STDOUT]
+            assert came[STDERR].strip().isdigit()
+            assert came[EXIT] == b"\x00"
+            missing = RunBeside("notes", b"", ("no-such-program",))
+            came = await ran(await publisher.tending.ask(worker.contact, missing))
+            assert b"no-such-program: No such file" in came[STDERR]
+            assert came[EXIT] == bytes([127])
+
+    run(story, within_s=60)
+
+
+def test_a_program_whose_user_has_left_is_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as (told, worker, _, _):
+            told.start(spec())
+            await told.until(ReplicaState.READY)
+            asleep = RunBeside("notes", b"", ("sh", "-c", "echo begun; exec sleep 1000"))
+            stream = await worker.tending.ask(worker.contact, asleep)
+            assert b"begun" in await stream.read()
+            stream.abort("its user has left")
+            listed = RunBeside("notes", b"", ("sh", "-c", "cat /proc/*/cmdline"))
+
+            async def is_gone() -> bool:
+                came = await ran(await worker.tending.ask(worker.contact, listed))
+                return b"sleep" not in came[STDOUT]
+
+            while not await is_gone():  # noqa: ASYNC110 - of another process
+                await trio.sleep(0.05)
+
+    run(story, within_s=60)
+
+
+def test_without_a_sandbox_of_its_own_no_program_runs_beside_a_replica(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with world(tmp_path) as (told, worker, _, _):
+            needs = spec().needs
+            told.start(spec(needs=replace(needs, network_mbps=1)))
+            await told.until(ReplicaState.READY)
+            why = await refused(worker, worker, RunBeside("notes", b"", ("sh",)))
+            assert "no sandbox with a network of its own" in why
+
+    run(story, within_s=60)
+
+
+def test_a_log_is_read_by_its_times_and_past_the_change_of_its_files(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "notes.log")
+    log.write(b"one\ntw")
+    log.write(b"o\n")
+    printed, mark = log.since(0, 10)
+    assert printed == b"one\ntwo\n"
+    assert log.tail(1) == ["two"]
+    assert log.after(mark) == (b"", mark)
+    log.write(b"three\n")
+    rest, mark = log.after(mark)
+    assert rest == b"three\n"
+    # An hour before, as it would have been written then.
+    older = LogFile(tmp_path / "older.log")
+    older.path.write_bytes(b"\x1e%d\nold\n" % (time.time() - 3600))
+    older.write(b"new\n")
+    assert older.since(int(time.time()) - 60, 10)[0] == b"new\n"
+    assert older.since(0, 10)[0] == b"old\nnew\n"
+    for _ in range(3):
+        log.write(b"x" * (MIB // 2) + b"\n")
+        log._second = 0
+        rest, mark = log.after(mark)
+        assert rest == b"x" * (MIB // 2) + b"\n"
+    assert log.older.exists()
+    assert log.path.stat().st_size <= MIB
+    assert LogFile(tmp_path / "none.log").since(0, 10) == (b"", type(mark)())
