@@ -3,6 +3,8 @@ offered by content, and fetched by it."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,16 +138,23 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def write_tail(path: Path, tail: bytes) -> None:
-    """Write the kept end of a task's output, unless the file already has all of it. Raises
-    LocalError."""
+def write_tail(path: Path, tail: bytes, digest: bytes = b"") -> bool:
+    """Write the kept end of a task's output, unless the file already has all of it. `digest` is
+    that of the whole, where it is known and longer. Returns whether the file is known to have less
+    than all. Raises LocalError."""
     with local(path):
-        if len(tail) == MAX_TAIL_BYTES and path.exists() and path.read_bytes().endswith(tail):
-            return
+        if len(tail) == MAX_TAIL_BYTES and path.exists():
+            with path.open("rb") as file:
+                if digest and hashlib.file_digest(file, "sha256").digest() == digest:
+                    return False
+                file.seek(-min(len(tail), path.stat().st_size), os.SEEK_END)
+                if file.read() == tail:
+                    return bool(digest)
         if tail:
             path.write_bytes(tail)
         else:
             path.unlink(missing_ok=True)
+    return bool(digest)
 
 
 @contextmanager

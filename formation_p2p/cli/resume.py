@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,22 +14,25 @@ import click
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import fetch_outputs, make_folder, write_outputs, write_tail
+from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs, write_tail
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
+from formation_p2p.cli.owed import Owed, Place
 from formation_p2p.cli.submit import bar, report
-from formation_p2p.cli.words import Json, put, say
-from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
-from formation_p2p.core.units import parse_bytes
+from formation_p2p.cli.words import Json, one_line, put, say
+from formation_p2p.core.errors import FormationError, InvalidInput, LocalError, TaskFailed
+from formation_p2p.core.units import format_bytes, parse_bytes
 from formation_p2p.core.workload.inputs_from import process_in, work_of
 from formation_p2p.core.workload.matrix import folder_label
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.storage.state import Retention, State, peek
 
 if TYPE_CHECKING:
     from formation_p2p.api.job import JobHandle
     from formation_p2p.api.node import Node
     from formation_p2p.api.task_result import TaskResult
+    from formation_p2p.core.dispatch.job_events import JobEvent
     from formation_p2p.core.workload.work import Task
     from formation_p2p.host.storage.rows import JobSummary
 
@@ -67,7 +70,10 @@ def resume(
     ),
     cancel: bool = option("--cancel", "", "Cancel waiting and running tasks.", default=False),
     out_dir: Path | None = option(
-        "--out-dir", "DIR", "Put the files and the last output of tasks into DIR/LABEL/."
+        "--out-dir",
+        "DIR",
+        "Put the files and the last output of tasks into DIR/LABEL/, and not where `run` or "
+        "`submit` was asked to.",
     ),
     home: Path | None = flags.HOME,
     join: str | None = flags.JOIN,
@@ -77,7 +83,9 @@ def resume(
 
     Finished tasks are not repeated, and tasks that still run on workers are taken over: workers
     keep tasks and results for some seconds after their scheduler falls silent. Ends as `formation
-    submit` does. With --json, each event is a line of JSON, earlier events included.
+    submit` does, and gives outputs where `run` or `submit` was asked to put them, also those of
+    jobs that have ended meanwhile. With --json, each event is a line of JSON, earlier events
+    included.
     """
     state = _there(state)
     place = flags.home_of(home, join)
@@ -89,11 +97,21 @@ def resume(
 
         began_s = time.monotonic()
         async with Node.join(home=place.path, listen=(), state=state) as node:
-            jobs = node.jobs() if job_id is None else (await node.job(await _whole(node, job_id)),)
+            owed = Owed(state)
+            places = owed.places()
+            if job_id is None:
+                jobs = [*node.jobs(), *await _ended(node, owed, places)]
+            else:
+                jobs = [await node.job(await _whole(node, job_id))]
             interrupt.leaves(state)
             if not jobs:
                 say(f"formation: no job is in progress in {state}; see `formation jobs`")
                 return DONE
+            for kept in () if as_json else await node.kept():
+                if kept.ended_unix_s is None and any(job.job_id == kept.job_id for job in jobs):
+                    done = sum(asdict(kept.ended).values())
+                    name = one_line(kept.name)
+                    say(f"formation: going on with {name}: {done} of {kept.tasks} tasks have ended")
             total = sum(len(job.tasks) for job in jobs)
             with contextlib.nullcontext() if as_json else bar(total) as show:
 
@@ -101,18 +119,30 @@ def resume(
                     show_event = show or lines_of(job, job=job.job_id)
                     if cancel:
                         job.cancel()
+                    folder_of = _folder_of(job, out_dir, places)
                     async for event in job.events():
+                        _keep(event, folder_of)
                         await show_event(event)
 
                 await asyncio.gather(*(follow(job) for job in jobs))
             results: list[TaskResult] = []
+            errors: list[FormationError] = []
             for job in jobs:
                 ended = await job
                 results += ended
-                if out_dir is not None:
-                    await _fetch(node, out_dir, job, ended)
+                try:
+                    await _fetch(node, _folder_of(job, out_dir, places), job, ended)
+                except FormationError as error:
+                    errors.append(error)
+                    if not isinstance(error, TaskFailed):
+                        continue  # it may come the next time
+                owed.given(job.job_id)
             if not as_json:
                 report(results, time.monotonic() - began_s, out_dir)
+            for each in errors[1:]:
+                say(f"formation: {each}")
+            if errors:
+                raise errors[0]
             return exit_code_of(results)
 
     end_with(follow_all)
@@ -139,18 +169,66 @@ async def _whole(node: Node, job_id: str) -> str:
     return ids[0] if ids else job_id
 
 
-async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[TaskResult]) -> None:
+async def _ended(node: Node, owed: Owed, places: Mapping[str, Place]) -> list[JobHandle]:
+    """The jobs that have ended and not given their outputs."""
+    ended = {job.job_id for job in await node.kept() if job.ended_unix_s is not None}
+    in_flight = {job.job_id for job in node.jobs()}
+    for job_id in places.keys() - ended - in_flight:
+        owed.given(job_id)  # the state has deleted it
+    return [await node.job(job_id) for job_id in sorted(places.keys() & ended - in_flight)]
+
+
+def _folder_of(
+    job: JobHandle, out_dir: Path | None, places: Mapping[str, Place]
+) -> Callable[[str], tuple[Path, bool]] | None:
+    """For the id of a task: where its outputs go, and whether with what it prints."""
+    place = Place(str(out_dir), True) if out_dir is not None else places.get(job.job_id)
+    if place is None:
+        return None
+    folder, names = Path(place.folder), {}
+    for index, task in enumerate(job.tasks):
+        names[task.task_id] = _folder_name(task, index) if place.by_label else ""
+    return lambda task_id: (folder / names[task_id], place.by_label)
+
+
+def _keep(event: JobEvent, folder_of: Callable[[str], tuple[Path, bool]] | None) -> None:
+    """What a task prints now, after what it has printed before. Raises LocalError."""
+    from formation_p2p.core.dispatch.job_events import TaskPrinted, TaskRetried
+
+    if folder_of is None or not isinstance(event, TaskPrinted | TaskRetried):
+        return
+    folder, with_output = folder_of(event.task_id)
+    if with_output and isinstance(event, TaskPrinted):
+        make_folder(folder)
+        append(folder / PRINTED[event.is_stderr], event.data)
+    elif with_output:
+        for name in PRINTED:
+            (folder / name).unlink(missing_ok=True)
+
+
+async def _fetch(
+    node: Node,
+    folder_of: Callable[[str], tuple[Path, bool]] | None,
+    job: JobHandle,
+    results: Sequence[TaskResult],
+) -> None:
     from formation_p2p.cli.outcomes import process_result
 
-    for index, (task, result) in enumerate(zip(job.tasks, results, strict=True)):
+    if folder_of is None:
+        return
+    cut: list[str] = []
+    for task, result in zip(job.tasks, results, strict=True):
         spec = process_in(work_of(task)) if task.payload else None
         if spec is None or not result.result:  # a function; or one that brought nothing
             continue
         brought = process_result(result.result)
-        folder = out_dir / _folder_name(task, index)
+        folder, with_output = folder_of(task.task_id)
         make_folder(folder)
-        for name, tail in zip(PRINTED, (brought.stdout_tail, brought.stderr_tail), strict=True):
-            write_tail(folder / name, tail)
+        if with_output:
+            write_tail(folder / PRINTED[True], brought.stderr_tail)
+            stdout = folder / PRINTED[False]
+            if write_tail(stdout, brought.stdout_tail, brought.stdout_sha256):
+                cut.append(str(stdout))
         if result.status != "succeeded":
             continue
         write_outputs(folder, spec.files_out, brought.files)
@@ -158,6 +236,12 @@ async def _fetch(node: Node, out_dir: Path, job: JobHandle, results: Sequence[Ta
             await fetch_outputs(node, folder, spec.outputs, brought.outputs)
         except TaskFailed as error:
             raise TaskFailed(f"{task.label or task.task_id}: {error}") from None
+    if cut:
+        raise TaskFailed(
+            f"not all that was printed while no program watched is kept: {', '.join(cut[:3])} "
+            + (f"and {len(cut) - 3} more have" if cut[3:] else "has")
+            + f" the last {format_bytes(MAX_TAIL_BYTES)}; have long output written to a file"
+        )
 
 
 def _folder_name(task: Task, index: int) -> str:

@@ -17,6 +17,7 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
 from formation_p2p.cli.local.begun import waiting
+from formation_p2p.cli.owed import Owed
 from formation_p2p.cli.script import script_of, with_header
 from formation_p2p.cli.task_flags import FLAGS, PolicyCommand, takes
 from formation_p2p.cli.words import one_line, say
@@ -157,6 +158,9 @@ def run(
                 interrupt.first(job.cancel, "cancelling the command")
             else:
                 interrupt.leaves(state)
+            owed = Owed(state)
+            if spec.outputs:
+                owed.note(job.job_id, Path(), by_label=False)
             show = _lines(job) if as_json else _pass_on(spec.argv[0])
             quorum = None if as_json else kwargs.get("quorum")
             shown, whole, lacks = passed_on(quorum), Whole(already), None
@@ -165,6 +169,8 @@ def run(
                     await show(each)
                     lacks = whole.lacks(each) or lacks
             (result,) = await job.results()
+            if result.status != "succeeded":
+                owed.given(job.job_id)
             if result.status == "cancelled" and interrupt.number is not None:
                 return interrupt.exit_code
             if result.status == "unplaceable" and not result.refusals:
@@ -173,6 +179,7 @@ def run(
             if error is not None:
                 raise error
             await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
+            owed.given(job.job_id)
             if lacks and not sys.stdout.isatty():
                 raise TaskFailed(f"{spec.argv[0]} succeeded, but {lacks}")
             return DONE

@@ -17,6 +17,7 @@ from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.formfile import is_formfile, job_of_formfile
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED, read_job_file
+from formation_p2p.cli.owed import Owed
 from formation_p2p.cli.task_flags import PolicyCommand, takes
 from formation_p2p.cli.task_line import JobFile, TaskLine
 from formation_p2p.cli.words import one_line, say
@@ -163,6 +164,9 @@ def _submit(
                 interrupt.first(job.cancel, "cancelling the job")
             else:
                 interrupt.leaves(state)
+            owed = Owed(state)
+            if out_dir is not None:
+                owed.note(job.job_id, out_dir, by_label=True)
             kept = Kept(node, job, file.tasks, out_dir)
             lines = contextlib.nullcontext(lines_of(job))
             with lines if as_json else bar(len(job.tasks)) as show:
@@ -172,6 +176,8 @@ def _submit(
                         await kept.take(each)
                     await show(event)
             results = kept.checked(await job.results())
+            if not kept.is_unreachable:
+                owed.given(job.job_id)
             if not as_json:
                 report(results, time.monotonic() - began_s, out_dir)
             if interrupt.number is not None and any(each.status == "cancelled" for each in results):
@@ -184,7 +190,8 @@ def _submit(
 
 
 class Kept:
-    """Writes the files and the output of tasks to --out-dir as they come."""
+    """Writes the files and the output of tasks to --out-dir as they come. `is_unreachable` where
+    some did not come from their worker, which may be there later."""
 
     def __init__(
         self, node: Link, job: WatchedJob, tasks: Sequence[TaskLine], out_dir: Path | None
@@ -195,6 +202,7 @@ class Kept:
         self._tasks = {task.task_id: line for task, line in zip(job.tasks, tasks, strict=True)}
         self._out_dir = out_dir
         self._broken: dict[str, str] = {}
+        self.is_unreachable = False
         self._whole = Whole()
 
     async def take(self, event: JobEvent) -> None:
@@ -225,6 +233,7 @@ class Kept:
                         await fetch_outputs(self._node, folder, line.brought, brought.outputs)
                 except (TaskFailed, Unreachable) as error:
                     self._broken[task_id] = str(error)
+                    self.is_unreachable |= isinstance(error, Unreachable)
             case _:
                 pass
 

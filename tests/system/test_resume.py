@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.state import State, peek
 from tests.support.commands import LOOPBACK, Done, formation, started
-from tests.support.programs import Program
+from tests.support.programs import ROOT, Program
 from tests.support.state_world import all_done, job_of
 from tests.support.stillness import LEFT_S
 from tests.support.waiting import wait_until
@@ -272,6 +275,38 @@ def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: 
     assert done.code == 0, done.err
     assert (out / "n0" / "a.txt").read_text() == "hello\n"
     assert (out / "n0" / "stdout").read_text() == "one\ntwo\n"
+
+
+def test_outputs_come_where_the_job_was_asked_to_put_them(carol: Path, tmp_path: Path) -> None:
+    here, state, out = tmp_path / "here", tmp_path / "jobs.db", tmp_path / "out"
+    here.mkdir()
+    waits = f"touch {tmp_path}/$1; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    program = f"{waits}; echo hello > a.txt"
+    argv = [sys.executable, "-m", "formation_p2p", "run", "--state", str(state)]
+    argv += ["--out", "a.txt", "--", "sh", "-c", program, "sh", "ran"]
+    env = {**os.environ, "FORMATION_HOME": str(carol), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, cwd=here, env=env) as scheduler:
+        wait_until((tmp_path / "ran").exists)
+        scheduler.kill()
+    job = job_file(tmp_path, "echo one; touch began; until [ -e go ]; do sleep 0.1; done")
+    with started(
+        carol, "submit", str(job), "--state", str(state), "--out-dir", str(out)
+    ) as submitted:
+        until_there(tmp_path / "began", submitted)
+        kill(submitted)
+    (tmp_path / "go").touch()
+    # What is in its way keeps one job from giving its outputs, and not the other.
+    (here / "a.txt").mkdir()
+    first = resumed(carol, state)
+    assert (first.code, "a.txt is a folder" in first.err) == (2, True), first.err
+    assert "going on with sh: 0 of 1 tasks have ended" in first.err
+    assert (out / "n0" / "stdout").read_text() == "one\n"
+    (here / "a.txt").rmdir()
+    second = resumed(carol, state)
+    assert second.code == 0, second.err
+    assert (here / "a.txt").read_text() == "hello\n"
+    assert "no job is in progress" in resumed(carol, state).err
+    assert list((tmp_path / "jobs.db.outputs").iterdir()) == []
 
 
 def test_two_programs_do_not_share_a_state(carol: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import logging
@@ -298,6 +299,10 @@ def test_the_end_of_what_was_printed_does_not_replace_more_of_the_same(tmp_path:
             path.write_bytes(there)
         write_tail(path, tail)
         assert (path.read_bytes() if path.exists() else None) == left
+    for there, is_cut in ((b"more than" + end, False), (b"gap" + end, True), (b"gap", True)):
+        path.write_bytes(there)
+        assert write_tail(path, end, hashlib.sha256(b"more than" + end).digest()) is is_cut
+    assert path.read_bytes() == end
     with pytest.raises(LocalError, match="Is a directory"):
         write_tail(tmp_path, b"tail")
 
