@@ -295,7 +295,11 @@ class HostingNode(ClusterNode):
             issued = int(moment().unix_s)
             grant = shell.peer.network.grant
             signed = seal_spec(identity, spec, grant, issued, issued + lives_s)
-            return await shell.service_reads.publish(signed)
+            told = await shell.service_reads.publish(signed)
+            unkept = await self._services.held() if told.stored else ""
+            return (
+                replace(told, why=f"after a power cut it may be gone: {unkept}") if unkept else told
+            )
 
         return await self._bridge.perform(publish)
 

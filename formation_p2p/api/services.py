@@ -56,6 +56,7 @@ from formation_p2p.host.runtime import Runtime
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell
 from formation_p2p.host.storage.charter_file import CharterFile
+from formation_p2p.host.storage.held import HELD, HeldFile
 from formation_p2p.host.storage.member_file import learn_names
 from formation_p2p.host.storage.members import SeenMembers
 from formation_p2p.host.storage.memory_samples import MemoryRecorder, MemorySamples
@@ -92,6 +93,7 @@ class NodeServices:
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
         self._name = ""  # until `open`
+        self._held: HeldFile | None = None  # likewise
         self.arrivals = Arrivals()
         self.packer = Packer(self._private, lambda: self.contact)
 
@@ -134,6 +136,8 @@ class NodeServices:
             renews = config.parameters.renews
             grants = GrantWatch(config.home, claimed.index, claimed.network, issues=renews)
             charters = CharterFile(config.home.path, claimed.network)
+            self._held = HeldFile(config.home.path / HELD, claimed.network.network_id, own)
+            closing.callback(self._held.close)
             hosted = RuntimeConfig(
                 identity=claimed.identity,
                 network=claimed.network,
@@ -163,7 +167,7 @@ class NodeServices:
                 parameters=config.parameters,
             )
             closing.callback(members.write)
-            started = partial(self._started, trust, grants, charters, members)
+            started = partial(self._started, trust, grants, charters, members, self._held)
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -255,6 +259,13 @@ class NodeServices:
     def with_environment(self, options: TaskOptions) -> TaskOptions:
         """In a thread. See host/environments/prepare.py."""
         return with_environment(options, self._config.home.path, self._offer)
+
+    async def held(self) -> str:
+        """On the node's thread: why what it holds for the network is not on the disk; empty once it
+        is."""
+        file = self._held
+        assert file is not None, "it is opened before the runtime"
+        return "" if await file.stored() else f"{file.database.path} cannot be written; see the log"
 
     def over(self, job_id: str) -> None:
         """On the loop: what was held for a job is needed no more, if there is anything."""
@@ -363,6 +374,7 @@ class NodeServices:
         grants: GrantWatch,
         charters: CharterFile,
         members: SeenMembers,
+        held: HeldFile,
         shell: Shell,
     ) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
@@ -371,6 +383,8 @@ class NodeServices:
         shell.do(members.keep)
         shell.do(grants.watch, shell)
         shell.do(charters.watch, shell)
+        held.begin(shell)
+        shell.do(held.keep)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

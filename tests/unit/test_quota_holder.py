@@ -16,7 +16,7 @@ from formation_p2p.core.negotiation.messages import (
     SliceAnswer,
     SliceRow,
 )
-from formation_p2p.core.negotiation.quota_account import KeptAccount, limit_of
+from formation_p2p.core.negotiation.quota_account import KeptAccount, SavedAccount, limit_of
 from formation_p2p.core.negotiation.quota_holder import QuotaHolder
 from formation_p2p.core.negotiation.quota_voucher import VOUCHER_S, open_voucher
 from formation_p2p.core.negotiation.session import Send
@@ -32,6 +32,7 @@ from tests.support.quota_world import (
     HOUR,
     HOUR_MILLI_S,
     MONTH,
+    NOW,
     PARAMETERS,
     ROOT,
     Circle,
@@ -380,3 +381,25 @@ def test_a_holder_looks_at_what_the_others_have_noted_now_and_then() -> None:
     [told] = circle.holders["hanna"].received(contact("hugo"), asks, circle.now)
     assert isinstance(told.message, AccountRows)
     assert contact("carol").peer_id in {row.worker for row in told.message.rows}
+
+
+def test_what_was_noted_is_known_after_all_holders_have_begun_anew_at_once() -> None:
+    circle = one()
+    used = circle.status("alice").total
+    saved = {name: holder.unsaved() for name, holder in circle.holders.items()}
+    assert all(holder.unsaved() == [] for holder in circle.holders.values())
+    for name, kept in saved.items():
+        circle.hold(name, *HOLDERS).recalled(kept, circle.now)
+    circle.work("carol")
+    circle.lease("carol", "bob", BOBS)
+    assert circle.status("carol").total == used + circle.status("carol").allowed
+
+
+def test_an_account_of_another_month_or_too_many_are_not_recalled() -> None:
+    rows = (SliceRow(ALICE.peer_id, 9, CORE),)
+    bound = lonely(max_accounts=1)
+    before = SavedAccount("bob", "2020-01", "block", rows)
+    accounts = [SavedAccount(name, MONTH, "block", rows) for name in ("bob", "bob", "carol")]
+    bound.recalled([before, *accounts], NOW)
+    assert len(bound) == 1
+    assert bound.unsaved() == []

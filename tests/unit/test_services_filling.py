@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
 
 from formation_p2p.core.keyspace import Key, distance, key_of
+from formation_p2p.core.peer.events import PeerEvent, Recalled
 from formation_p2p.core.services.claim import ClaimState, SignedClaim
-from formation_p2p.core.services.events import ServiceStep
+from formation_p2p.core.services.events import (
+    DrainReplica,
+    ServeServices,
+    ServiceStep,
+    StopServing,
+)
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.sight import Sight
+from formation_p2p.core.services.spec import Pinned, Replicas
 from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import EPOCH_UNIX_S
-from tests.support.services_world import NOW, Hamlet, asked, claim_of, lone, person, wanting
+from tests.support.services_world import (
+    CPU,
+    ECHO,
+    NOW,
+    Hamlet,
+    asked,
+    claim_of,
+    lone,
+    person,
+    wanting,
+)
 
 
 def why_yielded(hamlet: Hamlet) -> set[str]:
@@ -170,3 +188,82 @@ def test_a_gap_is_filled_where_the_one_that_knows_of_its_claims_is_slow() -> Non
     hamlet.world.elapse(60)
     assert len(hamlet.having(echo)) == 1
     assert len(hamlet.steps(ServiceStep.STARTED)) == 2
+
+
+def cut_power(hamlet: Hamlet) -> None:
+    """All nodes die at one moment, and begin again a minute later with what their disks have."""
+    nodes = list(hamlet.world.nodes.values())
+    disks = {
+        node.name: Recalled(
+            tuple(each.raw for each in node.peer.services.catalog.specs.values()),
+            node.peer.services.had,
+        )
+        for node in nodes
+    }
+    for node in nodes:
+        hamlet.world.vanish(node)
+    hamlet.world.elapse(60)
+    for node in nodes:
+        works = working(hamlet) if node in hamlet.workers else ()
+        hamlet.world.restart(node, disks[node.name], *works)
+
+
+def working(hamlet: Hamlet) -> tuple[PeerEvent, ...]:
+    return hamlet.world.machine(cpu=8), ServeServices(CPU, 4)
+
+
+def epochs(hamlet: Hamlet) -> dict[str, tuple[int, int]]:
+    """Of each worker that has a replica: its slot and epoch."""
+    return {
+        node.name: (replica.slot, replica.epoch)
+        for node in hamlet.having("echo")
+        for replica in node.peer.services.holding
+    }
+
+
+def test_after_a_power_cut_each_worker_has_its_slot_again_within_seconds() -> None:
+    hamlet = Hamlet(12).given(wanting(3), for_s=100)
+    before = epochs(hamlet)
+    cut_power(hamlet)
+    hamlet.world.elapse(15)  # peers that are new know of no holder for the life of a claim
+    assert epochs(hamlet) == {name: (slot, epoch + 1) for name, (slot, epoch) in before.items()}
+    hamlet.world.elapse(100)
+    assert len(hamlet.having("echo")) == 3
+
+
+def test_a_pinned_service_has_a_higher_epoch_after_a_power_cut() -> None:
+    hamlet = Hamlet(2)
+    hamlet.world.elapse(5)
+    pinned = Pinned("data", hamlet.workers[0].identity.peer_id)
+    hamlet.publish(replace(ECHO, replicas=Replicas(1, 1, 1), pinned=pinned))
+    hamlet.world.elapse(20)
+    assert epochs(hamlet) == {"worker0": (0, 1)}
+    cut_power(hamlet)
+    hamlet.world.elapse(5)
+    assert epochs(hamlet) == {"worker0": (0, 2)}
+
+
+def test_a_slot_that_another_has_taken_is_not_taken_back_by_who_had_it() -> None:
+    hamlet = Hamlet(3).given(wanting(1), for_s=60)
+    [had] = hamlet.having("echo")
+    kept = Recalled((), had.peer.services.had)
+    hamlet.world.vanish(had)
+    hamlet.world.elapse(60)
+    [has] = hamlet.having("echo")
+    hamlet.world.restart(had, kept, *working(hamlet))
+    hamlet.world.elapse(120)
+    assert hamlet.having("echo") == [has]
+
+
+def test_a_worker_that_leaves_has_its_slot_again_and_one_that_is_drained_has_not() -> None:
+    hamlet = Hamlet(1).given(wanting(1), for_s=30)
+    [worker] = hamlet.workers
+    assert [each.slot for each in worker.peer.services.had] == [0]
+    hamlet.world.deliver(worker, StopServing())
+    hamlet.world.elapse(20)
+    assert [each.slot for each in worker.peer.services.had] == [0]
+    hamlet.world.deliver(worker, ServeServices(CPU, 4))
+    hamlet.world.elapse(30)
+    hamlet.world.deliver(worker, DrainReplica("echo"))
+    hamlet.world.elapse(60)
+    assert worker.peer.services.had == ()

@@ -100,6 +100,10 @@ class Lessor:
         self._fence = 0
         self._closed: refusals.PeerRefusal | None = None
 
+    def begin(self, now: Moment) -> None:
+        """Fences grow across restarts too: there is less than one lease in a millisecond."""
+        self._fence = int(now.unix_s * 1000)
+
     def waits(self, now: Moment) -> list[Wait]:
         """What waits for room here."""
         return self._precedence.waiting.live(now)

@@ -61,6 +61,16 @@ class Noted:
     could: Used
 
 
+@dataclass(frozen=True, slots=True)
+class SavedAccount:
+    """What a holder has on its disk of an account."""
+
+    account: str
+    month: str
+    invitation: str
+    rows: tuple[SliceRow, ...]
+
+
 class KeptAccount:
     """Of one month."""
 
@@ -107,6 +117,11 @@ class KeptAccount:
 
     def rows(self) -> tuple[SliceRow, ...]:
         return tuple(SliceRow(each, row.sequence, row.used) for each, row in self._rows.items())
+
+    def recall(self, rows: Sequence[SliceRow]) -> None:
+        """What an earlier run of this node had noted; the other holders are asked all the same."""
+        for each in rows[:MAX_ROWS]:
+            self._set(each.worker, _Row(), each.sequence, each.used)
 
     def learn(self, answers: Sequence[Sequence[SliceRow]], holders: int, now_s: float) -> None:
         """What others know, of so many `holders`, this one among them. A row counts where enough

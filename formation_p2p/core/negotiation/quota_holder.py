@@ -7,7 +7,7 @@ to have more than before, a voucher of its bearer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
 
@@ -25,7 +25,7 @@ from formation_p2p.core.negotiation.messages import (
     SliceRow,
     ToHolder,
 )
-from formation_p2p.core.negotiation.quota_account import KeptAccount, limit_of
+from formation_p2p.core.negotiation.quota_account import KeptAccount, SavedAccount, limit_of
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.negotiation.quota_voucher import Voucher, open_voucher
 from formation_p2p.core.negotiation.session import Send
@@ -88,12 +88,34 @@ class QuotaHolder:
         self._parameters = parameters
         self._accounts: dict[_Name, KeptAccount] = {}  # the one asked for longest ago first
         self._rows = 0  # of all accounts
+        self._unsaved: set[_Name] = set()  # of these
         self._learning: dict[_Name, _Learning] = {}
         self._from_peer = Limits(ours.max_from_peer, ours.window_s, ours.max_counted)
         self._from_all = Limits(ours.max_from_all, ours.window_s, 1)
 
     def __len__(self) -> int:
         return len(self._accounts)
+
+    def recalled(self, saved: Iterable[SavedAccount], now: Moment) -> None:
+        """An earlier run of this node kept these."""
+        for each in saved:
+            name, ours = _Name(each.account, each.month), self._parameters
+            if (
+                _is_now(each.month, now)
+                and name not in self._accounts
+                and len(self._accounts) < ours.max_accounts
+            ):
+                account = self._accounts[name] = KeptAccount(each.invitation, ours.max_bearers)
+                account.recall(each.rows)
+                self._bound(len(account))
+
+    def unsaved(self) -> list[SavedAccount]:
+        """Those that have changed since they were asked for so."""
+        names, self._unsaved = self._unsaved & self._accounts.keys(), set()
+        return [
+            SavedAccount(*name, self._accounts[name].invitation, self._accounts[name].rows())
+            for name in names
+        ]
 
     def received(self, sender: Contact, message: ToHolder, now: Moment) -> list[Send]:
         """Nothing is answered to one that is not of this network, or says too much."""
@@ -168,6 +190,7 @@ class QuotaHolder:
         noted = account.note(
             *(worker, message.sequence, message.wanted, asked.quota, asked.voucher, now.unix_s)
         )
+        self._unsaved.add(name)
         answer = _answer(message, noted.is_kept, noted.could, account.total)
         self._bound(len(account) - before)
         return Send(asked.sender, answer, cause=f"{worker} asks for a slice")
@@ -241,6 +264,7 @@ class QuotaHolder:
         account = self._accounts[name] = self._accounts.pop(name)
         before = len(account)
         account.learn(learning.answers, learning.holders, now.mono_s)
+        self._unsaved.add(name)
         self._bound(len(account) - before)
         return [self._noted(asked, now) for asked in learning.waiting.values()]
 

@@ -15,10 +15,11 @@ from formation_p2p.core.execution.effects import ExecutionEvent
 from formation_p2p.core.gang.events import EndGang, FormGang, ResizeGang
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage
+from formation_p2p.core.negotiation.quota_account import SavedAccount
 from formation_p2p.core.negotiation.session import Disconnected, Fenced, Received, Undelivered
 from formation_p2p.core.placement.task_options import SchedulingKey
 from formation_p2p.core.resources.capability import Capability
-from formation_p2p.core.services.events import ServiceRequestEvent
+from formation_p2p.core.services.events import Had, ServiceRequestEvent
 from formation_p2p.core.services.spec import SERVES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.quota import Used
@@ -36,6 +37,16 @@ class Joined:
     addresses: tuple[str, ...]
     gates: tuple[Contact, ...]
     remembered: tuple[Contact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What this node's disk has of an earlier run: of services the specs that it knew, as they were
+    signed, and the slots that it had; of quotas the accounts that it kept."""
+
+    specs: tuple[bytes, ...]
+    had: tuple[Had, ...] = ()
+    accounts: tuple[SavedAccount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +243,7 @@ class Tick:
 WorkerReport = ExecutionEvent | Fenced | UsageMeasured
 PeerEvent = (
     Joined
+    | Recalled
     | AddressesChanged
     | FoundNearby
     | Serve

@@ -357,6 +357,9 @@ class Peer:
                 if not self.grant.is_foreign:
                     self.renewal.granted(self.network, now)
                 return self._lifecycle.licensed(self.grant.look(now), now)
+            case events.Recalled(specs, had, accounts):
+                self.services.recalled(specs, had, now)
+                self.quotas.recalled(accounts, now)
             case events.AddressesChanged():
                 self._moved(event, now)
             case events.FoundNearby(contacts):

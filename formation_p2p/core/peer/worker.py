@@ -157,6 +157,7 @@ class Worker:
 
     def start(self, now: Moment) -> None:
         """Raises InvalidInput where the profile would be too large."""
+        self.lessor.begin(now)
         self._issue(now, (), False)
         self.announcer.start(now)
 

@@ -73,6 +73,15 @@ class PublishSpec(ServiceRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class Had:
+    """A slot of a service, for which a replica was started on this worker."""
+
+    service: str
+    slot: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainReplica(ServiceRequest):
     """Stop the replica of a service that runs here, and start no other one for a while."""
 

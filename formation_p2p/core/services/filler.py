@@ -146,7 +146,10 @@ class Filler:
             if attempt is not None and attempt.stage is Stage.WAITING:
                 self._end(attempt)
             return
-        ranks = {slot: self._means.rank(signed.spec, slot) for slot in free}
+        ranks = {
+            slot: 0 if self._had(service, slot) else self._means.rank(signed.spec, slot)
+            for slot in free
+        }
         slot = min(free, key=lambda each: (each != suspected, ranks[each], each))
         is_guard = rank is not None
         turn = self._turn(service, slot, ranks[slot], known) if rank is None else rank
@@ -220,6 +223,11 @@ class Filler:
         jitter_s = ours.jitter_s * self._means.rng.random()
         return min(rank, ours.max_rank) * ours.rank_s + busy + jitter_s
 
+    def _had(self, service: str, slot: int) -> bool:
+        """Whether the slot was this worker's when its node ended: it comes first then."""
+        had = self._means.had.get(service)
+        return had is not None and had.slot == slot
+
     def _still_free(self, attempt: Attempt, now: Moment) -> bool:
         """Whether the slot is free, as far as is known; else the attempt is over, and another one
         begins where another slot is free: the next look at the service is half a minute away."""
@@ -271,6 +279,8 @@ class Filler:
         service is not."""
         if reading.is_old or self._means.sight(attempt.service).claims:
             return False
+        if self._had(attempt.service, attempt.slot):
+            return False  # the holder of whom they cannot know was this worker
         return now.unix_s - attempt.signed.issued_unix_s > CLAIM_TTL_S
 
     def _silent(self, attempt: Attempt, now: Moment) -> list[Claim]:
@@ -318,7 +328,7 @@ class Filler:
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
-        epoch = means.sight(attempt.service).epoch(attempt.slot) + 1
+        epoch = means.next_epoch(attempt.service, attempt.slot)
         quorum = means.holders.quorum(now)
         then = partial(self._claimed, attempt, quorum)
         if not self._holding.claim(signed, attempt.slot, epoch, now, then, quorum):

@@ -22,6 +22,7 @@ from formation_p2p.core.services.claim import (
     slot_key,
 )
 from formation_p2p.core.services.events import (
+    Had,
     ReplicaReported,
     ReplicaState,
     ServiceStep,
@@ -53,6 +54,9 @@ class Holding:
         self.renewing = Renewing(means, self._publish, self._emit)
         # For a machine whose clock went back: sequence numbers only grow.
         self._sequence = 0
+        # Whether this worker runs services no more: what it has then, it takes on first when it
+        # comes back.
+        self.stops = False
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -99,6 +103,7 @@ class Holding:
         """The claim counts: start the replica."""
         replica = self._replicas[service]
         replica.move("start")
+        self._means.had[service] = Had(service, replica.slot, replica.epoch)
         replica.look_s = now.mono_s + self._means.parameters.look_s
         replica.guardians_s = now.mono_s
         at = replica.signed, replica.slot, replica.epoch
@@ -109,6 +114,8 @@ class Holding:
     def withdraw(self, service: str, now: Moment, why: str, *, failed: bool = False) -> None:
         """It does not run: others are told, and what it needed is given back."""
         replica = self._replicas.pop(service)
+        if not self.stops:
+            self._means.had.pop(service, None)
         self.renewing.drop(replica)
         self._write(replica, ClaimState.GONE, now, "withdraw", _ignored, 1)
         replica.machine.give_back(reserved(service, replica.epoch), now)

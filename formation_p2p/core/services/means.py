@@ -21,6 +21,7 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.claim import CLAIM_TTL_S, ClaimState, SignedClaim, slot_key
 from formation_p2p.core.services.events import (
     EmitServiceEvent,
+    Had,
     ServiceEffect,
     ServiceEvent,
     ServiceStep,
@@ -135,7 +136,8 @@ ThenRead = Callable[[Reading, Moment], None]
 class Means:
     """`own` is where this node is reached, `grant` what it shows, and `machine` None where it lends
     none. `counts` says how many workers of a type there are, as far as is known; `refused` which
-    version of a service does not become ready."""
+    version of a service does not become ready; `had` which slots this worker has, or had when its
+    node ended."""
 
     identity: Identity
     dht: Kademlia[SignedProfile]
@@ -150,6 +152,7 @@ class Means:
     sights: dict[str, Sight] = field(default_factory=dict)
     counts: dict[WorkerType, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    had: dict[str, Had] = field(default_factory=dict)
     effects: list[ServiceEffect] = field(default_factory=list)
 
     @property
@@ -184,6 +187,12 @@ class Means:
         is_ready = any(c.version >= version and c.state is ClaimState.READY for c in live)
         if not is_ready and any(claim.failed_version == version for claim in live):
             self.refused[service] = version
+
+    def next_epoch(self, service: str, slot: int) -> int:
+        """Higher than that of any claim of the slot that is known, also of an earlier run."""
+        had = self.had.get(service)
+        before = had.epoch if had is not None and had.slot == slot else 0
+        return max(self.sight(service).epoch(slot), before) + 1
 
     def sight(self, service: str) -> Sight:
         return self.sights.setdefault(service, Sight())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, assert_never
 
@@ -28,7 +28,7 @@ from formation_p2p.core.services.members import Members
 from formation_p2p.core.services.parameters import ServiceParameters
 from formation_p2p.core.services.queries import Queries
 from formation_p2p.core.services.replica import Replica
-from formation_p2p.core.services.shelf import HISTORY_S, Shelf
+from formation_p2p.core.services.shelf import HISTORY_S, Catalog, Shelf, catalog_name
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.services.spec import WorkerType, labels_of, of_type
 from formation_p2p.core.services.watcher import Watcher
@@ -58,7 +58,7 @@ class Services:
         self._crowded_since: dict[str, float] = {}
         self._count_s = float("inf")
         self._kept: list[Claim] = []
-        self._known_hash = b""
+        self._known = (b"", False)
 
     @classmethod
     def of(
@@ -98,14 +98,36 @@ class Services:
         """Take note of what others have written here."""
         if self._kept:
             self._notice(now)
-        catalog_hash = self._means.shelf.catalog.hash
-        if catalog_hash != self._known_hash:
-            self._known_hash = catalog_hash
+        known = self._means.shelf.catalog.hash, self._means.machine() is not None
+        if (
+            known != self._known
+        ):  # the catalog may have come from the disk, before there is a worker
+            self._known = known
             self._learnt(now)
 
     def take(self) -> list[events.ServiceEffect]:
         effects, self._means.effects = self._means.effects, []
         return effects
+
+    def recalled(self, specs: Iterable[bytes], had: Iterable[events.Had], now: Moment) -> None:
+        """An earlier run of this node knew these specs, and had these slots."""
+        for raw in specs:
+            self._means.shelf.keep(catalog_name(self._means.network_id), raw, now)
+        self._means.had.update({each.service: each for each in had})
+
+    @property
+    def catalog(self) -> Catalog:
+        """What this node knows, and keeps for others."""
+        return self._means.shelf.catalog
+
+    @property
+    def had(self) -> tuple[events.Had, ...]:
+        """What the next run is to have again."""
+        epochs = {each.service: each.epoch for each in self.holding}
+        return tuple(
+            events.Had(each.service, each.slot, epochs.get(each.service, each.epoch))
+            for each in self._means.had.values()
+        )
 
     def begin(self, now: Moment) -> None:
         """The network is up."""
@@ -115,6 +137,7 @@ class Services:
         match event:
             case events.ServeServices():
                 self._serve = event
+                self.holding.stops = False
                 self._count_s = now.mono_s
                 self._drain_others(event.types, now)
                 self._catalog.start(now)
@@ -138,6 +161,7 @@ class Services:
     def stop(self, now: Moment) -> None:
         """Run services no more."""
         self._serve = None
+        self.holding.stops = True
         self._catalog.stop()
         self._guards.clear()
         for signed in self._means.specs():
@@ -240,8 +264,7 @@ class Services:
         name = signed.spec.name
         if not self._may_run(signed):
             return
-        epoch = self._means.sight(name).epoch(0) + 1
-        if self.holding.claim(signed, 0, epoch, now, _ignored, 1):
+        if self.holding.claim(signed, 0, self._means.next_epoch(name, 0), now, _ignored, 1):
             self.holding.start(name, now, "pinned to this worker")
 
     # -- what is seen ---------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def seal_spec(
         biggest = max(parts, key=lambda name: len(codec.encode(parts[name])))
         problem = f"the spec of {spec.name} takes {len(raw)} bytes of {MAX_SPEC_BYTES}"
         raise InvalidInput(biggest, f"{problem}, and this the most of them; give less of it")
-    return _open(raw)
+    return read_spec(raw)
 
 
 def encode_spec(spec: ServiceSpec) -> bytes:
@@ -101,7 +101,7 @@ def open_spec(raw: bytes, now_unix_s: float) -> SignedSpec:
     OversizedRecord, MalformedRecord, ForgedRecord, or ExpiredRecord (also for a life too long, or
     from the future).
     """
-    signed = _open(raw)
+    signed = read_spec(raw)
     life = signed.issued_unix_s, signed.expires_unix_s
     check_life("spec", *life, MAX_SPEC_TTL_S, now_unix_s, cure="publish it again")
     return signed
@@ -110,7 +110,9 @@ def open_spec(raw: bytes, now_unix_s: float) -> SignedSpec:
 # The same bytes come from each of the 8 peers that hold them, at every reading of a catalog. At
 # 4 KiB each these are 4 MiB at the worst.
 @lru_cache(maxsize=1024)
-def _open(raw: bytes) -> SignedSpec:
+def read_spec(raw: bytes) -> SignedSpec:
+    """As `open_spec`, at whatever time it is."""
+
     def signed(fields: object, signer: PeerId) -> SignedSpec:
         row = resources.take_row(fields, 21, "spec", "is not a list of twenty-one fields")
         publisher, issued, expires, grant, *of_spec = row

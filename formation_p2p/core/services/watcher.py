@@ -98,5 +98,7 @@ class Watcher:
             self.look(service, now, cause, hops + 1)
 
     def _rank(self, spec: ServiceSpec) -> int:
-        """Of the slot that this worker is nearest to."""
+        """Of the slot that this worker is nearest to; it comes first for one that it had."""
+        if spec.name in self._means.had:
+            return 0
         return min(self._means.rank(spec, slot) for slot in range(spec.replicas.target))

@@ -73,7 +73,10 @@ _GRANT: Final = "grant"
 _WITHDRAWN: Final = "withdrawn"
 _NAME: Final = "name"
 # What nodes keep of their network (host/storage, host/net/remembered.py).
-_OF_NETWORK: Final = ("charter", "members", "peers")
+_OF_NETWORK: Final = (
+    *("charter", "members", "peers"),
+    *("held.sqlite", "held.sqlite-wal", "held.sqlite-shm", "held.sqlite.lock"),
+)
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
 MAX_IDENTITIES: Final = 16

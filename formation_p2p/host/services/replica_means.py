@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.events import ReplicaReported
 from formation_p2p.core.services.supervision import Floor
-from formation_p2p.core.workload.blob import Cid
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.drivers.driver import Driver, LeaseDriver
 from formation_p2p.host.services.router import Router
 
@@ -22,8 +22,11 @@ class Files(Protocol):
         """Content is to come for a peer that has no lease here: as far as it may read it."""
         ...
 
-    async def hold(self, holder: str, cids: Iterable[Cid]) -> None:
-        """What is here, or comes, stays until `holder` is released. Raises LocalError."""
+    async def take(
+        self, blob: Blob, holder: str, owner: PeerId | None = None, *, durable: bool = False
+    ) -> None:
+        """Have it here until `holder` is released, also after a restart where it is `durable`.
+        Raises LocalError, RemoteError."""
         ...
 
     async def release(self, holder: str) -> None:

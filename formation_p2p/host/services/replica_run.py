@@ -17,7 +17,7 @@ from typing import Final, assert_never
 
 import trio
 
-from formation_p2p.core.errors import FormationError, LocalError
+from formation_p2p.core.errors import FormationError, LocalError, RemoteError
 from formation_p2p.core.services.events import ReplicaReported, ReplicaState, StartReplica
 from formation_p2p.core.services.spec import Check, CheckKind, ServiceSpec
 from formation_p2p.core.services.supervision import (
@@ -147,10 +147,10 @@ class ReplicaRun:
     # -- its life ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        await self._keep_files()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._keep_files)
                 while not self.supervision.is_over:
                     self._perform(self.supervision.tick(trio.current_time()))
                     self._tell_outstanding()
@@ -166,21 +166,24 @@ class ReplicaRun:
         self._report(ReplicaState.FAILED if is_failed else ReplicaState.STOPPED)
 
     async def _keep_files(self) -> None:
-        """While a replica runs, a worker that is to have another one finds its files here."""
+        """While a replica runs, a worker that is to have another one finds its files here, and so
+        does this one after a power cut: its publisher may be gone by then."""
         program, files = self.spec.program, self._means.files
-        cids = [blob.cid for _, blob in program.files]
-        cids += [] if program.call is None else [program.call.cid]
-        if files is None or not cids:
+        blobs = [blob for _, blob in program.files]
+        blobs += [] if program.call is None else [program.call]
+        if files is None:
             return
         files.shows(self.start.signed.publisher, self.start.signed.grant)
-        try:
-            await files.hold(self._holder, cids)
-        except LocalError as problem:  # it runs all the same
-            log.warning("the files of %s are not kept: %s", self.spec.name, problem)
+        for blob in blobs:
+            try:
+                await files.take(blob, self._holder, self.start.signed.publisher, durable=True)
+            except (LocalError, RemoteError) as problem:  # it runs all the same
+                log.warning("the files of %s are not kept: %s", self.spec.name, problem)
 
     @property
     def _holder(self) -> str:
-        return f"service-{self.spec.name}-{self.start.slot}-{self.start.epoch}"
+        """The same after a restart, so that what is held by a run that was killed is released."""
+        return f"service-{self.start.signed.digest.hex()}"
 
     async def _close(self) -> None:
         if self._means.files is not None:

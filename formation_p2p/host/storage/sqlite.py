@@ -334,6 +334,7 @@ class WriteBehind(ABC):
         self._what = schema.what
         self._every_s = every_s
         self._failing = False
+        self._asked, self._told = trio.Event(), trio.Event()
 
     @abstractmethod
     def gather(self) -> None: ...
@@ -344,13 +345,26 @@ class WriteBehind(ABC):
     async def keep(self) -> None:
         """On the node's thread, for as long as it runs."""
         while True:
-            await trio.sleep(self._every_s)
+            with trio.move_on_after(self._every_s):
+                await self._asked.wait()
+            self._asked, told = trio.Event(), self._told
+            self._told = trio.Event()
             try:
                 self.gather()
                 await trio.to_thread.run_sync(self._written)
             except Exception:
                 # A fault of ours must not end the node.
                 log.exception("%s cannot be stored; please report this", self._what)
+                self._failing = True
+            told.set()
+
+    async def stored(self) -> bool:
+        """Once what there is now is on the disk; False where it cannot be written. While `keep`
+        runs."""
+        told = self._told
+        self._asked.set()
+        await told.wait()
+        return not self._failing
 
     def store(self) -> bool:
         """Whether all is on the disk. Not while `keep` runs."""
