@@ -296,10 +296,10 @@ class HostingNode(ClusterNode):
             grant = shell.peer.network.grant
             signed = seal_spec(identity, spec, grant, issued, issued + lives_s)
             told = await shell.service_reads.publish(signed)
-            unkept = await self._services.held() if told.stored else ""
-            return (
-                replace(told, why=f"after a power cut it may be gone: {unkept}") if unkept else told
-            )
+            held = self._services.held
+            if not told.stored or held is None or await held.stored():
+                return told
+            return replace(told, why=f"{held.database.path} cannot be written; see the log")
 
         return await self._bridge.perform(publish)
 

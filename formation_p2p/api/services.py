@@ -93,7 +93,7 @@ class NodeServices:
         self._runtime: Runtime | None = None
         self._private = PrivateBlobs()
         self._name = ""  # until `open`
-        self._held: HeldFile | None = None  # likewise
+        self.held: HeldFile | None = None  # likewise
         self.arrivals = Arrivals()
         self.packer = Packer(self._private, lambda: self.contact)
 
@@ -120,7 +120,7 @@ class NodeServices:
             self._private.open(claimed.blobs)
             closing.callback(self._private.close)
             self.arrivals.folder = claimed.blobs
-            own = claimed.identity.peer_id
+            own, network = claimed.identity.peer_id, claimed.network
             journal = None if durable is None else durable.open(own, closing, config.journal)
             for holder in self._blobs.durable_holders:
                 # Its job has ended, and the node then, before that was noted.
@@ -130,17 +130,17 @@ class NodeServices:
             self._name = config.name or config.home.name()
             trust = TrustFile(claimed.trust, own)
             closing.callback(trust.close)
-            members = SeenMembers(config.home.path, claimed.network)
+            members = SeenMembers(config.home.path, network)
             learn_names(config.home.path)
-            members.met(MemberMet(own, self._name, claimed.network.grant, cause="itself"))
+            members.met(MemberMet(own, self._name, network.grant, cause="itself"))
             renews = config.parameters.renews
-            grants = GrantWatch(config.home, claimed.index, claimed.network, issues=renews)
-            charters = CharterFile(config.home.path, claimed.network)
-            self._held = HeldFile(config.home.path / HELD, claimed.network.network_id, own)
-            closing.callback(self._held.close)
+            grants = GrantWatch(config.home, claimed.index, network, issues=renews)
+            charters = CharterFile(config.home.path, network)
+            self.held = HeldFile(config.home.path / HELD, network.network_id, own)
+            closing.callback(self.held.close)
             hosted = RuntimeConfig(
                 identity=claimed.identity,
-                network=claimed.network,
+                network=network,
                 listen=config.listen,
                 announce=config.announce,
                 scratch_root=claimed.scratch,
@@ -154,12 +154,8 @@ class NodeServices:
                 reserves=config.reserves,
                 observers=self.observability.observers,
                 reputation=trust.reputation,
-                remembered=RememberedPeers(config.home.path, claimed.network, own),
-                mdns=(
-                    is_wanted(config.listen, claimed.network)
-                    if config.mdns is None
-                    else config.mdns
-                ),
+                remembered=RememberedPeers(config.home.path, network, own),
+                mdns=is_wanted(config.listen, network) if config.mdns is None else config.mdns,
                 members=members,
                 keep_grant=grants.keep,
                 charter=charters.load(),
@@ -167,7 +163,7 @@ class NodeServices:
                 parameters=config.parameters,
             )
             closing.callback(members.write)
-            started = partial(self._started, trust, grants, charters, members, self._held)
+            started = partial(self._started, (trust, members), (grants, charters, self.held))
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -259,13 +255,6 @@ class NodeServices:
     def with_environment(self, options: TaskOptions) -> TaskOptions:
         """In a thread. See host/environments/prepare.py."""
         return with_environment(options, self._config.home.path, self._offer)
-
-    async def held(self) -> str:
-        """On the node's thread: why what it holds for the network is not on the disk; empty once it
-        is."""
-        file = self._held
-        assert file is not None, "it is opened before the runtime"
-        return "" if await file.stored() else f"{file.database.path} cannot be written; see the log"
 
     def over(self, job_id: str) -> None:
         """On the loop: what was held for a job is needed no more, if there is anything."""
@@ -370,21 +359,16 @@ class NodeServices:
 
     def _started(
         self,
-        trust: TrustFile,
-        grants: GrantWatch,
-        charters: CharterFile,
-        members: SeenMembers,
-        held: HeldFile,
+        kept: Iterable[TrustFile | SeenMembers],
+        watched: Iterable[GrantWatch | CharterFile | HeldFile],
         shell: Shell,
     ) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
-        shell.do(trust.keep)
-        shell.do(members.keep)
-        shell.do(grants.watch, shell)
-        shell.do(charters.watch, shell)
-        held.begin(shell)
-        shell.do(held.keep)
+        for file in kept:
+            shell.do(file.keep)
+        for each in watched:
+            shell.do(each.watch, shell)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

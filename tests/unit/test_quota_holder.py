@@ -24,7 +24,7 @@ from formation_p2p.core.records.envelope import seal
 from formation_p2p.core.trust.grants import Right, Rights, attenuate, issue
 from formation_p2p.core.trust.quota import NOTHING, Quota, Used
 from formation_p2p.core.trust.statements import Block
-from tests.support.dht_world import EPOCH_UNIX_S, contact
+from tests.support.dht_world import EPOCH_UNIX_S, NOW, contact
 from tests.support.dht_world import person as identity
 from tests.support.quota_world import (
     CORE,
@@ -32,7 +32,6 @@ from tests.support.quota_world import (
     HOUR,
     HOUR_MILLI_S,
     MONTH,
-    NOW,
     PARAMETERS,
     ROOT,
     Circle,

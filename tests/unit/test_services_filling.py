@@ -8,6 +8,7 @@ from heapq import nsmallest
 
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.core.peer.events import PeerEvent, Recalled
+from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.services.claim import ClaimState, SignedClaim
 from formation_p2p.core.services.events import (
     DrainReplica,
@@ -16,6 +17,7 @@ from formation_p2p.core.services.events import (
     StopServing,
 )
 from formation_p2p.core.services.parameters import ServiceParameters
+from formation_p2p.core.services.services import Services
 from formation_p2p.core.services.sight import Sight
 from formation_p2p.core.services.spec import Pinned, Replicas
 from formation_p2p.sim.node import SimNode
@@ -190,13 +192,18 @@ def test_a_gap_is_filled_where_the_one_that_knows_of_its_claims_is_slow() -> Non
     assert len(hamlet.steps(ServiceStep.STARTED)) == 2
 
 
+def services_of(node: SimNode) -> Services:
+    assert isinstance(node.peer, Peer)
+    return node.peer.services
+
+
 def cut_power(hamlet: Hamlet) -> None:
     """All nodes die at one moment, and begin again a minute later with what their disks have."""
     nodes = list(hamlet.world.nodes.values())
     disks = {
         node.name: Recalled(
-            tuple(each.raw for each in node.peer.services.catalog.specs.values()),
-            node.peer.services.had,
+            tuple(each.raw for each in services_of(node).catalog.specs.values()),
+            services_of(node).had,
         )
         for node in nodes
     }
@@ -217,7 +224,7 @@ def epochs(hamlet: Hamlet) -> dict[str, tuple[int, int]]:
     return {
         node.name: (replica.slot, replica.epoch)
         for node in hamlet.having("echo")
-        for replica in node.peer.services.holding
+        for replica in services_of(node).holding
     }
 
 
@@ -246,7 +253,7 @@ def test_a_pinned_service_has_a_higher_epoch_after_a_power_cut() -> None:
 def test_a_slot_that_another_has_taken_is_not_taken_back_by_who_had_it() -> None:
     hamlet = Hamlet(3).given(wanting(1), for_s=60)
     [had] = hamlet.having("echo")
-    kept = Recalled((), had.peer.services.had)
+    kept = Recalled((), services_of(had).had)
     hamlet.world.vanish(had)
     hamlet.world.elapse(60)
     [has] = hamlet.having("echo")
@@ -258,12 +265,12 @@ def test_a_slot_that_another_has_taken_is_not_taken_back_by_who_had_it() -> None
 def test_a_worker_that_leaves_has_its_slot_again_and_one_that_is_drained_has_not() -> None:
     hamlet = Hamlet(1).given(wanting(1), for_s=30)
     [worker] = hamlet.workers
-    assert [each.slot for each in worker.peer.services.had] == [0]
+    assert [each.slot for each in services_of(worker).had] == [0]
     hamlet.world.deliver(worker, StopServing())
     hamlet.world.elapse(20)
-    assert [each.slot for each in worker.peer.services.had] == [0]
+    assert [each.slot for each in services_of(worker).had] == [0]
     hamlet.world.deliver(worker, ServeServices(CPU, 4))
     hamlet.world.elapse(30)
     hamlet.world.deliver(worker, DrainReplica("echo"))
     hamlet.world.elapse(60)
-    assert worker.peer.services.had == ()
+    assert services_of(worker).had == ()

@@ -103,6 +103,11 @@ class HeldFile(WriteBehind):
         self._refused = recalled.specs
         shell.feed(recalled)
 
+    async def watch(self, shell: Shell) -> None:
+        """Until cancelled."""
+        self.begin(shell)
+        await self.keep()
+
     def _read(self) -> Recalled:
         db, network = self.database.connection, self._network_id
         specs = [
