@@ -315,6 +315,8 @@ def test_so_many_copies_go_out_at_once_as_are_still_needed() -> None:
     ballot.undraw(PeerId("b"))
     ballot.add(answers(b"a")[0])
     assert ballot.more(2) == 0
+    resumed = Ballot(Quorum(3, of=5, at_once=True), answers(b"a", b"a"))
+    assert resumed.more(0) == 1
     ballot.lacks(3)
     assert ballot.more(2) == 1
     assert Ballot(Quorum(3, of=5)).more(0) == 1
