@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -214,18 +215,19 @@ def test_one_large_value_named_again_and_again_does_not_take_the_callers_memory(
 
 
 @pytest.mark.parametrize(
-    "value",
+    "make",
     [
-        [{} for _ in range(500_000)],
-        [0x8F8F8F8F] * 1_000_000 + list(range(10**6)),
-        [datetime.date(2026, 1, 1 + i % 28) for i in range(20_000)],
-        [bytearray(b"x" * 100_000) for _ in range(80)],
-        [deque([i]) for i in range(20_000)],
-        {str(i): (i, float(i)) for i in range(200_000)},
+        lambda: [{} for _ in range(500_000)],
+        lambda: [0x8F8F8F8F] * 1_000_000 + list(range(10**6)),
+        lambda: [datetime.date(2026, 1, 1 + i % 28) for i in range(20_000)],
+        lambda: [bytearray(b"x" * 100_000) for _ in range(80)],
+        lambda: [deque([i]) for i in range(20_000)],
+        lambda: {str(i): (i, float(i)) for i in range(200_000)},
     ],
     ids=["empty dicts", "ints", "dates", "arrays", "deques", "table"],
 )
-def test_much_plain_data_is_within_the_budget(value: object) -> None:
+def test_much_plain_data_is_within_the_budget(make: Callable[[], object]) -> None:
+    value = make()
     assert load_result(pickle.dumps(value, 5), trust=False) == value
 
 
