@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def main() -> None:
         print(f"{node.peer_id} offers {cores:g} cores, {memory_gib:.1f} GiB; Ctrl-C ends it.")
         print(f"In a second terminal, run:\n\n  {in_second_terminal(home)}\n")
         print("The other examples run there as well, with the same FORMATION_HOME.", flush=True)
-        signal.pause()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 import sys
 from collections.abc import Generator
 
@@ -18,6 +19,12 @@ settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("formation")
 
 evidence.watch_deadlines()
+
+# A shell's `&` and nohup have these ignored, also by the programs that tests send them to.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, default)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,8 +26,8 @@ CLIENT = """#!{python} -IS
 import signal, socket, sys
 engine = socket.socket(socket.AF_UNIX)
 engine.connect({place!r})
-socket.send_fds(engine, ["\\0".join(sys.argv[1:]).encode()], [0, 1, 2])
 signal.signal(signal.SIGTERM, lambda *_: engine.send(b"T"))
+socket.send_fds(engine, ["\\0".join(sys.argv[1:]).encode()], [0, 1, 2])
 sys.exit(int(engine.recv(16) or b"1"))
 """
 

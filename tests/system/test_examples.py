@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import tarfile
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from formation_p2p.cli.stacks import END
 from tests.support.programs import ROOT, Program, python, running
 from tests.support.sandboxes import besides_warning
 
@@ -56,7 +58,10 @@ def test_a_worker_that_is_started_again_is_found_again_at_its_new_port(tmp_path:
     home = str(tmp_path / "home")
     for _ in range(2):
         with running(sys.executable, example("worker.py"), FORMATION_HOME=home) as worker:
-            with running("bash", "-c", scheduler_line(worker)) as scheduler:
+            line = scheduler_line(worker)
+            worker.process.send_signal(signal.SIGQUIT)  # any signal that is handled, and not Ctrl-C
+            worker.line_with(f"{END} of process {worker.pid}")
+            with running("bash", "-c", line) as scheduler:
                 assert scheduler.ended() == 0, scheduler.output
             assert worker.interrupt() == 0, worker.output
 

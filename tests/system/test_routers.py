@@ -216,7 +216,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(lab: Lab | None) -> None:
         process.send_signal(signal.SIGKILL)
     spaces.delete_leftovers()
     assert f"fpn{process.pid}-" not in spaces.run("ip", "netns", "list")
-    assert not spaces.is_alive(int(pid))
+    wait_until(lambda: not spaces.is_alive(int(pid)))
 
 
 def test_a_machine_that_forbids_it_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
