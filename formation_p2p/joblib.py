@@ -234,9 +234,12 @@ def run_batch(calls: Iterable[Call], first: First | None = None) -> list[Any]:
         parallel.BACKENDS.setdefault(NAME, parallel.BACKENDS[kind])
     if first is not None:
         name, initializer, initargs = first
-        if getattr(sys, _MARK, "") != name:
+        done, variables = getattr(sys, _MARK, ("", {}))
+        if done != name:
             initializer(*initargs)
-            setattr(sys, _MARK, name)
+            setattr(sys, _MARK, (name, dict(os.environ)))
+        else:
+            os.environ |= variables  # which the interpreter takes back after each call
     with inner:
         try:
             return [function(*args, **kwargs) for function, args, kwargs in calls]

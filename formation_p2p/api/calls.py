@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from formation_p2p.api.code import CallCode, CodePickler, note_part, pickled, pickler_for
+from formation_p2p.api.code_lines import with_lines
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
@@ -297,7 +298,9 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
         attempts = len(result.reasons)
         if isinstance(raised, ImportError) and (told := missed_in(str(raised), result.left_out)):
             raised.msg, raised.args = told, (told,)
-        raised.__cause__ = RemoteTraceback(last.why, result.task_id, str(last.worker), attempts)
+        raised.__cause__ = RemoteTraceback(
+            with_lines(last.why), result.task_id, str(last.worker), attempts
+        )
         return raised
     unraised = NotPlain(f"a call raised {type(raised).__name__}, which is not raised here")
     unraised.keep(result.result, (), partial(load_result, result.result, trust=True))

@@ -23,6 +23,7 @@ from typing import IO, Any, ClassVar, Final, Literal, NoReturn
 
 import cloudpickle
 
+from formation_p2p.api import by_value
 from formation_p2p.api.reference import OnlyInCalls, Reference
 from formation_p2p.core.errors import FormationError, InvalidInput
 from formation_p2p.core.workload.blob import Blob, digest_of
@@ -92,23 +93,35 @@ class CodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if kind is FunctionType:
             self._function(obj)
         elif kind is ModuleType:
-            self._referred.add(obj.__name__)
+            self._refer(obj.__name__)
         elif kind is BuiltinFunctionType or issubclass(kind, type):
-            self._referred.add(_module_of(obj))
+            self._refer(_module_of(obj))
         elif kind is Reference:
             raise OnlyInCalls
+        elif (reduced := by_value.reduced(obj)) is not None:
+            return reduced
         else:
-            self._referred.add(_module_of(kind))
+            self._refer(_module_of(kind))
         return super().reducer_override(obj)
+
+    def _refer(self, module: str) -> None:
+        if module not in self._referred and not by_value.is_sent(module):
+            self._referred.add(module)
 
     def _function(self, function: FunctionType) -> None:
         module = _module_of(function)
         named = "<" not in function.__qualname__  # else it goes by value, whatever its module
-        if module != "__main__":
-            (self._referred if named else self._imported).add(module)
-        if module == "__main__" or not named:
+        if named:
+            self._refer(module)
+        if not named or by_value.is_sent(module):
+            if module != "__main__":
+                self._imported.add(module)
             package = function.__globals__.get("__package__")
             self._imported |= imported_in(function.__code__, package or "")
+
+    dispatch_table: ClassVar = ChainMap(
+        {CodeType: by_value.reduced_code}, cloudpickle.Pickler.dispatch_table
+    )
 
 
 class _WithoutCode(CodePickler):

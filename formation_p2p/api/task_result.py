@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from formation_p2p.api.code_lines import with_lines
 from formation_p2p.core.dispatch.job_events import (
     Answer,
     Attempt,
@@ -83,7 +84,7 @@ class TaskResult:
                 )
             case "failed":
                 last = self.reasons[-1]
-                why = f"{who} failed on {named(last.worker)}: {last.why}"
+                why = f"{who} failed on {named(last.worker)}: {with_lines(last.why)}"
                 if told := missed_in(last.why, self.left_out):
                     why = f"{why.rstrip()}\n{told}"
                 from formation_p2p.core.workload.large_result import kept_size

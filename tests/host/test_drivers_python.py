@@ -246,8 +246,8 @@ def test_a_call_runs_in_an_empty_folder_with_an_environment_of_its_own(
             "CUDA_VISIBLE_DEVICES": "GPU-a",
             "ROCR_VISIBLE_DEVICES": "",
         }
-        # The socket of the calls, two copies of the outputs, and the folder being listed.
-        assert len(descriptors) == 8
+        # The sockets of the calls, copies of the three streams, and the folder being listed.
+        assert len(descriptors) == 9
 
     story(tmp_path, scenario)
 
@@ -833,5 +833,59 @@ def test_an_interpreter_that_cannot_start_is_the_machines_failure(tmp_path: Path
         failed = await world.failure(FailureKind.DRIVER, len, "abc")
         assert failed.message.startswith("the interpreter did not start: ended with exit code 1")
         assert "no_such_module_anywhere" in failed.message
+
+    story(tmp_path, scenario)
+
+
+def leaves_an_alarm() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+
+
+def leaves_streams() -> None:
+    sys.stdout = sys.stderr = None
+    os.close(1)
+    os.closerange(0, 1)
+
+
+def leaves_variables() -> None:
+    os.environ["LEFT_BEHIND"] = "1"
+    os.environ["HOME"] = "/nowhere"
+    del os.environ["TMPDIR"]
+
+
+def leaves_limits() -> None:
+    sys.setrecursionlimit(150)
+    os.umask(0)
+    sys.setprofile(lambda *_: None)
+
+
+def around() -> tuple[object, ...]:
+    """What a call finds."""
+    mask = os.umask(0)
+    os.umask(mask)
+    print("it prints")
+    os.fstat(0)
+    variables = {name: os.environ[name] for name in os.environ if name[:10] != "FORMATION_"}
+    handlers = [signal.getsignal(each) == signal.SIG_DFL for each in (14, 15)]
+    timer = signal.getitimer(signal.ITIMER_REAL)
+    limit = sys.getrecursionlimit()
+    return variables, handlers, timer, mask, limit, sys.getprofile() is None
+
+
+@pytest.mark.parametrize(
+    "leaves", [leaves_an_alarm, leaves_streams, leaves_variables, leaves_limits]
+)
+def test_a_call_finds_the_process_as_the_call_before_did(
+    tmp_path: Path, leaves: Callable[[], None]
+) -> None:
+    async def scenario(world: World) -> None:
+        pid, report = await world.value(os.getpid), Recorder()
+        before = await world.value(around, report=report)
+        await world.value(leaves)
+        assert await world.value(around, report=report) == before
+        assert await world.value(os.getpid) == pid
+        assert report.text() == "it prints\n" * 2
 
     story(tmp_path, scenario)

@@ -355,3 +355,150 @@ async def test_a_module_that_makes_nodes_also_runs_where_this_package_is_not_ins
     assert squares == ["(9, 'type')", "(9, 'AbsentType')"]
     assert problem.startswith("join of formation_p2p is used in a call, and this worker's ")
     assert problem.endswith("use formation_p2p where you make calls, not within them")
+
+
+async def test_what_main_defines_is_found_by_its_name_there(project: Project) -> None:
+    """By pickle, which refers to wrappers by name, and by a pool of processes in a call."""
+    printed = await project.run(
+        """
+        import functools, typing
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        UserId = typing.NewType("UserId", int)
+        P = typing.ParamSpec("P")
+        fork = get_context("fork")
+
+        def passed(function: typing.Callable[P, int]) -> typing.Callable[P, int]:
+            @functools.wraps(function)
+            def called(*args: P.args, **kwargs: P.kwargs) -> int:
+                return function(*args, **kwargs)
+            return called
+
+        @functools.lru_cache(maxsize=99)
+        def fib(n):
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+        @functools.cache
+        def tenfold(n):
+            return 10 * n
+
+        @passed
+        def through(n: int) -> int:
+            return tenfold(n)
+
+        def next_id(user: UserId) -> UserId:
+            return UserId(user + 1)
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+            @functools.lru_cache
+            def double(self):
+                return 2 * self.x
+
+        def square(n):
+            return n * n
+
+        def x_of(point):
+            return point.x
+
+        def pooled(n):
+            with fork.Pool(2) as pool:
+                points = pool.map(x_of, map(Point, range(n)))
+                return pool.map(square, range(n)), pool.map(fib, [5, 6]), points
+
+        def in_processes(n):
+            with ProcessPoolExecutor(2, mp_context=fork) as pool:
+                return list(pool.map(square, range(n)))
+
+        if __name__ == "__main__":
+            with join() as node:
+                for function in (fib, tenfold, through, next_id, pooled, in_processes):
+                    print(node.map(function, [4], needs=NEEDS)[0])
+                print(node.map(functools.partial(fib), [4], needs=NEEDS)[0])
+                cached = lambda n: Point(n).double() + fib.cache_parameters()["maxsize"]
+                print(node.map(cached, [4], needs=NEEDS))
+                print(node.map(functools.lru_cache(lambda n: n), [4], needs=NEEDS))
+
+                def square(n):  # as a cell of a notebook that is run again
+                    return -n
+                globals()["square"] = square
+                square.__qualname__ = "square"
+                print(node.map(in_processes, [3], needs=NEEDS))
+        """
+    )
+    assert printed.splitlines() == [
+        "3",
+        "40",
+        "40",
+        "5",
+        "([0, 1, 4, 9], [5, 8], [0, 1, 2, 3])",
+        "[0, 1, 4, 9]",
+        "3",
+        "[107]",
+        "[4]",
+        "[[0, -1, -2]]",
+    ]
+
+
+async def test_a_traceback_has_the_lines_of_a_script(project: Project) -> None:
+    printed = await project.run(
+        """
+        def inner(table):
+            return table["missing"]  # as it is written
+
+        def fails(n):
+            return inner({}) + n
+
+        if __name__ == "__main__":
+            with join() as node:
+                try:
+                    node.map(fails, [1], attempts=1, needs=NEEDS)
+                except KeyError as error:
+                    print(error.__cause__)
+        """
+    )
+    assert 'in fails\n    return inner({}) + n\n  File "main.py", line ' in printed
+    assert 'in inner\n    return table["missing"]  # as it is written\nKeyError' in printed
+
+
+async def test_modules_that_no_finder_finds_go_along(project: Project) -> None:
+    """Of another name than their files, within a package, out of a zip, and made in memory."""
+    printed = await project.run(
+        """
+        import importlib.util, types, zipfile
+        from pathlib import Path
+
+        def load(name, path):
+            spec = importlib.util.spec_from_file_location(name, path)
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+
+        text = "class Own:\\n    x = {}\\ndef which(n):\\n    return Own.x, n\\n"
+        Path("plug.py").write_text(text.format(1))
+        Path("package").mkdir()
+        Path("package/__init__.py").write_text("")
+        with zipfile.ZipFile("packed.zip", "w") as packed:
+            packed.writestr("zipped.py", "import helps\\n" + text.format("helps.x"))
+            packed.writestr("helps.py", "x = 4")
+        sys.path.insert(0, "packed.zip")
+        modules = [
+            load("another_name", "plug.py"),
+            load("no_package.inside", "plug.py"),
+            load("package.inside", "plug.py"),
+            importlib.import_module("zipped"),
+        ]
+        made = sys.modules["made_here"] = types.ModuleType("made_here")
+        exec(text.format(5), vars(made))
+
+        if __name__ == "__main__":
+            with join() as node:
+                for module in [*modules, made]:
+                    print(node.map(module.which, [1], needs=NEEDS, attempts=1))
+                    print(node.map(lambda n: (module.Own.x, n), [1], needs=NEEDS, attempts=1))
+        """
+    )
+    assert printed.splitlines() == [f"[({x}, 1)]" for x in (1, 1, 1, 1, 1, 1, 4, 4, 5, 5)]

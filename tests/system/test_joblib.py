@@ -98,11 +98,12 @@ def test_calls_run_on_workers_in_batches(bob: SyncNode, monkeypatch: pytest.Monk
 
 def count_up(by: int) -> None:
     sys.__dict__["counted"] = sys.__dict__.get("counted", 0) + by
+    os.environ["SET_BY_THE_INITIALIZER"] = "1"
 
 
 def counted() -> int:
     time.sleep(0.2)  # a batch each
-    return int(sys.__dict__.get("counted", 0))
+    return int(sys.__dict__.get("counted", 0)) * int(os.environ["SET_BY_THE_INITIALIZER"])
 
 
 def test_an_initializer_is_called_once_in_each_interpreter(bob: SyncNode) -> None:

@@ -44,9 +44,8 @@ class Unit:
     @property
     def module(self) -> str:
         """As people write it."""
-        name = self.name if self.is_folder else self.name.removesuffix(self.path.name)
-        parts = [part for part in name.split("/") if part]
-        return ".".join(parts if self.is_folder else [*parts, self.path.name.split(".")[0]])
+        *parts, last = self.name.split("/")
+        return ".".join(filter(None, [*parts, last if self.is_folder else last.split(".")[0]]))
 
 
 class Search:
@@ -63,7 +62,12 @@ class Search:
         """What has to go along for a module of this name to be imported elsewhere: nothing for one
         that is not the user's own, or is not found."""
         if module not in self._units:
-            self._units[module] = self._looked_for(module)
+            found = self._looked_for(module)
+            beside = _put_there(module)  # which a package does not hold
+            found += tuple(
+                x for x in beside if not any(x.path.is_relative_to(y.path) for y in found)
+            )
+            self._units[module] = found
         return self._units[module]
 
     def _looked_for(self, module: str) -> tuple[Unit, ...]:
@@ -166,8 +170,20 @@ def _file(module: str, spec: ModuleSpec) -> tuple[Unit, ...]:
     path = Path(spec.origin).absolute()
     if not path.is_file() or not is_own(path):
         return ()
-    *folders, _ = module.split(".")
-    return (Unit("/".join((*folders, path.name)), path, is_folder=False),)
+    *folders, last = module.split(".")
+    # A program may have loaded it under another name.
+    name = path.name if path.name.startswith(f"{last}.") else last + path.suffix
+    return (Unit("/".join((*folders, name)), path, is_folder=False),)
+
+
+def _put_there(module: str) -> tuple[Unit, ...]:
+    """The file of a module that a program has put where no finder finds it."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if not isinstance(spec, ModuleSpec) or module.partition(".")[0] in _PROVIDED:
+        return ()
+    if spec.has_location and spec.submodule_search_locations is not None:
+        return _folders(module, spec.submodule_search_locations)
+    return _file(module, spec)
 
 
 def _folders(module: str, locations: Iterable[str]) -> tuple[Unit, ...]:
@@ -183,9 +199,13 @@ def is_own(path: Path) -> bool:
     `site-packages` is: some tools install a project for development that way."""
     if path.is_dir() and path.is_symlink():
         path = path.resolve()
-    if _INSTALLED.intersection(path.parts):
+    if is_installed(path):
         return False
     if any(path.parent.glob("*.dist-info")):
         return False  # `pip install --target`
     real = path.resolve()
     return not any(real.is_relative_to(folder) for folder in _STANDARD)
+
+
+def is_installed(path: Path) -> bool:
+    return bool(_INSTALLED.intersection(path.parts))

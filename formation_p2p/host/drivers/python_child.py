@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
     # By number: what reads the pickles of its calls, itself, and how many bytes a call may return.
     # Before it is read, the name of the Python that has pickled it, and the pickle.
-    # Whether it is called as the member of a gang.
-    Functions = dict[int, tuple[bytes | Callable[..., Any], Any, int, bool]]
+    # Whether it is called as the member of a gang, and what it brings for `__main__`.
+    Functions = dict[int, tuple[bytes | Callable[..., Any], Any, int, bool, dict[str, Any]]]
     # What to reply to a call: its kind, a message for people, a pickle, and what lies beside that.
     Answer = tuple[bytes, bytes, bytes, list[pickle.PickleBuffer]]
 
@@ -115,6 +115,8 @@ def main() -> None:
     os.register_at_fork(after_in_child=lambda: forget(calls, data))
     # The task may point its output elsewhere; these stay what the node reads.
     outputs = [os.dup(1), os.dup(2)]
+    around = own_module("main")
+    defined, surroundings = around.Main(), around.Surroundings([os.dup(0), *outputs])
     functions: Functions = {}
     folder = Folder()
     reader = os.fdopen(calls, "rb", buffering=READ_BYTES, closefd=False)
@@ -136,7 +138,8 @@ def main() -> None:
             if kind in (FUNCTION, PARCEL_FUNCTION):
                 line, _, pickled = body.partition(b"\n")
                 python, most, *how = line.split()
-                functions[number] = python, handed(kind, pickled, data), int(most), bool(how)
+                function = handed(kind, pickled, data)
+                functions[number] = python, function, int(most), bool(how), {}
                 if len(functions) > MAX_FUNCTIONS:
                     del functions[min(functions)]
             elif kind in (CALL, PARCEL_CALL):
@@ -152,7 +155,8 @@ def main() -> None:
         folder.enter()
         os.environ["FORMATION_CHECKPOINT"] = f"{folder.home}/.checkpoint-{which}"  # as saves.py
         began_s = time.monotonic()
-        kind, message, value, buffers = answer(functions, number, arguments)
+        kind, message, value, buffers = answer(functions, number, arguments, defined, surroundings)
+        surroundings.restore()
         if buffers or kind == TOO_LARGE or (kind == RETURNED and len(value) > LARGE_BYTES):
             large = value, buffers, data, max_kept_bytes
             kind, message, value = own_module("parcels").handed_over(kind, message, *large)
@@ -167,15 +171,21 @@ def main() -> None:
         folder.leave()
 
 
-def answer(functions: Functions, number: int, arguments: bytes | Parcels) -> Answer:
+def answer(
+    functions: Functions, number: int, arguments: bytes | Parcels, main: Any, surroundings: Any
+) -> Answer:
     buffers: list[pickle.PickleBuffer] = []
+    surroundings.keep()
     try:
-        reader, function, most, as_member = functions[number]
+        reader, function, most, as_member, names = functions[number]
         if isinstance(reader, bytes):  # it is not read yet
             reader = own if reader.decode(errors="replace") == OWN else partial(foreign, reader)
             function = read(reader, function)
-            functions[number] = reader, function, most, as_member
+            names = main.taken()
+            functions[number] = reader, function, most, as_member, names
         args, kwargs = read(reader, arguments)
+        main.define(main.taken(), names)
+        surroundings.keep()
         if as_member:
             args = (own_module("member").own(), *args)
         result = function(*args, **kwargs)

@@ -1,0 +1,111 @@
+"""What goes inside the pickles of calls, since no worker finds it by its name."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+from zipimport import zipimporter
+
+import cloudpickle
+
+from formation_p2p.api.code_lines import told_file
+from formation_p2p.host.code.modules import is_installed
+
+# As cloudpickle names the file of all code that travels.
+_NO_FILE: Final = "<dynamic-code>"
+
+
+def is_sent(module: str) -> bool:
+    """Whether functions and classes of this module travel by value: of `__main__`, of modules that
+    were registered with cloudpickle, and of those that have no file which could go along."""
+    if module == "__main__":
+        return True
+    registered = cloudpickle.list_registry_pickle_by_value()
+    if any(parent in registered for parent in _with_parents(module)):
+        return True
+    found = sys.modules.get(module)
+    if found is None or not (_is_zipped(found) or _is_in_memory(module) or _is_orphan(module)):
+        return False
+    cloudpickle.register_pickle_by_value(found)
+    return True
+
+
+def _with_parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _is_zipped(module: ModuleType) -> bool:
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    return isinstance(loader, zipimporter) and not is_installed(Path(loader.archive))
+
+
+def _is_in_memory(module: str) -> bool:
+    """Whether a program has put it, and all that it is in, into `sys.modules` without a file."""
+    for name in _with_parents(module):
+        found = sys.modules.get(name)
+        spec = getattr(found, "__spec__", None)
+        if getattr(found, "__file__", None) or (
+            spec is not None and (spec.origin or spec.submodule_search_locations is not None)
+        ):
+            return False
+    return True
+
+
+def _is_orphan(module: str) -> bool:
+    """Whether the package that its name says is not there, so that pickle does not find it."""
+    package = module.rpartition(".")[0]
+    return bool(package) and package not in sys.modules
+
+
+class _Maker:
+    """Pickles as what this call returns, which makes something of further arguments."""
+
+    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
+        self._made = make, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made
+
+    def __call__(self, *args: Any) -> Any:
+        """pickle asks whether it can be called."""
+        return self._made[0](*self._made[1])(*args)
+
+
+def _cached(wrapper: Any) -> tuple[Any, ...]:
+    """Its cache stays here."""
+    options = wrapper.cache_parameters()
+    maker = _Maker(functools.lru_cache, options["maxsize"], options["typed"])
+    return maker, (wrapper.__wrapped__,)
+
+
+# What pickle refers to by name, and how to make another one.
+_REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
+    functools._lru_cache_wrapper: _cached,
+    typing.NewType: lambda new: (typing.NewType, (new.__name__, new.__supertype__)),
+    typing.ParamSpec: lambda spec: (typing.ParamSpec, (spec.__name__,)),
+    typing.TypeVarTuple: lambda spec: (typing.TypeVarTuple, (spec.__name__,)),
+}
+if sys.version_info >= (3, 12):
+    _REDUCERS[typing.TypeAliasType] = lambda it: (typing.TypeAliasType, (it.__name__, it.__value__))
+
+
+def reduced(value: Any) -> tuple[Any, ...] | None:
+    """How to pickle what has a name that no worker finds; None for all else."""
+    reducer = _REDUCERS.get(type(value))
+    if reducer is None:
+        return None
+    name = getattr(value, "__qualname__", value.__name__)
+    return reducer(value) if "<" in name or is_sent(value.__module__) else None
+
+
+def reduced_code(code: CodeType) -> tuple[Any, ...]:
+    """As cloudpickle, with the name of its file, for tracebacks."""
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    name = told_file(code.co_filename)
+    return make, tuple(name if each == _NO_FILE else each for each in args)
