@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,21 @@ from formation_p2p.core.workload.derive import (
     linked_files,
     needs_of,
     parameters_of,
-    refuse_same,
+    told_apart,
 )
-from formation_p2p.core.workload.matrix import Parameters, fill, folder_label, label_of, telling
+from formation_p2p.core.workload.matrix import (
+    Parameters,
+    fill,
+    given_label,
+    label_of,
+    places,
+    telling,
+)
 from formation_p2p.core.workload.work import MAX_TASKS
 from formation_p2p.host.policies import options_of
 
+# What a task without parameters has in braces by mistake: other names are a program's own.
+_OF_INPUTS: Final = ("each", "input", "stem")
 # What a task prints is kept beside the files that it sends back, under these names.
 PRINTED: Final = ("stdout", "stderr")
 
@@ -58,19 +67,25 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
     except ValueError as error:  # or a number of too many digits
         raise InvalidInput("job file", f"is not TOML: {error}") from None
     _refuse_unknown("job", job, _JOB_KEYS)
+    lines = content.splitlines()
     tables = typed("task", job.get("task", []), list, "a list of tables, each written as [[task]]")
     tasks: list[TaskLine] = []
     after: list[list[str]] = []
-    reads: list[dict[str, str]] = []
+    reads: list[Mapping[str, str]] = []
+    every: list[Parameters] = []
+    made_labels: list[bool] = []
     groups: dict[str, range] = {}
     for number, table in enumerate(tables, start=1):
         where = f"task {number}"
         checked = typed(where, table, dict, "a table, written as [[task]]")
         first = len(tasks)
-        for line, before, files in _tasks(where, checked, folder, first):
+        source = partial(_line_of, lines, number)
+        for line, is_made, before, files, texts in _tasks(where, checked, folder, first, source):
             tasks.append(line)
+            made_labels.append(is_made)
             after.append(before)
             reads.append(files)
+            every.append(texts)
         if len(tasks) > MAX_TASKS:
             raise InvalidInput("task", f"there are more than {MAX_TASKS}; split the job")
         if name := text(f"{where}: name", checked.get("name", "")):
@@ -79,12 +94,17 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
             groups[name] = range(first, len(tasks))
     if not tasks:
         raise InvalidInput("task", "there is none; write at least one [[task]] with an argv")
-    labels = [task.label for task in tasks]
-    refuse_same(labels, groups)
-    edges, inputs_from = linked_files(labels, after, reads, groups)
+    labels = told_apart([task.label for task in tasks], made_labels, groups)
+    edges, inputs_from = linked_files(labels, after, reads, groups, every)
     made = files_made(inputs_from)
     tasks = [
-        replace(x, after=edges[n], inputs_from=inputs_from[n], handed_on=made.get(n, ()))
+        replace(
+            x,
+            label=labels[n],
+            after=edges[n],
+            inputs_from=inputs_from[n],
+            handed_on=made.get(n, ()),
+        )
         for n, x in enumerate(tasks)
     ]
     kwargs = kwargs_of_file(job)
@@ -95,10 +115,11 @@ def parse_job_file(content: str, folder: Path) -> JobFile:
 
 
 def _tasks(
-    where: str, table: dict[str, Any], folder: Path, count: int
-) -> Iterator[tuple[TaskLine, list[str], dict[str, str]]]:
-    """The tasks of one [[task]], each with what it says that it comes after, and which files of
-    others it reads. Those without a name, a label and parameters are numbered on from `count`."""
+    where: str, table: dict[str, Any], folder: Path, count: int, line_of: Callable[[str], int]
+) -> Iterator[tuple[TaskLine, bool, list[str], dict[str, str], Parameters]]:
+    """The tasks of one [[task]], each with whether its label is made of names and values, what it
+    says that it comes after, which files of others it reads, and its parameters. Those without a
+    name, a label and parameters are numbered on from `count`. `line_of` finds a text in it."""
     _refuse_unknown(where, table, _TASK_KEYS)
     if "argv" not in table and "wasm" not in table:
         raise InvalidInput(f"{where}: argv", "is missing; write the command and its arguments")
@@ -108,19 +129,80 @@ def _tasks(
     inputs, sent = _inputs(f"{where}: inputs", None if files else given, folder)
     with inside(where):
         every = parameters_of(*_matrix(where, table), inputs=inputs)
+    _check_places(where, table, every, line_of)
     for place, parameters in enumerate(every):
-        label = label_of(name, telling(parameters)) or str(count + place)
+        texts: Parameters = {"index": place, **parameters}
+        label, is_made = label_of(name, telling(parameters)) or str(count + place), True
+        if "label" in table:
+            field = f"{where}: label"
+            label, is_made = given_label(field, text(field, table["label"]), texts)
         file = str(parameters["input"]) if sent else None
-        line = _task(where, table, folder, label, partial(fill, parameters=parameters), file)
+        line = _task(where, table, folder, label, partial(fill, parameters=texts), file)
         needs, memory_given = None, False
         if "needs" in table:
-            needs, memory_given = _needs(f"{where}: needs", table["needs"], parameters)
+            needs, memory_given = _needs(f"{where}: needs", table["needs"], texts)
         before = typed(f"{where}: after", table.get("after", []), list, "a list of texts")
-        names = [fill(text(f"{where}: after", each), parameters) for each in before]
-        kind = fill(text(f"{where}: kind", table.get("kind", "")), parameters)
-        read = {fill(name, parameters): fill(x, parameters) for name, x in files.items()}
+        names = [fill(text(f"{where}: after", each), texts) for each in before]
+        kind = fill(text(f"{where}: kind", table.get("kind", "")), texts)
         line = replace(line, needs=needs, memory_given=memory_given, learnt_as=kind)
-        yield line, names, read
+        yield line, is_made, names, files, texts
+
+
+def _check_places(
+    where: str,
+    table: Mapping[str, Any],
+    every: Sequence[Parameters],
+    line_of: Callable[[str], int],
+) -> None:
+    """Raises InvalidInput for a name in braces that is no parameter, in a task that has some, and
+    for a parameter of the matrix that stands nowhere."""
+    used: set[str] = set()
+    known = {"index", *(name for each in every for name in each)}
+    given = "matrix" in table or "each" in table or "inputs" in table
+    for key, value in table.items():
+        if key in ("matrix", "each", "name") or (key == "inputs" and _is_of_files(value)):
+            continue
+        there = known | {"label"} if key == "inputs" else known
+        for name in _places_in(value):
+            used.add(name)
+            if name in there or not (given or name in _OF_INPUTS):
+                continue
+            has = f"there are {', '.join(f'{{{each}}}' for each in sorted(there))}"
+            raise InvalidInput(
+                f"{where}: {key}",
+                f"line {line_of(f'{{{name}}}')}: {{{name}}} is no parameter; {has}; "
+                f"braces of a program's own have a space in them: {{ {name} }}",
+            )
+    for name in table.get("matrix", {}):
+        if name not in (*used, "include", "exclude"):
+            raise InvalidInput(
+                f"{where}: matrix.{name}",
+                f"line {line_of(name)}: no text has {{{name}}}, so that tasks do the same; write "
+                f'it where the value belongs, or `label = "...-{{{name}}}"` to run all of them',
+            )
+
+
+def _places_in(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield from places(value)
+        case list():
+            for each in value:
+                yield from _places_in(each)
+        case dict():
+            for key, each in value.items():
+                yield from places(key)
+                yield from _places_in(each)
+        case _:
+            pass
+
+
+def _line_of(lines: Sequence[str], task: int, sought: str) -> int:
+    """The number of the line of the file where that stands in the [[task]] of this number."""
+    heads = [n for n, line in enumerate(lines) if line.replace(" ", "").startswith("[[task]]")]
+    first = heads[task - 1] if task <= len(heads) else 0
+    last = heads[task] if task < len(heads) else len(lines)
+    return 1 + next((n for n in range(first, last) if sought in lines[n]), first)
 
 
 def _matrix(
@@ -171,7 +253,7 @@ def _task(
         files_in.append(sent)
     kind = _kind(where, table, folder, fill)
     return TaskLine(
-        folder_label(f"{where}: label", fill(text(f"{where}: label", table.get("label", label)))),
+        label,
         (*kind.program, *texts("argv")),
         {name: fill(text(f"{where}: env.{name}", value)) for name, value in env.items()},
         None if stdin is None else fill(text(f"{where}: stdin", stdin)).encode(),
@@ -218,9 +300,14 @@ def _needs(field: str, value: object, parameters: Parameters) -> tuple[Requireme
 
 def _files_of_tasks(field: str, value: object) -> dict[str, str]:
     """Of an `inputs` that names files of other tasks; none of any other."""
-    if not isinstance(value, dict) or "lines" in value:
+    if _is_of_files(value) or not isinstance(value, dict):
         return {}
     return {name: text(f"{field}.{name}", source) for name, source in value.items()}
+
+
+def _is_of_files(value: object) -> bool:
+    """Whether each file, or line of one, makes a task."""
+    return not isinstance(value, dict) or "lines" in value
 
 
 def _inputs(field: str, value: object, folder: Path) -> tuple[list[str], bool]:

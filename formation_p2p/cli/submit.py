@@ -61,7 +61,7 @@ A job file:
   [[task]]                        # as many of these as you like
   name = "small"                  # for later tasks: after = ["small"]
   each = ["a.png", "b.png"]       # one task for each; {{each}} stands for it below
-  label = "small-{{each}}"          # its number or `each` by default
+  label = "small-{{each}}"          # its number or `each` by default; {{index}} is its number
   argv = ["convert", "{{each}}", "-resize", "25%", "small.png"]
   files_in = ["images/{{each}}"]    # from the job file's folder; seen by base name
   files_out = ["small.png"]       # brought back to DIR/LABEL/; outputs = [...] for large ones

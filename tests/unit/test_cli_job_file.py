@@ -296,7 +296,7 @@ def test_files_of_other_tasks_are_inputs_and_those_tasks_keep_them() -> None:
         [[task]]
         name = "prepare"
         matrix = { p = [1, 2] }
-        argv = ["prepare"]
+        argv = ["prepare", "{p}"]
         files_out = ["part.txt", "log"]
         outputs = ["huge"]
 
@@ -543,6 +543,58 @@ def test_a_task_may_have_needs_and_a_kind_of_its_own() -> None:
     assert parsed('needs = "memory=1GiB"\n[[task]]\nargv = ["a"]').options.memory_given
     table = 'needs = { memory = "1GiB" }\n[[task]]\nargv = ["a"]'
     assert parsed(table).options.memory_given
+
+
+def test_each_line_of_a_real_list_is_a_task(tmp_path: Path) -> None:
+    url = f"https://example.org/{'a' * 65}"
+    (tmp_path / "urls.txt").write_text(f"{url}\nsame\nsame\n{{index}}\nsay it, twice / more\n")
+    text = """
+        [[task]]
+        inputs = { lines = "urls.txt" }
+        argv = ["curl", "-o", "{index}.html", "{input}"]
+        files_out = ["{index}.html"]
+    """
+    job = parse_job_file(dedent(text), tmp_path)
+    assert [(task.label, *task.argv[2:]) for task in job.tasks] == [
+        (url.replace("/", "-")[:60], "0.html", url),
+        ("same", "1.html", "same"),
+        ("same-2", "2.html", "same"),
+        ("{index}", "3.html", "{index}"),
+        ("say it, twice - more", "4.html", "say it, twice / more"),
+    ]
+
+
+HAS = 'argv = ["echo", "{a}"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        (f'matrix = {{ a = [1] }}\n{HAS}stdin = "{{b}}"', "task 2: stdin: line 6: {b} is no"),
+        (f'matrix = {{ a = [1] }}\n{HAS}stdin = "{{b}}"', "there are {a}, {index}; braces of"),
+        (f"matrix = {{ a = [1], c = [2] }}\n{HAS}", "task 2: matrix.c: line 4: no text has {c}"),
+        ('argv = ["echo", "{input}"]', "line 4: {input} is no parameter"),
+        (f'{HAS}each = ["a"]', "line 4: {a} is no parameter"),
+        (f'{HAS}inputs = {{ "x-{{l}}" = "one:x" }}', "task 2: argv: line 4: {a} is no"),
+    ],
+)
+def test_a_name_in_braces_is_a_parameter(text: str, reported: str) -> None:
+    assert reported in refused(f'[[task]]\nargv = ["x"]\n[[task]]\n{text}\n')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'argv = ["awk", "{print}"]',
+        'argv = ["sh", "-c", "echo ${HOME} { print } {1,2}"]\neach = ["a"]',
+        'argv = ["a"]\nmatrix = { a = [1, 2] }\nlabel = "run-{a}"',
+        'argv = ["a"]\nmatrix = { a = [1, 2] }\nneeds = { cpu = "{a}" }',
+        'argv = ["a"]\neach = { from = 1, to = 3 }',
+        'argv = ["a"]\nenv = { A = "{index}" }',
+    ],
+)
+def test_braces_of_programs_stay(text: str) -> None:
+    assert parsed(f"[[task]]\n{text}\n").tasks
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES, Requirements
 from formation_p2p.core.units import GIB, MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.core.workload.derive import Stage, derive, refuse_same
+from formation_p2p.core.workload.derive import Stage, derive, told_apart
 from formation_p2p.core.workload.inputs_from import bound
 from formation_p2p.core.workload.memory_estimate import MIN_RUNS, MemoryEstimate, kind_of, learn
 from formation_p2p.core.workload.plan import Plan, PlannedTask, plan_of, tasks_of
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_named_with_its_stage() -> None:
     same = {"a": Stage(TRUE, {"x": (1, 2)}, label="same")}
     assert "two tasks are called 'same'" in refused(same)
     other = {"a": Stage(TRUE), "b": Stage(TRUE, label="a")}
-    assert "two tasks are called 'a'" in refused(other)
+    assert "'a' is the name of other tasks as well" in refused(other)
     many = tuple(map(str, range(MAX_TASKS)))
     reported = refused({"a": Stage(TRUE, {"x": (1, 2)}, inputs=many)})
     assert reported.startswith("a: inputs: they make more than 100000 tasks")
@@ -193,7 +193,6 @@ def test_what_is_wrong_is_named_with_its_stage() -> None:
         (TRUE, "a: stage: a ProcessSpec is not a Stage; write Stage"),
         (Stage(TRUE, label="a\nb"), "a: label: 'a\\nb' cannot name a folder as well"),
         (Stage(TRUE, label="x" * 61), "cannot name a folder as well; write 1 to 60 characters"),
-        (Stage(TRUE, {"n": ("x" * 60,)}), "a: label: 'a-xxxx"),
         (Stage(TRUE, {"name": ("b",)}, inputs=("x",)), "a: matrix: name is of each input already"),
         (
             Stage(TRUE, include=({"input": 1},), inputs=("x",)),
@@ -211,9 +210,43 @@ def test_parameters_that_are_called_as_those_of_inputs_are_told_apart_by_their_v
 
 
 def test_a_label_is_no_other_stages_name() -> None:
-    refuse_same(["a", "b-1", "b-2"], {"a": (0,), "b": (1, 2)})
+    given = {"a": (0,), "b": (1, 2)}
+    assert told_apart(["a", "b-1", "b-2"], [False] * 3, given) == ["a", "b-1", "b-2"]
     with pytest.raises(InvalidInput, match="'b' is the name of other tasks as well"):
-        refuse_same(["b", "c-1"], {"a": (0,), "b": (1,)})
+        told_apart(["b", "c-1"], [False] * 2, {"a": (0,), "b": (1,)})
+    assert told_apart(["b", "c-1"], [True] * 2, {"a": (0,), "b": (1,)}) == ["b-2", "c-1"]
+
+
+def test_labels_that_are_made_of_values_name_folders_and_are_told_apart() -> None:
+    long, url = "x" * 70, "https://a.org/b?c"
+    sentence = "two words: \x1b[2J, a / and an end"
+    plan = derive({"a": Stage(TRUE, inputs=(long, long + "y", url, url, sentence, "..", "same"))})
+    cut = f"a-{long}"[:60]
+    assert [task.label for task in plan.tasks] == [
+        *(cut, f"{cut[:58]}-2", "a-https:--a.org-b?c", "a-https:--a.org-b?c-2"),
+        *("a-two words: -[2J, a - and an end", "a-..", "a-same"),
+    ]
+    # A person's label is kept, but for what the values bring.
+    stages = {
+        "b": Stage(TRUE, {"n": ("same", "...")}, label="{n}"),
+        "a": Stage(TRUE, inputs=(url, "x"), label="{index}-{input}"),
+    }
+    labels = ["same", "task", "0-https:--a.org-b?c", "1-x"]
+    assert [task.label for task in derive(stages).tasks] == labels
+    for label in ("a/{input}", ".{input}", "x" * 61 + "{input}"):
+        assert "cannot name a folder as well" in refused({"a": Stage(TRUE, label=label)})
+
+
+def test_values_are_filled_in_once() -> None:
+    value = "{index}{label}{p}{x}"
+    work = ProcessSpec(("true", "{p}"), outputs=("o",))
+    prepare = Stage(work, {"p": (value,)})
+    reads = Stage(TRUE, {"x": (value,)}, inputs={"{x}-{label}": "prepare:o"}, label="{x}")
+    plan = derive({"prepare": prepare, "reads": reads})
+    assert [task.label for task in plan.tasks] == [f"prepare-{value}", value]
+    assert plan.tasks[0].work == replace(work, argv=("true", value))
+    ((name, _, _),) = plan.tasks[1].inputs_from
+    assert name == f"{value}-prepare-{value}"
 
 
 # -- plans ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ job = await node.submit(plan)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,11 +30,13 @@ from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.resources.requirements import Requirements, needs_and_memory
 from formation_p2p.core.workload.inputs_from import handing_on
 from formation_p2p.core.workload.matrix import (
+    MAX_LABEL_CHARS,
     Parameters,
     Value,
+    clean_label,
     combinations,
     fill,
-    folder_label,
+    given_label,
     label_of,
     of_input,
     telling,
@@ -54,7 +56,8 @@ class Stage:
     the stage, on the right; `stage.output("part.txt")` means the latter. The task waits for them.
 
     `{lr}` in the texts of `work` becomes the value; a callable `work` is called with the values.
-    An input gives `input`, `name` and `stem`. `after` names stages, or labels of tasks, that must
+    `{index}` is the number of the task in the stage, from 0. An input gives `input`, `name` and
+    `stem`. `after` names stages, or labels of tasks, that must
     have succeeded before. They are filled in as well: `after=("prepare-{lr}",)` waits for its
     counterpart alone.
 
@@ -91,8 +94,10 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
     """The tasks of all stages, in order. Raises InvalidInput, whose message names the stage: for
     too many tasks, an unknown name, a circle of tasks that wait for each other."""
     tasks: list[PlannedTask] = []
+    made_labels: list[bool] = []
     after: list[tuple[str, ...]] = []
-    reads: list[dict[str, str]] = []
+    reads: list[Mapping[str, str]] = []
+    every: list[Parameters] = []
     groups: dict[str, range] = {}
     names = {id(stage): name for name, stage in stages.items()}
     for name, stage in stages.items():
@@ -109,20 +114,25 @@ def derive(stages: Mapping[str, Stage]) -> Plan:
             combined = parameters_of(stage.matrix, stage.include, stage.exclude, inputs)
             if len(tasks) + len(combined) > MAX_TASKS:
                 raise InvalidInput("tasks", f"there are more than {MAX_TASKS}; split the job")
-            tasks += [_task(name, stage, parameters) for parameters in combined]
-            after += [tuple(fill(x, each) for x in stage.after) for each in combined]
-            reads += [{fill(x, e): fill(y, e) for x, y in files.items()} for e in combined]
+            for place, parameters in enumerate(combined):
+                texts = {"index": place, **parameters}
+                task, is_made = _task(name, stage, parameters, texts)
+                tasks.append(task)
+                made_labels.append(is_made)
+                after.append(tuple(fill(x, texts) for x in stage.after))
+                reads.append(files)
+                every.append(texts)
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error.field}", error.problem) from None
         groups[name] = range(first, len(tasks))
-    labels = [task.label for task in tasks]
-    refuse_same(labels, groups)
-    edges, inputs_from = linked_files(labels, after, reads, groups)
+    labels = told_apart([task.label for task in tasks], made_labels, groups)
+    edges, inputs_from = linked_files(labels, after, reads, groups, every)
     made = files_made(inputs_from)
     return Plan(
         tuple(
             replace(
                 task,
+                label=labels[place],
                 work=handing_on(task.work, made[place]) if place in made else task.work,
                 after=edges[place],
                 inputs_from=inputs_from[place],
@@ -167,18 +177,38 @@ def parameters_of(
     return [of_input(each) | chosen for each in inputs for chosen in found]
 
 
-def refuse_same(labels: Sequence[str], groups: Mapping[str, Sequence[int]]) -> None:
-    """Raises InvalidInput where two tasks have one label, or one has another stage's name."""
+def told_apart(
+    labels: Sequence[str], made: Sequence[bool], groups: Mapping[str, Sequence[int]]
+) -> list[str]:
+    """The labels, of which those that are `made` of names and values are cleaned, and numbered
+    where they are there twice. Raises InvalidInput where two others are the same, or one is another
+    stage's name."""
     owner: dict[str, int] = {}
-    for index, label in enumerate(labels):
-        if label in owner:
-            problem = f"two tasks are called {shown(label)}; write a label with all parameters"
-            raise InvalidInput("label", problem)
-        owner[label] = index
-    for name, group in groups.items():
-        if name in owner and owner[name] not in group:
-            problem = f"{shown(name)} is the name of other tasks as well; write another"
-            raise InvalidInput("label", problem)
+
+    def is_taken(label: str, index: int) -> bool:
+        return label in owner or (label in groups and index not in groups[label])
+
+    for index, (label, is_made) in enumerate(zip(labels, made, strict=True)):
+        if not is_made:
+            if label in owner:
+                problem = f"two tasks are called {shown(label)}; write a label with all parameters"
+                raise InvalidInput("label", f"{problem}, or with {{index}}")
+            if is_taken(label, index):
+                problem = f"{shown(label)} is the name of other tasks as well; write another"
+                raise InvalidInput("label", problem)
+            owner[label] = index
+    found = list(labels)
+    counts = Counter[str]()
+    for index, is_made in enumerate(made):
+        if is_made:
+            label = base = clean_label(labels[index])
+            while is_taken(label, index):
+                counts[base] += 1
+                number = f"-{counts[base] + 1}"
+                label = base[: MAX_LABEL_CHARS - len(number)] + number
+            found[index] = label
+            owner[label] = index
+    return found
 
 
 def filled(work: Work, parameters: Parameters) -> Work:
@@ -187,12 +217,17 @@ def filled(work: Work, parameters: Parameters) -> Work:
     return fill_in(lambda text: fill(text, parameters)) if fill_in else work
 
 
-def _task(name: str, stage: Stage, parameters: Parameters) -> PlannedTask:
-    work = stage.work(parameters) if callable(stage.work) else filled(stage.work, parameters)
-    needs, memory_given = needs_of(stage.needs, parameters)
-    label = fill(stage.label, parameters) if stage.label else label_of(name, telling(parameters))
-    folder_label("label", label)
-    return PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, parameters))
+def _task(
+    name: str, stage: Stage, parameters: Parameters, texts: Parameters
+) -> tuple[PlannedTask, bool]:
+    """And whether its label is made of names and values. `texts` are the parameters as texts have
+    them."""
+    work = stage.work(parameters) if callable(stage.work) else filled(stage.work, texts)
+    needs, memory_given = needs_of(stage.needs, texts)
+    label, is_made = label_of(name, telling(parameters)), True
+    if stage.label:
+        label, is_made = given_label("label", stage.label, texts)
+    return PlannedTask(work, label, (), needs, memory_given, fill(stage.kind, texts)), is_made
 
 
 def needs_of(
@@ -257,18 +292,20 @@ def linked_files(
     after: Sequence[Sequence[str]],
     reads: Sequence[Mapping[str, str]],
     groups: Mapping[str, Sequence[int]],
+    parameters: Sequence[Parameters],
 ) -> tuple[list[tuple[int, ...]], list[Reads]]:
     """As `linked`, and for each task the files that it reads of others: the name that it gives to
     one, the index of the task that makes it, and the name there. Both are written `TASK:FILE`,
-    with the name of a group for all of its tasks; `{label}` in the name is the label of each.
-    Raises InvalidInput."""
+    with the name of a group for all of its tasks, and with the parameters of the task that reads;
+    `{label}` in the name is the label of each that makes one. Raises InvalidInput."""
     by_name = {label: (index,) for index, label in enumerate(labels)} | dict(groups)
     found: list[Reads] = []
     waits: list[Sequence[str]] = []
-    for label, names, files in zip(labels, after, reads, strict=True):
+    for label, names, files, own in zip(labels, after, reads, parameters, strict=True):
         each: dict[str, tuple[str, int, str]] = {}
         makers: list[str] = []
-        for name, source in files.items():
+        for name, text in files.items():
+            source = fill(text, own)
             maker, _, file = source.partition(":")
             if maker not in by_name or not file:
                 problem = f"{shown(source)} names no file of a task; write TASK:FILE"
@@ -276,11 +313,11 @@ def linked_files(
                 raise InvalidInput("inputs", f"{label}: {problem}")
             makers.append(maker)
             for index in by_name[maker]:
-                own = fill(name, {"label": labels[index]})
-                if own in each:
-                    problem = f"several files are called {shown(own)}; write {{label}} in the name"
+                here = fill(name, {"label": labels[index], **own})
+                if here in each:
+                    problem = f"several files are called {shown(here)}; write {{label}} in the name"
                     raise InvalidInput("inputs", f"{label}: {problem}")
-                each[own] = own, index, file
+                each[here] = here, index, file
         found.append(tuple(each.values()))
         waits.append((*names, *makers) if makers else names)
     return linked(labels, waits, groups), found

@@ -36,6 +36,8 @@ MAX_LABEL_CHARS: Final = 60
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _PLACE: Final = re.compile(r"\{([A-Za-z][A-Za-z0-9_-]{0,31})\}", re.ASCII)
+# Of a shell: `${HOME}`.
+_NOT_A_SHELLS: Final = re.compile(r"(?<!\$)" + _PLACE.pattern, re.ASCII)
 
 Parameters = Mapping[str, Value]
 
@@ -88,6 +90,11 @@ def fill(text: str, parameters: Parameters) -> str:
     return _PLACE.sub(value, text)
 
 
+def places(text: str) -> list[str]:
+    """The names in braces, but for those of a shell's variables."""
+    return _NOT_A_SHELLS.findall(text)
+
+
 def of_input(path: str) -> dict[str, Value]:
     """The parameters of one input: `input` as it is, `name` without its folders, and `stem`
     without its suffix as well."""
@@ -117,6 +124,23 @@ def folder_label(field: str, label: str) -> str:
         wanted = f"1 to {MAX_LABEL_CHARS} characters that print, with no / and no dot in front"
         raise InvalidInput(field, f"{problem}; write {wanted}")
     return label
+
+
+def given_label(field: str, label: str, parameters: Parameters) -> tuple[str, bool]:
+    """A person's label, and whether it is made of values that cannot name a folder: then it is
+    cleaned (`clean_label`). Raises InvalidInput for one that names none by what a person wrote."""
+    whole = fill(label, parameters)
+    try:
+        return folder_label(field, whole), False
+    except InvalidInput:
+        folder_label(field, _PLACE.sub("x", label))
+        return whole, True
+
+
+def clean_label(label: str) -> str:
+    """Of values: what can name a folder, cut."""
+    plain = "".join(each if each.isprintable() and each != "/" else "-" for each in label)
+    return plain.lstrip(".")[:MAX_LABEL_CHARS] or "task"
 
 
 def _check(
