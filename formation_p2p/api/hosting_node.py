@@ -39,6 +39,7 @@ from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.signed_spec import MAX_SPEC_TTL_S, seal_spec
 from formation_p2p.core.services.spec import ServiceSpec, WorkerType
 from formation_p2p.core.services.tending import Question
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.work import PythonCall
 from formation_p2p.host.clock import moment
@@ -307,6 +308,27 @@ class HostingNode(ClusterNode):
         """The signed specs and claims of the services named, or of all, as they are in the DHT."""
         self._lifecycle.check_loop()
         return await self._bridge.perform(lambda shell: shell.service_reads.read(*named, sure=True))
+
+    async def put_secret(
+        self, content: bytes, *, service: str = "", known: Blob | None = None
+    ) -> Blob:
+        """Keep a secret, for tasks that this node submits, or for the replicas of a service that it
+        publishes: in a box on its disk that it alone opens. It goes to their workers alone, sealed
+        for each. `ProcessSpec(secrets={"TOKEN": ...})` takes what this returns: the one that is
+        `known`, where the content is the same. Raises InvalidInput, LocalError."""
+        self._lifecycle.check_loop()
+        contact = self._services.contact
+
+        async def put(shell: Shell) -> Blob:
+            return shell.services.tending.secrets.put(content, service, known)
+
+        blob = await self._bridge.perform(put)
+        return replace(blob, sources=(contact,))
+
+    async def drop_secret(self, secret: Blob) -> None:
+        """Of a task that has ended."""
+        self._lifecycle.check_loop()
+        self._services.call(lambda shell: shell.services.tending.secrets.drop(secret.cid))
 
     async def tend(
         self, worker: Contact | None, question: Question

@@ -146,6 +146,7 @@ class NodeServices:
                 scratch_root=claimed.scratch,
                 blobs=self._blobs,
                 private=self._private,
+                secrets=claimed.services / "secrets",
                 arrivals=self.arrivals,
                 shares_memory=config.shares_memory,
                 journal=journal,

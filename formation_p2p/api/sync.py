@@ -123,6 +123,9 @@ class SyncNode(Synchronous[Node], NodeBase):
     read_services = waits(Node.read_services)
     drain = waits(Node.drain)
     replicas = waits(Node.replicas)
+    tend = waits(Node.tend)
+    put_secret = waits(Node.put_secret)
+    drop_secret = waits(Node.drop_secret)
 
     @functools.wraps(Node.dask)
     def dask(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from formation_p2p.cli.flags import pairs_of
 from formation_p2p.core.errors import InvalidInput, LocalError, TaskFailed
 from formation_p2p.core.units import KIB, MIB, format_bytes
-from formation_p2p.core.workload.process import MAX_TAIL_BYTES
+from formation_p2p.core.workload.blob import RAW, Blob, Cid
+from formation_p2p.core.workload.process import MAX_TAIL_BYTES, check_secrets
 from formation_p2p.core.workload.work import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from formation_p2p.cli.local.link import Link
-    from formation_p2p.core.workload.blob import Blob
 
 # A file up to here goes with the task: to fetch it would take a round trip more.
 INLINE_BYTES: Final = 256 * KIB
@@ -73,6 +74,23 @@ def inline(files: Mapping[str, Path]) -> tuple[dict[str, bytes], dict[str, Path]
             contents[name] = read_input(path)
             left_bytes -= size
     return contents, others
+
+
+def secret_files(given: Iterable[str], folder: Path) -> dict[str, Path]:
+    """Of each `NAME=FILE`, by its name. Raises InvalidInput."""
+    found = {name: folder / file for name, file in pairs_of("secret", given).items()}
+    check_secrets(dict.fromkeys(found, Blob(Cid(RAW, bytes(32)), 0)))
+    return found
+
+
+async def put_secrets(node: Link, files: Iterable[Path]) -> dict[Path, Blob]:
+    """Raises InvalidInput, LocalError."""
+    put: dict[Path, Blob] = {}
+    for file in files:
+        with local(file):
+            content = file.read_bytes()
+        put[file] = await node.put_secret(content)
+    return put
 
 
 def read_stdin(source: str) -> bytes:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from formation_p2p.cli.files import local, named
+from formation_p2p.cli.files import local, named, secret_files
 from formation_p2p.cli.kinds import Kind
 from formation_p2p.cli.task_flags import FLAGS, kwargs_of_file, text, typed
 from formation_p2p.cli.task_line import JobFile, TaskLine, inside
@@ -45,7 +45,7 @@ PRINTED: Final = ("stdout", "stderr")
 _JOB_KEYS: Final = ("name", *(flag.file_key for flag in FLAGS.values()), "task")
 _TASK_KEYS: Final = (
     *("label", "each", "argv", "env", "stdin", "files_in", "files_out", "outputs"),
-    *("wasm", "fuel", "image"),
+    *("wasm", "fuel", "image", "secrets"),
     *("name", "matrix", "inputs", "after", "needs", "kind"),
 )
 
@@ -261,6 +261,7 @@ def _task(
         files_out,
         kind,
         outputs=outputs,
+        secrets=secret_files(texts("secrets"), folder),
     )
 
 

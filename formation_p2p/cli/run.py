@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import check_outputs, fetch_outputs, inline, named, read_stdin
+from formation_p2p.cli.files import (
+    check_outputs,
+    fetch_outputs,
+    inline,
+    named,
+    put_secrets,
+    read_input,
+    read_stdin,
+    secret_files,
+)
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.kinds import FUEL, IMAGE, WASM, Kind
@@ -76,6 +85,12 @@ def run(
     stdin: str | None = option(
         "--stdin", "FILE|-", "The command's stdin: this file, or our stdin; else empty."
     ),
+    secrets: list[str] | None = option(
+        "--secret",
+        "NAME=FILE",
+        "Give the command this file's content as $FORMATION_SECRETS/NAME, in memory there and "
+        "sealed on the way. Repeatable.",
+    ),
     wasm: Path | None = WASM,
     fuel: int = FUEL,
     image: str | None = IMAGE,
@@ -122,6 +137,9 @@ def run(
         small,
         outputs=tuple(files_out or ()),
     )
+    hidden = secret_files(secrets or (), Path())
+    for file in hidden.values():
+        read_input(file)  # one that cannot be read is told of before any worker is asked
     check_outputs(Path(), spec.outputs)
     kind.of(spec)  # errors in it come before any worker is asked
     flags.refuse_local(kwargs.get("scope"))
@@ -141,7 +159,9 @@ def run(
         own = join is not None
         async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
             inputs = {name: await node.put(path) for name, path in large.items()}
-            work, name = kind.of(replace(spec, inputs=inputs)), spec.argv[0]
+            put = await put_secrets(node, hidden.values())
+            sealed = {name: put[file] for name, file in hidden.items()}
+            work, name = kind.of(replace(spec, inputs=inputs, secrets=sealed)), spec.argv[0]
             begun = partial(node.submit, work, name=name, labels=[one_line(name)])
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
             from formation_p2p.cli.outcomes import (
@@ -171,6 +191,8 @@ def run(
             (result,) = await job.results()
             if result.status != "succeeded":
                 owed.given(job.job_id)
+            for secret in put.values():
+                await node.drop_secret(secret)
             if result.status == "cancelled" and interrupt.number is not None:
                 return interrupt.exit_code
             if result.status == "unplaceable" and not result.refusals:

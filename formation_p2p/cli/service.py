@@ -74,8 +74,10 @@ def apply(
     other, each new one ready before an old one stops.
     """
     text = _read(file)
-    named = services_of(text).files  # what is wrong in the file is said before anything is done
-    missing = [each for each in named if not (file.parent / each).is_file()]
+    read = services_of(text)  # what is wrong in the file is said before anything is done
+    named, hidden = read.files, read.secrets
+    every = (*named, *(each for _, _, each in hidden))
+    missing = [each for each in every if not (file.parent / each).is_file()]
     if missing:
         raise InvalidInput("files", f"{file.parent / missing[0]} is not there")
     place = flags.folder_of(home, join)
@@ -88,11 +90,18 @@ def apply(
             contents: dict[str, Blob] = {}
             for each in named:
                 contents[each] = await node.put((file.parent / each).resolve())
-            specs = services_of(text, contents, pinned).specs
             known = await node.read_services()
+            sealed: dict[tuple[str, str], Blob] = {}
+            for service, name, each in hidden:
+                content = (file.parent / each).read_bytes()
+                before = _secret_in(known, service, name)
+                sealed[service, name] = await node.put_secret(
+                    content, service=service, known=before
+                )
+            specs = services_of(text, contents, pinned, sealed).specs
             versioned = [_versioned(spec, known, "version" in text) for spec in specs]
             done = await _publish(node, place, versioned, as_json=as_json)
-            if named and _is_own(node):
+            if every and _is_own(node):
                 await _fetched(node, [spec.name for spec in versioned])
         return done
 
@@ -258,7 +267,15 @@ def _same(spec: ServiceSpec, other: ServiceSpec) -> bool:
 def _bare(spec: ServiceSpec) -> ServiceSpec:
     files = tuple((name, replace(blob, sources=())) for name, blob in spec.program.files)
     call = spec.program.call and replace(spec.program.call, sources=())
-    return replace(spec, version=1, program=replace(spec.program, files=files, call=call))
+    secrets = tuple((name, replace(blob, sources=())) for name, blob in spec.program.secrets)
+    bare = replace(spec.program, files=files, call=call, secrets=secrets)
+    return replace(spec, version=1, program=bare)
+
+
+def _secret_in(known: ServicesRead, service: str, name: str) -> Blob | None:
+    """As it was published."""
+    specs = (each.spec for each in known.catalog if each.spec.name == service)
+    return next((dict(spec.program.secrets).get(name) for spec in specs), None)
 
 
 def _known(name: str, known: ServicesRead) -> ServiceSpec:

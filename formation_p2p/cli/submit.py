@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import IN_WORDS
-from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs, write_tail
+from formation_p2p.cli.files import (
+    append,
+    fetch_outputs,
+    make_folder,
+    put_secrets,
+    write_outputs,
+    write_tail,
+)
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.formfile import is_formfile, job_of_formfile
 from formation_p2p.cli.interrupt import Interrupt, end_with
@@ -67,6 +74,7 @@ A job file:
   files_out = ["small.png"]       # brought back to DIR/LABEL/; outputs = [...] for large ones
   env = {{ LANG = "C" }}
   stdin = ""
+  secrets = ["TOKEN=token.txt"]   # as $FORMATION_SECRETS/TOKEN, sealed for the worker
   image = "alpine:3.22"           # in a container; or wasm = "count.wasm" and fuel = 1_000_000
 \b
   [[task]]
@@ -140,7 +148,10 @@ def _submit(
     contents = file.read()
     large = file.large(contents)
     # What is wrong with it is said before any worker is asked.
-    plan = file.plan(contents, dict.fromkeys(large, NOT_PUT_YET))
+    hidden = list(dict.fromkeys(path for task in file.tasks for path in task.secrets.values()))
+    plan = file.plan(
+        contents, dict.fromkeys(large, NOT_PUT_YET), dict.fromkeys(hidden, NOT_PUT_YET)
+    )
     place = flags.folder_of(home, join)
 
     def may() -> None:
@@ -156,9 +167,9 @@ def _submit(
         own = join is not None
         async with reach(place, may=may, state=state, metrics=metrics, own=own) as node:
             blobs = {path: await node.put(path) for path in large}
-            job = await node.submit(
-                file.plan(contents, blobs) if large else plan, name=file.name, options=options
-            )
+            put = await put_secrets(node, hidden)
+            work = file.plan(contents, blobs, put) if large or put else plan
+            job = await node.submit(work, name=file.name, options=options)
             tell_sizes(job.sizes, as_json=as_json)
             if state is None:
                 interrupt.first(job.cancel, "cancelling the job")
@@ -178,6 +189,8 @@ def _submit(
             results = kept.checked(await job.results())
             if not kept.is_unreachable:
                 owed.given(job.job_id)
+            for secret in put.values():
+                await node.drop_secret(secret)
             if not as_json:
                 report(results, time.monotonic() - began_s, out_dir)
             if interrupt.number is not None and any(each.status == "cancelled" for each in results):

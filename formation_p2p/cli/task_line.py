@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,7 @@ class TaskLine:
     outputs: tuple[str, ...] = ()
     inputs_from: Reads = ()
     handed_on: tuple[str, ...] = ()
+    secrets: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def brought(self) -> tuple[str, ...]:
@@ -93,9 +94,11 @@ class JobFile:
         self,
         contents: Mapping[Path, bytes] | None = None,
         blobs: Mapping[Path, Blob] | None = None,
+        secrets: Mapping[Path, Blob] | None = None,
     ) -> Plan:
         """With the files: `contents` as `read` has them, which is called where there are none, and
-        `blobs` those that are `large`. Raises InvalidInput, LocalError."""
+        `blobs` those that are `large`; `secrets` are those that tasks name. Raises InvalidInput,
+        LocalError."""
         contents = self.read() if contents is None else contents
         fetched = blobs or {}
         planned: list[PlannedTask] = []
@@ -106,7 +109,14 @@ class JobFile:
             outputs = tuple(dict.fromkeys((*task.outputs, *task.handed_on)))
             with inside(f"task {task.label}"):
                 process = ProcessSpec(
-                    task.argv, task.env, task.stdin, files_in, task.sent, inputs, outputs
+                    task.argv,
+                    task.env,
+                    task.stdin,
+                    files_in,
+                    task.sent,
+                    inputs,
+                    outputs,
+                    secrets={name: (secrets or {})[path] for name, path in task.secrets.items()},
                 )
                 work = task.kind.of(process)
             about = (task.label, task.after, task.needs, task.memory_given, task.learnt_as)

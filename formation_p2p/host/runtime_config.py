@@ -37,6 +37,8 @@ class RuntimeConfig:
     announce: tuple[str, ...]
     scratch_root: Path
     blobs: BlobStore
+    # A folder of this node's own; None for one without secrets.
+    secrets: Path | None = None
     private: PrivateBlobs = field(default_factory=PrivateBlobs)
     arrivals: Arrivals = field(default_factory=Arrivals)
     shares_memory: bool = True

@@ -44,6 +44,7 @@ from formation_p2p.host.net.protocols.rate import RateServer
 from formation_p2p.host.performer import Performer
 from formation_p2p.host.results import answers
 from formation_p2p.host.runtime_config import RuntimeConfig
+from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.replicas import Replicas, ReplicaStatus
 from formation_p2p.host.services.routing import ServiceRouting
 
@@ -112,7 +113,8 @@ class Shell:
         self.gangs, self.leases = self._performer.gangs, self._performer.leases
         self.service_reads = self._performer.service_reads
         self._gate_log = GateLog()
-        own = config.identity.peer_id, config.network, self.service_reads
+        secrets = Secrets(config.identity, config.secrets)
+        own = config.identity, config.network, self.service_reads, secrets
         self.services = ServiceRouting(stack, exchange, *own, self.do)
         self.replicas: Replicas | None = None
         self._timer = trio.CancelScope()

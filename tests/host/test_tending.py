@@ -12,17 +12,23 @@ import pytest
 import trio
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.services.events import ReplicaState
+from formation_p2p.core.peer.events import PeerEvent
+from formation_p2p.core.services.claim import SignedClaim, seal_claim
+from formation_p2p.core.services.events import ReadServices, ReplicaState, ServicesRead
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.tending import EXIT, STDERR, STDOUT, Question, ReadLog, RunBeside
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import MIB
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.host.drivers.machine import Machine
+from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.log_file import LogFile
+from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.stream import ServiceStream
 from formation_p2p.host.services.tending import MAX_PEER_STREAMS, Tending
 from tests.host.test_services_replicas import ALICE, Told, replicas, spec
 from tests.support.services import read_all
+from tests.support.services_world import claim_of
 from tests.support.stacks import Node, run, running
 
 READS = ReadLog("notes", b"", 100, 0, follows=False)
@@ -33,21 +39,35 @@ class Asking(Node):
 
     nursery: trio.Nursery
 
-    def __init__(self, seed: bytes, told: Told | None = None) -> None:
+    def __init__(self, seed: bytes, told: Told | None = None, folder: Path | None = None) -> None:
         super().__init__(seed=seed)
         self.may: dict[str, frozenset[Right | None]] = {}
+        self.claims: list[SignedClaim] = []
+        self.reads = ServiceReads(self._read)
         self.tending = Tending(
             self.stack,
-            self.peer_id,
+            self.identity,
+            Secrets(self.identity, folder),
+            self.reads,
             self._admit,
             lambda: b"grant",
             lambda: None if told is None else told.replicas,
             lambda task: self.nursery.start_soon(task),
         )
 
+    def _read(self, event: PeerEvent) -> None:
+        """As the DHT would."""
+        assert isinstance(event, ReadServices)
+        found = ServicesRead(event.query, (), tuple(self.claims), (), True, cause="a test")
+        self.nursery.start_soon(_told, self.reads, found)
+
     def _admit(self, peer: Contact, grant: bytes, right: Right | None = None) -> str | None:
         assert grant == b"grant"
         return None if right in self.may.get(peer.peer_id, ()) else f"it gives no right to {right}"
+
+
+async def _told(reads: ServiceReads, found: ServicesRead) -> None:
+    reads.told(found)
 
 
 @asynccontextmanager
@@ -175,6 +195,53 @@ def test_without_a_sandbox_of_its_own_no_program_runs_beside_a_replica(tmp_path:
             assert "no sandbox with a network of its own" in why
 
     run(story, within_s=60)
+
+
+def test_a_secret_goes_sealed_to_who_runs_what_it_is_for_and_is_handed_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        owner, first, second, other = (
+            Asking(bytes([n]) * 32, folder=tmp_path / str(n)) for n in range(4)
+        )
+        nodes = owner, first, second, other
+        async with trio.open_nursery() as nursery, running(*nodes):
+            for node in nodes:
+                node.nursery = nursery
+                for each in nodes:
+                    node.may[each.peer_id] = frozenset({None, Right.WORK})
+            secrets = owner.tending.secrets
+            of_task, of_notes = secrets.put(b"plain text"), secrets.put(b"plain text", "notes")
+            named = replace(of_notes, sources=(owner.contact,))
+            task = replace(of_task, sources=(owner.contact,))
+            assert await first.tending.secret(task, owner.peer_id) == b"plain text"
+
+            async def refused(by: Asking, secret: Blob, service: str) -> str:
+                with pytest.raises(ServiceError) as caught:
+                    await by.tending.secret(secret, owner.peer_id, service)
+                return str(caught.value)
+
+            assert "no such secret" in await refused(first, named, "notes")
+            assert "no such secret" in await refused(first, named, "")
+            assert "no such secret" in await refused(first, task, "notes")
+            owner.may[other.peer_id] = frozenset({None})
+            assert "no right to work" in await refused(other, task, "")
+            claims = [
+                seal_claim(
+                    each.identity,
+                    claim_of(each.identity, service="notes", addresses=each.stack.addresses),
+                )
+                for each in (first, second)
+            ]
+            for node in nodes:
+                node.claims = claims
+            assert await first.tending.secret(named, owner.peer_id, "notes") == b"plain text"
+            assert "no such secret" in await refused(other, named, "notes")
+            secrets.drop(of_notes.cid, "notes")  # its owner is gone for good
+            assert await second.tending.secret(named, owner.peer_id, "notes") == b"plain text"
+            nursery.cancel_scope.cancel()
+
+    run(story, within_s=60)
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"plain text" not in path.read_bytes()
 
 
 def test_a_log_is_read_by_its_times_and_past_the_change_of_its_files(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.commands import LOOPBACK, formation, started
@@ -63,3 +65,85 @@ def test_the_publisher_reads_scales_and_looks_into_a_service_from_afar(tmp_path:
             assert "replicas" in refused.err
             missing = formation(gate, "service", "logs", "other")
             assert missing.code == 3
+
+
+SECRET = b"a-secret-that-is-in-no-file"
+DIGEST = hashlib.sha256(SECRET).hexdigest()
+# What of it a program may tell.
+TELLS = "sha256sum $FORMATION_SECRETS/TOKEN | cut -c1-64"
+JOB = f"""
+[[task]]
+secrets = ["TOKEN=token"]
+argv = ["sh", "-c", "{TELLS}"]
+"""
+HIDING = f"""
+[hiding]
+tier = 2
+port = 8100
+needs = "cpu=0.1,memory=64MiB"
+argv = ["sh", "-c", "{TELLS}; exec sleep 1000"]
+secrets = ["TOKEN=token"]
+replicas = {{ min = 1, target = 1, max = 1 }}
+"""
+
+
+@needs_sandbox
+def test_a_secret_reaches_its_program_and_no_store_log_or_listing(tmp_path: Path) -> None:
+    homes, given = tmp_path / "homes", tmp_path / "given"
+    gate, worker = homes / "gate", homes / "worker"
+    given.mkdir()
+    (given / "token").write_bytes(SECRET)
+    (given / "job.toml").write_text(JOB)
+    (given / "catalog.toml").write_text(HIDING)
+    assert formation(gate, "network", "create").code == 0
+    told: list[bytes] = []
+
+    def told_by(home: Path, *words: str | Path) -> bytes:
+        done = formation(home, *words, cwd=given)
+        assert done.code == 0, done.err
+        told.extend((done.out, done.err.encode()))
+        return done.out
+
+    with started(gate, "gate", "-vv", *LOOPBACK) as serving:
+        serving.line_with("to invite others")
+        invite = formation(gate, "network", "invite").out
+        assert formation(worker, "network", "join", "-", stdin=invite).code == 0
+        options = ("-vv", "--serve", "cpu", "--name", "kitchen", *LOOPBACK)
+        with started(worker, "worker", "--json", *options) as working:
+            working.line_with("ready")
+            command = ("run", "-vv", "--secret", "TOKEN=token", "--", "sh", "-c", TELLS)
+            assert told_by(gate, *command).decode().strip() == DIGEST
+            kept = ("run", "--state", given / "jobs.db", *command[2:])
+            assert told_by(gate, *kept).decode().strip() == DIGEST
+            assert DIGEST.encode() in told_by(gate, "submit", "--json", "job.toml")
+            told_by(gate, "service", "apply", "catalog.toml")
+
+            def printed() -> bool:
+                logs = formation(gate, "service", "logs", "hiding", "--json")
+                return DIGEST.encode() in logs.out
+
+            wait_until(printed, every_s=0.5)
+            # As it was: a secret that has not changed makes no version.
+            assert b"version 1" in told_by(gate, "service", "apply", "catalog.toml")
+            inside = "cat /proc/*/environ /proc/*/cmdline; ls -l $FORMATION_SECRETS/"
+            told_by(worker, "service", "exec", "hiding", "--", "sh", "-c", inside)
+            assert b"-r--------" in told[-2]
+            for command in (("services", "--json"), ("logs", "--json"), ("status", "--json")):
+                told_by(gate, *command)
+                told_by(worker, *command)
+            for path in Path("/proc").glob("[0-9]*/[ce][mn][dv]*"):
+                if path.name in ("cmdline", "environ"):
+                    with suppress(OSError):
+                        told.append(path.read_bytes())
+            missing = formation(gate, "run", "--secret", "TOKEN=none", "--", "true", cwd=given)
+            assert missing.code == 2
+            named = formation(gate, "run", "--secret", "../x=token", "--", "true", cwd=given)
+            assert "no name of a secret" in named.err
+    told += [serving.output.encode(), working.output.encode()]
+    for path in (*homes.rglob("*"), *given.glob("jobs*")):
+        if path.is_file():
+            told.append(path.read_bytes())
+    assert len(told) > 30
+    assert not any(SECRET in each for each in told)
+    mine = f"formation-secrets-{working.pid}-"
+    assert not any(path.name.startswith(mine) for path in Path("/dev/shm").iterdir())

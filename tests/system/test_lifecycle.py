@@ -75,6 +75,8 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "pool": lambda node: node.pool(),
     "publish": lambda node: node.publish(NOTES),
     "put": lambda node: node.put("a file"),
+    "put_secret": lambda node: node.put_secret(b"secret"),
+    "drop_secret": lambda node: node.drop_secret(BLOB),
     "read_services": lambda node: node.read_services(),
     "reached": lambda node: node.reached,
     "renew": lambda node: node.renew(),

@@ -23,6 +23,7 @@ from formation_p2p.core.services.messages import (
     pack,
     parse,
 )
+from formation_p2p.core.workload.blob import RAW, Cid
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_anything_else_is_no_message(said: object) -> None:
 
 
 GRANT = bytes(MAX_GRANT_BYTES)
+CID = Cid(RAW, bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,9 @@ GRANT = bytes(MAX_GRANT_BYTES)
     [
         tending.ReadLog("x" * 40, GRANT, 50, 1_700_000_000, follows=True),
         tending.RunBeside("notes", GRANT, ("sh", "-c", "x" * tending.MAX_ARGUMENT_CHARS)),
+        tending.AskSecret("notes", GRANT, CID),
+        tending.AskSecret("", b"", CID),
+        tending.SecretBox(bytes(tending.MAX_SECRET_BYTES + 48)),
         tending.Tended(),
         tending.Untended("because"),
     ],
@@ -91,7 +96,10 @@ def test_questions_about_replicas_are_read_as_they_were_written(
         [1, "notes", b"", -1, 0, True],
         [2, "notes", b"", ["x" * 1025]],
         [2, "notes", b"", ["x"] * 65],
-        [5],
+        [5, "Upper", b"", CID.to_bytes()],
+        [5, "notes", b"", b"x"],
+        [6, bytes(9000)],
+        [7],
     ],
 )
 def test_anything_else_is_no_question(said: object) -> None:

@@ -88,8 +88,15 @@ CALLED = ServiceSpec(
     name="called", tier=4, port=1, program=Program(driver="python", call=SCRIPT), max_requests=1
 )
 
+HIDDEN = ServiceSpec(
+    name="hidden",
+    tier=2,
+    port=1,
+    program=Program(argv=("notes",), secrets=(("TOKEN", SCRIPT), ("A", SCRIPT))),
+)
 
-@pytest.mark.parametrize("spec", [MODEL, NOTES, REDIS, CALLED])
+
+@pytest.mark.parametrize("spec", [MODEL, NOTES, REDIS, CALLED, HIDDEN])
 def test_what_alice_seals_opens_as_she_wrote_it(spec: ServiceSpec) -> None:
     sealed = seal_spec(ALICE, spec, b"a grant", NOW, NOW + 60)
     signed = open_spec(sealed.raw, NOW)
@@ -102,7 +109,7 @@ def test_what_alice_seals_opens_as_she_wrote_it(spec: ServiceSpec) -> None:
         NOW,
         NOW + 60,
     )
-    assert len(sealed.raw) < 600
+    assert len(sealed.raw) < 650
 
 
 @pytest.mark.parametrize("spec", [MODEL, NOTES, REDIS, CALLED])

@@ -75,6 +75,13 @@ def test_a_catalog_says_all_that_a_spec_does() -> None:
     assert (notes.program.driver, notes.program.call) == ("python", SCRIPT)
 
 
+def test_secrets_are_named_with_their_files() -> None:
+    catalog = services_of(a("secrets = ['TOKEN=t.txt', 'A=x=y']"), {}, None, {("a", "A"): SCRIPT})
+    assert catalog.secrets == (("a", "TOKEN", "t.txt"), ("a", "A", "x=y"))
+    secrets = dict(catalog.specs[0].program.secrets)
+    assert (list(secrets), secrets["A"], catalog.files) == (["A", "TOKEN"], SCRIPT, ())
+
+
 PINNED = '[a]\ntier = 3\nport = 1\nargv = ["a"]\npinned = { volume = "data" }\n'
 
 
@@ -125,6 +132,10 @@ def a(more: str) -> str:
         (a("liveness = { http = '/', failures = 0 }"), "line 4: a: check.failures: 0 is less"),
         (a("drain = 'soon'"), "line 4: a: drain: 'soon' is not a time"),
         (a("scope = 'world'"), "line 4: a: scope: 'world' is none of"),
+        (a("secrets = ['A']"), "line 4: a: secrets: 'A' is none; write its name and its file"),
+        (a("secrets = ['A=']"), "line 4: a: secrets: 'A=' is none"),
+        (a("secrets = ['A B=c']"), "line 4: a: secrets: 'A B' is no name of a secret"),
+        (a("secrets = ['A=b', 'A=c']"), "line 4: a: secrets: one is given twice"),
         (a("uses = ['a']"), "line 4: a: uses: a uses itself"),
         (a("variables = { A = 1 }"), "line 4: a: variables: 1 is not a text"),
         (a("driver = 'wasm'"), "line 4: a: driver: 'wasm' cannot listen"),

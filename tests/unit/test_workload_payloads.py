@@ -283,6 +283,13 @@ def test_what_is_no_module_is_refused(module: bytes) -> None:
         WasmSpec(module, COUNT)
 
 
+def test_secrets_are_for_processes_alone() -> None:
+    hidden = ProcessSpec(("count",), secrets={"TOKEN": Blob(Cid(RAW, bytes(32)), 1)})
+    for wrapped in (lambda: ContainerSpec("alpine", hidden), lambda: WasmSpec(MODULE, hidden)):
+        with pytest.raises(InvalidInput, match="run it by the driver process"):
+            wrapped()
+
+
 @pytest.mark.parametrize("fuel", [-1, MAX_FUEL + 1, True, "1"])
 def test_what_is_no_amount_of_fuel_is_refused(fuel: int) -> None:
     with pytest.raises(InvalidInput, match="fuel: is not a number of instructions"):

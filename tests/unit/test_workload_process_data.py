@@ -21,6 +21,9 @@ ARGV = ("cat", "a.bin")
 def test_inputs_and_outputs_survive_the_wire() -> None:
     spec = ProcessSpec(ARGV, inputs={"in/a.bin": BLOB}, outputs=("out/b.bin",))
     assert ProcessSpec.decode(spec.encode()) == spec
+    assert "secrets" not in cbor2.loads(spec.encode()), "older workers read it"
+    hidden = ProcessSpec(ARGV, secrets={"TOKEN": BLOB})
+    assert ProcessSpec.decode(hidden.encode()) == hidden
     result = ProcessResult(0, outputs={"out/b.bin": BLOB})
     assert ProcessResult.decode(result.encode()) == result
 
@@ -42,6 +45,10 @@ def test_inputs_and_outputs_survive_the_wire() -> None:
         {"checkpoint_files": ("a",), "inputs": {"a": BLOB}},
         {"checkpoint_files": ("a",), "checkpoint_exit": 0},
         {"checkpoint_exit": True},
+        {"secrets": {"../a": BLOB}},
+        {"secrets": {"": BLOB}},
+        {"secrets": {"a": b"plain"}},
+        {"secrets": {str(number): BLOB for number in range(17)}},
     ],
 )
 def test_names_that_lead_out_or_collide_are_refused(fields: dict[str, Any]) -> None:

@@ -227,6 +227,15 @@ class LocalNode:
         shown = tuple(open_claim(each, now_s) for each in claims)
         return ServicesRead(0, catalog, shown, unknown, heard, cause="asked for here")
 
+    async def put_secret(
+        self, content: bytes, *, service: str = "", known: Blob | None = None
+    ) -> Blob:
+        more = {"service": service, "known": pack(known)}
+        return unpack(Blob, await self._answer("put_secret", content=content, **more))
+
+    async def drop_secret(self, secret: Blob, /) -> None:
+        await self._answer("drop_secret", secret=pack(secret))
+
     async def tend(
         self, worker: Contact | None, question: Question, /
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -163,6 +163,8 @@ class _Server:
             "publish": self._publish,
             "services": self._read_services,
             "tend": self._tend,
+            "put_secret": self._put_secret,
+            "drop_secret": self._drop_secret,
         }
 
     async def close(self) -> None:
@@ -278,14 +280,24 @@ class _Server:
         specs = [each.raw for each in found.catalog]
         return [specs, [each.raw for each in found.claims], list(found.unknown), found.heard]
 
+    async def _put_secret(self, question: dict[str, Any], _: _Client) -> Blob:
+        known: Blob | None = unpack_as(Blob | None, question.get("known"))
+        content = unpack(bytes, question.get("content"))
+        service = unpack(str, question.get("service"))
+        return await self._node.put_secret(content, service=service, known=known)
+
+    async def _drop_secret(self, question: dict[str, Any], _: _Client) -> bool:
+        await self._node.drop_secret(unpack(Blob, question.get("secret")))
+        return True
+
     async def _tend(self, question: dict[str, Any], client: _Client) -> None:
         to = None
         if (packed := question.get("to")) is not None:
             peer, addresses = unpack_as(tuple[str, tuple[str, ...]], packed)
             to = Contact(PeerId(peer), addresses)
         asked = tending.parse(unpack(bytes, question.get("question")))
-        if isinstance(asked, tending.Tended | tending.Untended):
-            raise InvalidInput("question", "is an answer")
+        if not isinstance(asked, tending.ReadLog | tending.RunBeside):
+            raise InvalidInput("question", "is none of a person's")
         reader, writer = await self._node.tend(to, asked)
         try:
             await client.answer({"is": True})

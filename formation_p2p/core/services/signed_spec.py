@@ -33,6 +33,7 @@ from formation_p2p.core.services.spec import (
     ServiceSpec,
 )
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.core.workload.process import MAX_SECRETS
 from formation_p2p.core.workload.scope import Scope
 
 # With a grant of 2 KiB; an answer in the DHT carries 16 of them.
@@ -145,10 +146,12 @@ def _pack(spec: ServiceSpec) -> dict[str, object]:
             program.driver,
             list(program.argv),
             list(map(list, program.variables)),
-            [[name, _pack_blob(blob)] for name, blob in program.files],
+            _pack_pairs(program.files),
             list(program.environment),
             program.image,
             program.call and _pack_blob(program.call),
+            # Older releases read those without any.
+            *([_pack_pairs(program.secrets)] if program.secrets else []),
         ],
         "replicas": [spec.replicas.minimum, spec.replicas.target, spec.replicas.maximum],
         "readiness": _pack_check(spec.readiness),
@@ -191,19 +194,21 @@ def _unpack(row: list[Any]) -> ServiceSpec:
 
 
 def _unpack_program(value: object) -> Program:
-    row = resources.take_row(value, 7, "program", "is not a list of seven fields")
+    secrets: object = []
+    if type(value) is list and len(value) == 8:
+        *value, secrets = value
+    row = resources.take_row(value, 7, "program", "is not a list of seven fields, or eight")
     driver, argv, variables, files, packages, image, call = row
     return resources.checked(
         Program,
         driver=driver,
         argv=tuple(take_list(argv, "argv", MAX_ARGUMENTS)),
         variables=_unpack_pairs(variables, "variables", MAX_VARIABLES),
-        files=tuple(
-            (name, _unpack_blob(blob)) for name, blob in _unpack_pairs(files, "files", MAX_FILES)
-        ),
+        files=_unpack_blobs(files, "files", MAX_FILES),
         environment=tuple(take_list(packages, "environment", MAX_PACKAGES)),
         image=image,
         call=None if call is None else _unpack_blob(call),
+        secrets=_unpack_blobs(secrets, "secrets", MAX_SECRETS),
     )
 
 
@@ -211,6 +216,14 @@ def _unpack_pairs(value: object, field: str, most: int) -> tuple[tuple[Any, Any]
     rows = take_list(value, field, most)
     pairs = [resources.take_row(row, 2, field, "holds what is no pair") for row in rows]
     return tuple((first, second) for first, second in pairs)
+
+
+def _pack_pairs(pairs: tuple[tuple[str, Blob], ...]) -> list[object]:
+    return [[name, _pack_blob(blob)] for name, blob in pairs]
+
+
+def _unpack_blobs(value: object, field: str, most: int) -> tuple[tuple[Any, Blob], ...]:
+    return tuple((name, _unpack_blob(blob)) for name, blob in _unpack_pairs(value, field, most))
 
 
 def _pack_blob(blob: Blob) -> bytes:

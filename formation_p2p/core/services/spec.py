@@ -19,7 +19,7 @@ from formation_p2p.core.resources.bounds import check_amount, shown
 from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import requirement_lines
-from formation_p2p.core.workload.process import ContainerSpec, ProcessSpec
+from formation_p2p.core.workload.process import MAX_SECRETS, ContainerSpec, ProcessSpec
 from formation_p2p.core.workload.scope import Scope
 
 # All of one network: a table of them fits a screen, and a node keeps each spec.
@@ -139,7 +139,7 @@ class Program:
 
     `files` are content that lies in its folder when it starts. `environment` are the packages that
     it finds installed, as lines of a requirements file. Drivers are process, container (with an
-    image) and python (with a call). Raises InvalidInput.
+    image) and python (with a call). `secrets` are as of a ProcessSpec. Raises InvalidInput.
     """
 
     driver: str = "process"
@@ -149,6 +149,7 @@ class Program:
     environment: tuple[str, ...] = ()
     image: str = ""
     call: Blob | None = None
+    secrets: tuple[tuple[str, Blob], ...] = ()
 
     def __post_init__(self) -> None:
         if self.driver not in ("process", "container", "python"):
@@ -173,7 +174,11 @@ class Program:
         _check_texts("files", [name for name, _ in files], MAX_FILES)
         object.__setattr__(self, "variables", variables)
         object.__setattr__(self, "files", files)
-        process = ProcessSpec(self.argv or ("python",), env=dict(variables), inputs=dict(files))
+        secrets = _sorted_pairs("secrets", self.secrets, MAX_SECRETS)
+        object.__setattr__(self, "secrets", secrets)
+        process = ProcessSpec(
+            self.argv or ("python",), dict(variables), inputs=dict(files), secrets=dict(secrets)
+        )
         if self.image:
             ContainerSpec(self.image, process)
         if len(self.environment) > MAX_PACKAGES:

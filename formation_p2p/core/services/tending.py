@@ -18,10 +18,13 @@ from formation_p2p.core.records.codec import MAX_INT, take_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.schema import Schema
 from formation_p2p.core.services.spec import MAX_ARGUMENTS, check_service_name
+from formation_p2p.core.workload.blob import Cid
 
 # A command line that a person types. With the grant it is within what a stranger may send.
 MAX_ARGUMENT_CHARS: Final = 1024
 MAX_MESSAGE_BYTES: Final = MAX_GRANT_BYTES + 8 * 1024
+# A key, a token, a bundle of certificates.
+MAX_SECRET_BYTES: Final = 8 * 1024
 # All that a replica keeps of what it has printed has fewer lines.
 MAX_LINES: Final = 10_000_000
 MAX_WHY_CHARS: Final = 256
@@ -34,6 +37,7 @@ def _read_name(value: object) -> str:
     return name
 
 
+_NAME_OR_NONE: Final = schema.custom(lambda value: "" if value == "" else _read_name(value))
 _NAME: Final = schema.custom(_read_name)
 _WHY: Final = schema.custom(
     schema.text(MAX_WHY_CHARS).reader("why"), lambda why: why[:MAX_WHY_CHARS]
@@ -65,6 +69,25 @@ class RunBeside:
     argv: Annotated[tuple[str, ...], schema.items(schema.text(MAX_ARGUMENT_CHARS), MAX_ARGUMENTS)]
 
 
+@_PROTOCOL.message(5)
+@dataclass(frozen=True, slots=True)
+class AskSecret:
+    """The secret of that name, which is one of `service`, or of a task where that is empty. For
+    workers: of a task for who knows its name, of a service for who runs it."""
+
+    service: Annotated[str, _NAME_OR_NONE]
+    grant: Annotated[bytes, schema.octets(MAX_GRANT_BYTES)] = field(repr=False)
+    cid: Annotated[Cid, schema.custom(Cid.from_bytes, Cid.to_bytes)]
+
+
+@_PROTOCOL.message(6)
+@dataclass(frozen=True, slots=True)
+class SecretBox:
+    """Sealed for who asked (host/secrets/box.py). Nothing follows."""
+
+    box: Annotated[bytes, schema.octets(MAX_SECRET_BYTES + 64)] = field(repr=False)
+
+
 @_PROTOCOL.message(3)
 @dataclass(frozen=True, slots=True)
 class Tended:
@@ -80,7 +103,7 @@ class Untended:
 
 
 Question = ReadLog | RunBeside
-TendingMessage = Question | Tended | Untended
+TendingMessage = Question | AskSecret | SecretBox | Tended | Untended
 
 pack = _PROTOCOL.pack
 parse = _PROTOCOL.parse

@@ -56,19 +56,25 @@ _UNREAD: Final = Blob(Cid(RAW, bytes(32)), 0)
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`files` are those that the services name, as they are written."""
+    """`files` are those that the services name, as they are written; `secrets` say the service, the
+    name of each, and its file."""
 
     specs: tuple[ServiceSpec, ...]
     files: tuple[str, ...]
+    secrets: tuple[tuple[str, str, str], ...] = ()
 
 
 def services_of(
-    text: str, contents: Mapping[str, Blob] | None = None, home: PeerId | None = None
+    text: str,
+    contents: Mapping[str, Blob] | None = None,
+    home: PeerId | None = None,
+    secrets: Mapping[tuple[str, str], Blob] | None = None,
 ) -> Catalog:
     """The services of a catalog in their order.
 
     `contents` has the files that they name, by the names in the catalog; without it they stand for
-    nothing, and the specs are good for looking at alone. `home` is where pinned services are that
+    nothing, and the specs are good for looking at alone. Likewise `secrets`, by their services and
+    names. `home` is where pinned services are that
     name no home. Raises InvalidInput, whose `field` says which key of which service, in which line.
     """
     if len(text) > MAX_CATALOG_CHARS:
@@ -86,18 +92,26 @@ def services_of(
     if listed:
         problem = "is a list of tables; write one table for each service, under its name"
         raise InvalidInput(listed[0], f"[[{listed[0]}]] {problem}, such as [llm-inference]")
-    read = _Reader(text, contents, home)
+    read = _Reader(text, contents, home, secrets or {})
     specs = tuple(read.service(name, table) for name, table in tables.items())
     check_uses(specs)
-    return Catalog(specs, tuple(read.files))
+    return Catalog(specs, tuple(read.files), tuple(read.secrets))
 
 
 class _Reader:
-    def __init__(self, text: str, contents: Mapping[str, Blob] | None, home: PeerId | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        contents: Mapping[str, Blob] | None,
+        home: PeerId | None,
+        put: Mapping[tuple[str, str], Blob],
+    ) -> None:
         self._lines = text.splitlines()
         self._contents = contents
         self._home = home
+        self._put = put
         self.files: dict[str, None] = {}
+        self.secrets: list[tuple[str, str, str]] = []
 
     def service(self, name: str, table: object) -> ServiceSpec:
         with self._inside(name, ""):
@@ -120,11 +134,11 @@ class _Reader:
                 fields["pinned"] = self._pinned(given["pinned"])
                 fields.setdefault("replicas", ONE)
         with self._inside(name, "argv"):
-            fields["program"] = self._program(given)
+            fields["program"] = self._program(name, given)
         with self._inside(name, ""):
             return ServiceSpec(name=name, **fields)
 
-    def _program(self, given: dict[str, Any]) -> Program:
+    def _program(self, service: str, given: dict[str, Any]) -> Program:
         driver = "python" if "call" in given else "container" if "image" in given else "process"
         files = _texts_by_name("files", given.get("files", {}))
         return Program(
@@ -135,7 +149,17 @@ class _Reader:
             _texts("environment", given.get("environment", [])),
             _text("image", given.get("image", "")),
             self._content(_text("call", given["call"])) if "call" in given else None,
+            tuple(self._secrets(service, given.get("secrets", []))),
         )
+
+    def _secrets(self, service: str, value: object) -> Iterator[tuple[str, Blob]]:
+        for each in _texts("secrets", value):
+            name, equals, file = each.partition("=")
+            if not equals or not file:
+                problem = "is none; write its name and its file, like TOKEN=token.txt"
+                raise InvalidInput("secrets", f"{shown(each)} {problem}")
+            self.secrets.append((service, name, file))
+            yield name, self._put.get((service, name), _UNREAD)
 
     def _content(self, file: str) -> Blob:
         self.files[file] = None
@@ -286,6 +310,6 @@ _PLAIN: Final[dict[str, Callable[[Any], Any]]] = {
 _NAMES: Final = {"start_grace": "start_grace_s", "drain": "drain_s"}
 _KEYS: Final = (
     *_PLAIN,
-    *("driver", "argv", "variables", "files", "environment", "image", "call"),
+    *("driver", "argv", "variables", "files", "environment", "image", "call", "secrets"),
     *("readiness", "liveness", "pinned"),
 )

@@ -37,6 +37,9 @@ MAX_ARGUMENTS: Final = 1024
 MAX_VARIABLES: Final = 256
 # Each is one open, one write and one entry of the payload.
 MAX_FILES: Final = 256
+# Each is asked for by itself.
+MAX_SECRETS: Final = 16
+_SECRET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 # Well inside what file systems take for one name (255) and a path (4096).
 MAX_NAME_BYTES: Final = 255
 # The end of what a process printed, kept with its result; the whole is streamed while it runs.
@@ -63,6 +66,9 @@ class ProcessSpec:
     With `checkpoint_files` a process saves by ending with the code `checkpoint_exit`: these files,
     as far as they are there, are its checkpoint, and it is started again, where it is or elsewhere,
     with them in its folder.
+
+    `secrets` are files in the folder `FORMATION_SECRETS`, which is in memory alone. Each is named
+    by the box in which its owner keeps it, who seals it to the worker (host/secrets).
     """
 
     driver: ClassVar[str] = "process"
@@ -77,6 +83,7 @@ class ProcessSpec:
     outputs: tuple[str, ...] = ()
     checkpoint_files: tuple[str, ...] = ()
     checkpoint_exit: int = CHECKPOINT_EXIT
+    secrets: Mapping[str, Blob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_count("argv", self.argv, MAX_ARGUMENTS)
@@ -106,6 +113,7 @@ class ProcessSpec:
             raise InvalidInput("checkpoint_files", "an input is read-only; save under another name")
         if type(self.checkpoint_exit) is not int or not 1 <= self.checkpoint_exit <= 255:
             raise InvalidInput("checkpoint_exit", "is no exit code from 1 to 255")
+        check_secrets(self.secrets)
 
     @property
     def kind(self) -> str:
@@ -193,6 +201,7 @@ _KINDS: Final[dict[type, dict[str, str]]] = {
 _OPTIONAL: Final = {
     "checkpoint_files": "checkpoint_files",
     "checkpoint_exit": "checkpoint_files",
+    "secrets": "secrets",
     "stdout_sha256": "stdout_sha256",
 }
 
@@ -234,6 +243,21 @@ def _unpacked(
 def one_text(name: str, given: str) -> InvalidInput:
     """For a text where texts belong: it would be taken for its characters."""
     return InvalidInput(name, f"{shown(given)} is one text; write a list of texts")
+
+
+def check_secrets(secrets: Mapping[str, Blob]) -> None:
+    """Raises InvalidInput."""
+    _check_count("secrets", secrets, MAX_SECRETS)
+    for name, blob in secrets.items():
+        if not isinstance(name, str) or _SECRET.fullmatch(name) is None:
+            problem = "is no name of a secret; use up to 64 of A-Z, a-z, 0-9, _, - and ."
+            raise InvalidInput("secrets", f"{shown(name)} {problem}")
+        _check_type("secrets", blob, Blob)
+
+
+def _refuse_secrets(process: ProcessSpec, what: str) -> None:
+    if process.secrets:
+        raise InvalidInput("secrets", f"are not for {what}; run it by the driver process")
 
 
 def _check_count(name: str, items: str | Sequence[str] | Mapping[str, Any], most: int) -> None:
@@ -319,6 +343,7 @@ class ContainerSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.image, str) or _IMAGE.fullmatch(self.image) is None:
             raise InvalidInput("image", "is not a name of an image such as alpine:3.22")
+        _refuse_secrets(self.process, "containers")
 
     @property
     def kind(self) -> str:
@@ -408,6 +433,7 @@ class WasmSpec:
         if not isinstance(self.module, bytes) or not self.module.startswith(_MAGIC):
             raise InvalidInput("module", "is not WebAssembly in the binary format (.wasm)")
         check_size("module", self.module, MAX_PAYLOAD_BYTES)
+        _refuse_secrets(self.process, "WebAssembly")
         if type(self.fuel) is not int or not 0 <= self.fuel <= MAX_FUEL:
             raise InvalidInput("fuel", f"is not a number of instructions from 0 to {MAX_FUEL}")
 

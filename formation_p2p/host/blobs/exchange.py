@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,6 +83,7 @@ class Exchange:
         self.readers = Readers(store, me, membership, lambda: self.grant)
         self._delegations = Delegations(stack)
         self.nearby: NearbyReader | None = None
+        self.secret_of: Callable[[Blob, PeerId, str], Awaitable[bytes]] | None = None
         self._holders: dict[Cid, deque[Contact]] = {}
         self._places = Places(MAX_FETCHES, MAX_FETCHES_OF_OWNER)
         self._turns = KeyedLocks[Cid]()
@@ -103,6 +104,11 @@ class Exchange:
         """See `BlobAccess.lend`."""
         assert self.private is not None, "a node that works has private blobs"
         return await self.private.lend(blob, again=again)
+
+    async def secret(self, secret: Blob, owner: PeerId, service: str = "") -> bytes:
+        """See `BlobAccess.secret`."""
+        assert self.secret_of is not None, "a node that works asks for secrets"
+        return await self.secret_of(secret, owner, service)
 
     def lend_kept(self, blob: PrivateBlob) -> Lent | None:
         """See `BlobAccess.lend_kept`."""

@@ -323,6 +323,10 @@ class BlobAccess(BlobCopies, Protocol):
         Raises LocalError."""
         ...
 
+    async def secret(self, secret: Blob, owner: PeerId, service: str = "") -> bytes:
+        """Of a task of that owner, or of a service. Raises LocalError, RemoteError."""
+        ...
+
     async def lend(self, blob: PrivateBlob, /, *, again: bool = False) -> Lent:
         """A private blob, to be read; with `again` it is kept for a while for calls that come.
         Raises LocalError; RemoteError where its owner does not hand it over."""

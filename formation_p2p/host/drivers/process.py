@@ -55,6 +55,8 @@ from formation_p2p.host.environments.build import BuiltEnvironment, environment_
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder, remove_folder_now
+from formation_p2p.host.secrets.shown import VARIABLE as SECRETS
+from formation_p2p.host.secrets.shown import NoSecret, secrets_of
 
 # Of the files of a task that another runs before, fetched and laid out meanwhile: in moments. More
 # is fetched in its turn: a task that begins now is not to wait for those of tasks to come.
@@ -183,7 +185,23 @@ class ProcessDriver:
         built: BuiltEnvironment | None,
     ) -> Outcome:
         try:
+            async with secrets_of(spec, execution, self.blobs) as secrets:
+                return await self._run_with(spec, execution, report, built, secrets)
+        except NoSecret as problem:
+            return Failed(FailureKind.CALLER, str(problem))
+
+    async def _run_with(
+        self,
+        spec: ProcessSpec,
+        execution: Execution,
+        report: Report,
+        built: BuiltEnvironment | None,
+        secrets: Path | None,
+    ) -> Outcome:
+        try:
             shown, programs = self._programs(execution, built)
+            if secrets is not None:
+                shown, programs = (*shown, secrets), {**programs, SECRETS: str(secrets)}
             # An environment that was made anew has the same path, and is another folder.
             seen = tuple((path, path.stat().st_ino) for path in shown)
             place = await self._place(execution, seen)

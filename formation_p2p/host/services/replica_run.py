@@ -366,7 +366,8 @@ def _work_of(spec: ServiceSpec) -> tuple[bytes, bytes]:
         python = "python3" if packages else sys.executable
         argv = (python, "-c", _RUN_CALL, _CALL)
         packages = (*packages, "cloudpickle>=3.1,<4") if packages else ()
-    process = ProcessSpec(argv, dict(program.variables), inputs=inputs)
+    secrets = dict(program.secrets)
+    process = ProcessSpec(argv, dict(program.variables), inputs=inputs, secrets=secrets)
     shared = Environment(packages).encode() if packages else b""
     return _packed(spec, process), shared
 

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from formation_p2p.core.effects import Contact
-from formation_p2p.core.identity import PeerId
+from formation_p2p.core.identity import Identity
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.claim import ClaimState
 from formation_p2p.core.services.events import ServicesRead
 from formation_p2p.core.trust.network import Circles, Network, narrowed
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
+from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.directory import Listing
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replicas import Replicas
@@ -35,9 +36,10 @@ class ServiceRouting:
         self,
         stack: Stack,
         exchange: Exchange,
-        me: PeerId,
+        identity: Identity,
         network: Network,
         reads: ServiceReads,
+        secrets: Secrets,
         do: Callable[..., None],
     ) -> None:
         """Make it before the stack runs. `do` runs a task beside it, which must not raise."""
@@ -45,6 +47,7 @@ class ServiceRouting:
         def spawn(task: Callable[[], Awaitable[None]]) -> None:
             do(logged, task)
 
+        me = identity.peer_id
         self._circles = Circles(me, network)
         self.server = ServiceServer(exchange.readers.admit, self._circles.scope_of)
         stack.served.by_protocol[PROTOCOL] = self.server.accept
@@ -54,9 +57,9 @@ class ServiceRouting:
         def grant(on_behalf: bytes) -> bytes:
             return narrowed(exchange.grant, network.root_public_key, on_behalf, circles=True)
 
-        self.tending = Tending(
-            stack, me, exchange.readers.admit, lambda: exchange.grant, self._own, spawn
-        )
+        show = exchange.readers.admit, lambda: exchange.grant
+        self.tending = Tending(stack, identity, secrets, reads, *show, self._own, spawn)
+        exchange.secret_of = self.tending.secret
         self.router = Router(stack, me, self.server, grant, directory, spawn, rng)
 
     def _own(self) -> Replicas | None:

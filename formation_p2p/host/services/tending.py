@@ -17,16 +17,18 @@ import trio
 
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError
-from formation_p2p.core.identity import PeerId, short_id
+from formation_p2p.core.identity import Identity, PeerId, short_id
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.tending import (
     EXIT,
     MAX_MESSAGE_BYTES,
     STDERR,
     STDOUT,
+    AskSecret,
     Question,
     ReadLog,
     RunBeside,
+    SecretBox,
     Tended,
     TendingMessage,
     Untended,
@@ -35,12 +37,16 @@ from formation_p2p.core.services.tending import (
 )
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import KIB
+from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.host.gang.local_stream import LocalStream
 from formation_p2p.host.gang.seat import TunnelStream
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.secrets.box import opened, seal
+from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.log_file import log_of
+from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replicas import Replicas
 from formation_p2p.host.services.stream import ServiceStream
 
@@ -77,7 +83,9 @@ class Tending:
     def __init__(
         self,
         stack: Stack,
-        me: PeerId,
+        identity: Identity,
+        secrets: Secrets,
+        reads: ServiceReads,
         admit: Admit,
         grant: Callable[[], bytes],
         replicas: Callable[[], Replicas | None],
@@ -85,7 +93,10 @@ class Tending:
     ) -> None:
         self.allows_exec = False
         self._stack = stack
-        self._me = me
+        self._me = identity.peer_id
+        self._identity = identity
+        self.secrets = secrets
+        self._reads = reads
         self._admit = admit
         self._grant = grant
         self._replicas = replicas
@@ -125,6 +136,47 @@ class Tending:
             raise
         return ServiceStream(stream, question.service, to.peer_id)
 
+    async def secret(self, secret: Blob, owner: PeerId, service: str = "") -> bytes:
+        """Of a task of that owner; or of a service, from its owner, or who runs it too. Raises
+        ServiceError, LocalError."""
+        if (kept := self.secrets.get(secret.cid, service)) is not None:
+            return kept
+        claims = (await self._reads.read(service)).claims if service else ()
+        others = (each.claim for each in claims if each.claim.service == service)
+        near = {each.peer_id: each for each in (Contact(owner), *secret.sources)}
+        for each in others:
+            near.setdefault(each.peer_id, Contact(each.peer_id, each.addresses))
+        near.pop(self._me, None)
+        error = ServiceError("no other peer has it")
+        for contact in near.values():
+            try:
+                content = await self._secret_of(contact, secret.cid, service)
+            except ServiceError as problem:
+                error = problem
+                continue
+            if service:
+                self.secrets.keep(secret.cid, content, service)
+            return content
+        raise error
+
+    async def _secret_of(self, owner: Contact, cid: Cid, service: str) -> bytes:
+        asked = AskSecret(service, self._grant(), cid)
+        try:
+            with trio.fail_after(OPEN_S):
+                first = encode_frame(pack(asked))
+                stream = await self._stack.open(owner, PROTOCOL, timeout_s=OPEN_S, first=first)
+                try:
+                    answer = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
+                finally:
+                    stream.abort("it was answered")
+            if isinstance(answer, SecretBox):
+                return opened(self._identity, answer.box, service.encode())
+        except (RemoteError, IOException, LocalError, trio.TooSlowError) as error:
+            why = "no answer in time" if isinstance(error, trio.TooSlowError) else error
+            raise ServiceError(f"{short_id(owner.peer_id)} was not asked: {why}") from error
+        why = answer.why if isinstance(answer, Untended) else "with an answer that is none"
+        raise ServiceError(f"{short_id(owner.peer_id)} refuses: {why}")
+
     # -- to answer --------------------------------------------------------------------------------
 
     async def accept(self, stream: MuxedStream, connection: Connection) -> None:
@@ -132,7 +184,12 @@ class Tending:
         TooSlowError."""
         with trio.fail_after(ANSWER_S):
             asked = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
-        if isinstance(asked, Tended | Untended):
+        if isinstance(asked, AskSecret):
+            with counted(self._streams, connection.peer):
+                await _answer(stream, await self._secret_for(asked, connection.peer))
+            await stream.close()
+            return
+        if not isinstance(asked, ReadLog | RunBeside):
             raise ProtocolViolation("a stream about a replica that does not begin with a question")
         connection.tunnels(stream)
         await self._serve(asked, stream, connection.peer)
@@ -151,10 +208,32 @@ class Tending:
             log.debug("a stream about %s ends: %r", asked.service, ended.exceptions)
             stream.abort("ended there")
 
-    def _why_not(self, asked: Question, peer: PeerId) -> str | None:
+    async def _secret_for(self, asked: AskSecret, peer: PeerId) -> SecretBox | Untended:
+        if (why := self._busy(peer)) is not None:
+            return Untended(why)
+        if (why := self._admit(Contact(peer), asked.grant, Right.WORK)) is not None:
+            return Untended(why)
+        try:
+            content = self.secrets.get(asked.cid, asked.service)
+        except LocalError as error:
+            return Untended(str(error))
+        if content is not None and asked.service:
+            found = await self._reads.read(asked.service)
+            runs = (x.claim.peer_id for x in found.claims if x.claim.service == asked.service)
+            content = content if peer in runs else None
+        if content is None:
+            return Untended("it has no such secret for you")
+        return SecretBox(seal(peer, content, asked.service.encode()))
+
+    def _busy(self, peer: PeerId) -> str | None:
         many = self._streams[peer] > MAX_PEER_STREAMS
         if many or self._streams.total() > MAX_NODE_STREAMS:
             return f"it has as many such streams as it can, {MAX_PEER_STREAMS} for each peer"
+        return None
+
+    def _why_not(self, asked: Question, peer: PeerId) -> str | None:
+        if (why := self._busy(peer)) is not None:
+            return why
         is_owner, replicas = peer == self._me, self._replicas()
         right = Right.SERVICES if isinstance(asked, ReadLog) else None
         if not is_owner and (why := self._admit(Contact(peer), asked.grant, right)) is not None:
