@@ -128,9 +128,9 @@ def test_a_secret_reaches_its_program_and_no_store_log_or_listing(tmp_path: Path
             inside = "cat /proc/*/environ /proc/*/cmdline; ls -l $FORMATION_SECRETS/"
             told_by(worker, "service", "exec", "hiding", "--", "sh", "-c", inside)
             assert b"-r--------" in told[-2]
-            for command in (("services", "--json"), ("logs", "--json"), ("status", "--json")):
-                told_by(gate, *command)
-                told_by(worker, *command)
+            for words in (("services", "--json"), ("logs", "--json"), ("status", "--json")):
+                told_by(gate, *words)
+                told_by(worker, *words)
             for path in Path("/proc").glob("[0-9]*/[ce][mn][dv]*"):
                 if path.name in ("cmdline", "environ"):
                     with suppress(OSError):
