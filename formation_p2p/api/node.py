@@ -324,6 +324,11 @@ class Node(GatewayNode):
         to = await contact_of(self._bridge, peer, self.peer_id, self._services.home)
         return await self._bridge.perform(lambda shell: shell.measure_rate(to))
 
+    async def troubles(self) -> tuple[str, ...]:
+        """What peers show to be wrong with this machine, and what to do: a clock that is off, or
+        another node with this one's identity."""
+        return await self._bridge.look(lambda shell: shell.troubles)
+
     async def incompatible(self) -> Mapping[PeerId, str]:
         """The peers that this node refused lately since their version of the protocols is another
         than its own, and which side is to be upgraded. Of the latest, some."""

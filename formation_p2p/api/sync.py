@@ -106,6 +106,7 @@ class SyncNode(Synchronous[Node], NodeBase):
     discover = waits(Node.discover)
     neighbours = waits(Node.neighbours)
     incompatible = waits(Node.incompatible)
+    troubles = waits(Node.troubles)
     renew = waits(Node.renew)
     offer_charter = waits(Node.offer_charter)
     ping = waits(Node.ping)

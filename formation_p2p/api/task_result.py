@@ -120,7 +120,8 @@ class TaskResult:
         reasons = {str(peer_id): str(refusal) for peer_id, refusal in self.refusals}
         listed = "; ".join(f"{named(peer_id)}: {why}" for peer_id, why in reasons.items())
         if not reasons:
-            return Unplaceable(f"{who}: no worker was found; is one running in this network?")
+            why = "no worker was found; is one running in this network?"
+            return Unplaceable(f"{who}: {why} `formation status` says what is wrong here")
         if all(isinstance(refusal, Denied) for _, refusal in self.refusals):
             return Unauthorized(f"{who}: every worker refused the grant. {listed}", reasons)
         return Unplaceable(f"{who}: no worker can run it. {listed}", reasons)

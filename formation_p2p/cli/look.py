@@ -69,20 +69,23 @@ def workers(
         from formation_p2p.cli import as_json as documents
         from formation_p2p.cli import tables
         from formation_p2p.cli.local.link import reach
-        from formation_p2p.cli.outcomes import asked_again, why_alone
+        from formation_p2p.cli.outcomes import NO_WORKER, asked_again, why_alone
 
         async with reach(place, own=join is not None) as node:
             found = await asked_again(node.workers, bool)
             alone = "" if found else await why_alone(node, place)
+            troubles = await node.troubles()
         if as_json:
             put({"workers": [documents.profile(each) for each in found]})
         elif found:
             tables.console().print(tables.workers(found))
+        for trouble in troubles:
+            say(f"formation: {trouble}")
         if alone:
             say(f"formation: {alone}")
             return UNPLACEABLE
-        if not found:
-            say("formation: no worker is in this network; start one with `formation worker`")
+        if not found and not troubles:
+            say(f"formation: {NO_WORKER}")
         return DONE
 
     end_with(show)

@@ -209,10 +209,13 @@ async def _why_incompatible(node: Link) -> str | None:
     return f"peers of another version were refused: {'; '.join(listed)}"
 
 
+NO_WORKER: Final = "no worker is in this network; start one with `formation worker`"
+
+
 async def why_empty(node: Link, home: Path) -> str:
     """Why no worker was found, and what to do about it."""
     why = await why_alone(node, home) or await _why_incompatible(node)
-    return why or "no worker is in this network; start one with `formation worker`"
+    return why or "; ".join(await node.troubles()) or NO_WORKER
 
 
 def _ended_badly(raw: bytes) -> bool:

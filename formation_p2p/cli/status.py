@@ -13,6 +13,7 @@ from formation_p2p.cli.words import Json, counted, date, printable, put
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.units import format_span
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import named
 from formation_p2p.host.storage.member_file import learn_names
@@ -81,7 +82,9 @@ def node_in_words(node: Json) -> list[str]:
         *(f"  listens  {printable(address)}" for address in node["listens"]),
         f"  grant    {until}",
         f"  knows    {counted(node['peers'], 'peer')}",
-        f"  up       {_span(up_s)}, version {printable(node['version'])}",
+        f"  up       {format_span(up_s)}, version {printable(node['version'])}",
+        *_untimely(node.get("untimely_records", 0)),
+        *(f"  trouble  {printable(each)}" for each in node.get("troubles", ())),
     ]
     if (relays := node.get("relays")) is not None:
         moved = f"{relays['relayed_bytes'] / 1e6:.1f} MB"
@@ -91,6 +94,13 @@ def node_in_words(node: Json) -> list[str]:
         )
     met = dict.fromkeys(map(_connection, node.get("connections", ())))  # some peers have several
     return [*lines, *(f"  meets    {each}" for each in islice(met, MAX_CONNECTIONS))]
+
+
+def _untimely(records: int) -> list[str]:
+    if not records:
+        return []
+    of = f"{counted(records, 'record')} so far"
+    return [f"  drops    {of}, not of this time by this machine's clock"]
 
 
 def _role(node: Json) -> str:
@@ -119,16 +129,4 @@ def _over(expires_unix_s: int) -> str:
     left_s = expires_unix_s - time.time()
     if left_s <= 0:
         return ": it has ended; ask for an invite, and run `formation network join -`"
-    return f" (in {_span(left_s)})" if expires_unix_s != MAX_EXPIRY_UNIX_S else ""
-
-
-def _span(seconds: float) -> str:
-    """In the largest unit of which there are two.
-
-    >>> _span(49 * 3600)
-    '2 d'
-    """
-    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{int(seconds // unit_s)} {unit}"
-    return f"{int(seconds)} s"
+    return f" (in {format_span(left_s)})" if expires_unix_s != MAX_EXPIRY_UNIX_S else ""

@@ -90,6 +90,18 @@ def parse_micro(text: str) -> int:
     return int(Decimal(text.strip()) * 10**6)
 
 
+def format_span(seconds: float) -> str:
+    """In the largest unit of which there are two.
+
+    >>> format_span(49 * 3600)
+    '2 d'
+    """
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{int(seconds // unit_s)} {unit}"
+    return f"{int(seconds)} s"
+
+
 def format_bytes(size: int) -> str:
     """`8589934592` as `8GiB`: the largest binary unit, one decimal where it is not whole."""
     for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

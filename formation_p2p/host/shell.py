@@ -338,6 +338,16 @@ class Shell:
         return dict(self._stack.incompatible)
 
     @property
+    def untimely(self) -> int:
+        """How many records were dropped for their time."""
+        return self.peer.untimely
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What peers show to be wrong with this machine, and what to do; see Witness."""
+        return self._stack.witness.troubles
+
+    @property
     def _is_ending(self) -> bool:
         crashed = self._nursery is not None and self._nursery.cancel_scope.cancel_called
         return crashed or self._stack.stopping

@@ -269,3 +269,10 @@ def test_who_expired_without_a_word_is_probed() -> None:
     assert [each.claim.peer_id for each in seen.listed(NOW.unix_s)] == [ALICE.peer_id]
     seen.expire(later + 1)
     assert seen.claims == {}
+
+
+def test_what_is_not_of_this_time_is_counted() -> None:
+    kept = shelf()
+    assert not kept.keep(CLAIMS, signed_by(ALICE, after(300)).raw, NOW)
+    assert not kept.keep(CLAIMS, b"noise", NOW)
+    assert kept.untimely == 1

@@ -14,6 +14,7 @@ from formation_p2p.core.units import (
     format_bytes,
     format_micro,
     format_milli,
+    format_span,
     parse_bytes,
     parse_micro,
     parse_milli,
@@ -119,3 +120,9 @@ def test_what_is_no_price_is_refused(text: str) -> None:
 @given(st.integers(0, 10**18 - 1))
 def test_a_price_comes_back_as_it_was_written(micro: int) -> None:
     assert parse_micro(format_micro(micro)) == micro
+
+
+def test_a_span_is_told_in_the_largest_unit_of_which_there_are_two() -> None:
+    spans_s = (3, 119, 120, 59.9 * 60, 119.9 * 60, 7200, 49 * 3600)
+    told = ["3 s", "119 s", "2 min", "59 min", "119 min", "2 h", "2 d"]
+    assert [format_span(each) for each in spans_s] == told

@@ -134,6 +134,9 @@ def check_nodes(home: Path, nodes: Sequence[Json], silent: Sequence[str]) -> lis
             findings.append(warning("node", found, advice))
         else:
             findings.append(ok("node", found))
+        for trouble in node.get("troubles", ()):
+            what, _, advice = trouble.partition("; ")
+            findings.append(warning("node", what, advice or "see to that machine"))
     return findings or [ok("node", f"none runs from {home}")]
 
 

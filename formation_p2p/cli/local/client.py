@@ -250,6 +250,10 @@ class LocalNode:
             raise
         return connection.streams
 
+    async def troubles(self) -> tuple[str, ...]:
+        told: tuple[str, ...] = unpack_as(tuple[str, ...], await self._answer("troubles"))
+        return told
+
     async def incompatible(self) -> Mapping[PeerId, str]:
         found: dict[PeerId, str] = unpack_as(dict[PeerId, str], await self._answer("incompatible"))
         return found

@@ -110,6 +110,8 @@ class Link(Protocol):
 
     def incompatible(self) -> Awaitable[Mapping[PeerId, str]]: ...
 
+    def troubles(self) -> Awaitable[tuple[str, ...]]: ...
+
 
 @asynccontextmanager
 async def reach(

@@ -156,6 +156,7 @@ class _Server:
             "discover": self._discover,
             "neighbours": self._neighbours,
             "incompatible": self._incompatible,
+            "troubles": self._troubles,
             "renew": self._renew,
             "offer_charter": self._offer_charter,
             "ping": self._ping,
@@ -304,6 +305,9 @@ class _Server:
             await client.join(reader, writer)
         finally:
             writer.transport.abort()
+
+    async def _troubles(self, _: dict[str, Any], __: _Client) -> object:
+        return await self._node.troubles()
 
     async def _incompatible(self, _: dict[str, Any], __: _Client) -> object:
         return await self._node.incompatible()

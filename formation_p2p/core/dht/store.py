@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.parameters import DhtParameters
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import BadRecord, MisKeyedRecord
+from formation_p2p.core.errors import BadRecord, ExpiredRecord, MisKeyedRecord
 from formation_p2p.core.identity import PeerId, key_of_peer
 from formation_p2p.core.keyspace import KEY_BITS, Key, Span, distance, key_of
 from formation_p2p.core.records.profile import Newest, Profile, SignedProfile, open_profile
@@ -97,6 +97,7 @@ class RecordStore:
         self._entries: dict[PeerId, _Entry] = {}  # the longest without a record first
         # Without withdrawn ones. A dict for its order, which is the same in every run.
         self._by_name: dict[bytes, dict[PeerId, _Entry]] = {}
+        self.untimely = 0  # profiles that came, and are not of this time
         self._checked: dict[bytes, CheckedProfile] = {}  # by the profiles' bytes, the oldest first
 
     def check(self, raw: bytes, names: Iterable[bytes], now: Moment) -> CheckedProfile:
@@ -106,7 +107,11 @@ class RecordStore:
         A withdrawn profile opens too: it is a record like any other, and says that its author
         is gone.
         """
-        signed = open_profile(raw, now.unix_s)
+        try:
+            signed = open_profile(raw, now.unix_s)
+        except ExpiredRecord:
+            self.untimely += 1
+            raise
         denied = self._admit(signed.profile, now)
         if denied is not None:
             raise BadRecord(f"{signed.profile.peer_id} is not of this network: {denied}")

@@ -107,6 +107,7 @@ class Peer:
             charters,
         )
         self._parameters = parameters
+        self._records = store, shelf
         self.dht = Kademlia(identity.peer_id, store, rng, parameters=parameters.dht)
         self.dht.charter = lambda: self.membership.version
         self.charters = CharterNews(
@@ -263,6 +264,11 @@ class Peer:
         if self._parameters.validate:
             self.validate()
         return effects
+
+    @property
+    def untimely(self) -> int:
+        """How many records came that are not of this time, by this machine's clock."""
+        return sum(each.untimely for each in self._records)
 
     def status(self, now: Moment) -> Status:
         """What it is doing, for `formation top` and metrics. Changes nothing."""

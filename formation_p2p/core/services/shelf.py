@@ -16,7 +16,7 @@ from typing import Final
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.messages import GetProviders, ProviderQuery
 from formation_p2p.core.effects import Contact, Moment
-from formation_p2p.core.errors import BadRecord
+from formation_p2p.core.errors import BadRecord, ExpiredRecord
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.keyspace import Key, distance, key_from_bytes
 from formation_p2p.core.refusals import Denied
@@ -135,6 +135,7 @@ class Shelf:
         self.kept: Callable[[SignedClaim], None] = lambda signed: None
         self._catalog_name = catalog_name(network_id)
         self._since_s = float("inf")
+        self.untimely = 0  # records that came, and are not of this time
         self.catalog = Catalog()
         self._claims: dict[bytes, dict[PeerId, SignedClaim]] = {}
         self._by_worker: Counter[PeerId] = Counter()  # of these
@@ -172,7 +173,8 @@ class Shelf:
             if name.startswith(CLAIMS_PREFIX):
                 return self.keep_claim(name, self.open_claim(name, raw, now), now)
             signed = self.open_spec(raw, now)
-        except BadRecord:
+        except BadRecord as error:
+            self.untimely += isinstance(error, ExpiredRecord)
             return False
         known = (self._catalog_name, SPEC_PREFIX + signed.digest)
         return name in known and self.catalog.take(signed)

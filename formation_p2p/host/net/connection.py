@@ -81,6 +81,9 @@ class Connection:
         self.on_other_version: Callable[[Connection, int], None] = lambda connection, version: None
         self.on_introduced: Callable[[Connection], None] = lambda connection: None
         self.on_observed: Callable[[Connection], None] = lambda connection: None
+        self.on_identified: Callable[[Connection, net_identify.Identified], None] = (
+            lambda connection, said: None
+        )
 
     @property
     def path(self) -> Path:
@@ -206,6 +209,7 @@ class Connection:
         if said.observed != self.observed and said.observed and not self.via:
             self.observed = said.observed
             self.on_observed(self)
+        self.on_identified(self, said)
         if said.other_version is not None:
             self.on_other_version(self, said.other_version)
         self._identified.set()

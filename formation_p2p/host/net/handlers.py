@@ -29,6 +29,7 @@ from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
 from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ PING_BYTES: Final = 32
 PING_S: Final = 10.0
 
 
-# Addresses and protocols.
-_Told = tuple[tuple[str, ...], tuple[str, ...]]
+# Addresses, protocols, whether another run has the peer's identity, how often the clock was set.
+_Told = tuple[tuple[str, ...], tuple[str, ...], bool, int]
 Answer = Callable[[bytes | RemoteError | None], None]
 NetworkEvent = (
     AddressesChanged | Undelivered | InboundConnection | Measured | PeerIdentified | Disconnected
@@ -74,6 +75,7 @@ class StreamHandlers:
         public_key: bytes,
         on_pushed: Callable[[Connection], None],
         addresses: Callable[[PeerId], tuple[str, ...]],
+        witness: Witness,
     ) -> None:
         self.by_protocol: dict[str, StreamHandler] = {
             net_identify.PROTOCOL: self._tell,
@@ -81,6 +83,7 @@ class StreamHandlers:
             PING_PROTOCOL: _pong,
         }
         self._addresses = addresses
+        self._witness = witness
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
         self._public_key = public_key
@@ -125,10 +128,14 @@ class StreamHandlers:
 
     def _now(self, connection: Connection) -> _Told:
         listed = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
-        return self._addresses(connection.peer), listed
+        witness = self._witness
+        is_twin = witness.is_twin(connection.peer)
+        return self._addresses(connection.peer), listed, is_twin, witness.clock_sets
 
     def _message(self, stream: MuxedStream, told: _Told) -> bytes:
-        return net_identify.message(self._public_key, *told, stream)
+        addresses, protocols, is_twin, _ = told
+        of_us = self._public_key, addresses, protocols
+        return net_identify.message(*of_us, stream, self._witness.run_id, is_twin=is_twin)
 
     async def _pushed(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""

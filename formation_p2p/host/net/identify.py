@@ -21,6 +21,7 @@ from multiaddr import Multiaddr
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.records.addresses import read_addresses
 from formation_p2p.core.units import KIB
+from formation_p2p.host.clock import moment
 from formation_p2p.host.net.libp2p_pb2 import Identify
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
@@ -45,11 +46,15 @@ MAX_PARSED_ADDRESSES: Final = 32
 
 class Identified(NamedTuple):
     """What a peer told of itself, unchecked. A push may leave either out. `observed` is the address
-    that it sees us come from; empty where it does not say."""
+    that it sees us come from; empty where it does not say. Nodes of Formation tell their clock, the
+    number of their run, and whether another run with our identity is connected to them too."""
 
     addresses: tuple[str, ...]
     protocols: frozenset[str]
     observed: str = ""
+    unix_s: float = 0.0
+    run_id: int = 0
+    is_twin: bool = False
 
     @property
     def other_version(self) -> int | None:
@@ -73,11 +78,19 @@ async def read_message(stream: MuxedStream) -> Identified:
         raise ProtocolViolation("an identify message that does not parse") from error
     addresses = read_addresses(itertools.islice(identify.listen_addrs, MAX_PARSED_ADDRESSES))
     observed = "".join(read_addresses(filter(None, (identify.observed_addr,))))
-    return Identified(addresses, frozenset(identify.protocols), observed)
+    protocols = frozenset(identify.protocols)
+    ours = identify.unix_ms / 1000, identify.run_id, identify.is_twin
+    return Identified(addresses, protocols, observed, *ours)
 
 
 def message(
-    public_key: bytes, addresses: Sequence[str], protocols: Sequence[str], stream: MuxedStream
+    public_key: bytes,
+    addresses: Sequence[str],
+    protocols: Sequence[str],
+    stream: MuxedStream,
+    run_id: int = 0,
+    *,
+    is_twin: bool = False,
 ) -> bytes:
     """What we say of ourselves, in a frame. `public_key` is libp2p's protobuf."""
     observed = b""
@@ -91,5 +104,8 @@ def message(
         listen_addrs=[Multiaddr(address).to_bytes() for address in addresses],
         protocols=protocols,
         observed_addr=observed,
+        unix_ms=max(round(moment().unix_s * 1000), 0),
+        run_id=run_id,
+        is_twin=is_twin,
     )
     return encode_frame(said.SerializeToString())

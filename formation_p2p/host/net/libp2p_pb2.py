@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#formation_p2p/host/net/libp2p.proto\x12\rformation.net\"\x8f\x01\n\x08Identify\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x14\n\x0clisten_addrs\x18\x02 \x03(\x0c\x12\x11\n\tprotocols\x18\x03 \x03(\t\x12\x15\n\robserved_addr\x18\x04 \x01(\x0c\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\x12\x15\n\ragent_version\x18\x06 \x01(\t\"w\n\x15NoiseHandshakePayload\x12\x14\n\x0cidentity_key\x18\x01 \x01(\x0c\x12\x14\n\x0cidentity_sig\x18\x02 \x01(\x0c\x12\x32\n\nextensions\x18\x04 \x01(\x0b\x32\x1e.formation.net.NoiseExtensions\"#\n\x0fNoiseExtensions\x12\x10\n\x07\x61\x65s_gcm\x18\xa6\t \x01(\x08')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#formation_p2p/host/net/libp2p.proto\x12\rformation.net\"\xc1\x01\n\x08Identify\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x14\n\x0clisten_addrs\x18\x02 \x03(\x0c\x12\x11\n\tprotocols\x18\x03 \x03(\t\x12\x15\n\robserved_addr\x18\x04 \x01(\x0c\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\x12\x15\n\ragent_version\x18\x06 \x01(\t\x12\x0f\n\x07unix_ms\x18\x64 \x01(\x04\x12\x0e\n\x06run_id\x18\x65 \x01(\x04\x12\x0f\n\x07is_twin\x18\x66 \x01(\x08\"w\n\x15NoiseHandshakePayload\x12\x14\n\x0cidentity_key\x18\x01 \x01(\x0c\x12\x14\n\x0cidentity_sig\x18\x02 \x01(\x0c\x12\x32\n\nextensions\x18\x04 \x01(\x0b\x32\x1e.formation.net.NoiseExtensions\"#\n\x0fNoiseExtensions\x12\x10\n\x07\x61\x65s_gcm\x18\xa6\t \x01(\x08')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'formation_p2p.host.net.libp
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_IDENTIFY']._serialized_start=55
-  _globals['_IDENTIFY']._serialized_end=198
-  _globals['_NOISEHANDSHAKEPAYLOAD']._serialized_start=200
-  _globals['_NOISEHANDSHAKEPAYLOAD']._serialized_end=319
-  _globals['_NOISEEXTENSIONS']._serialized_start=321
-  _globals['_NOISEEXTENSIONS']._serialized_end=356
+  _globals['_IDENTIFY']._serialized_end=248
+  _globals['_NOISEHANDSHAKEPAYLOAD']._serialized_start=250
+  _globals['_NOISEHANDSHAKEPAYLOAD']._serialized_end=369
+  _globals['_NOISEEXTENSIONS']._serialized_start=371
+  _globals['_NOISEEXTENSIONS']._serialized_end=406
 # @@protoc_insertion_point(module_scope)

@@ -48,6 +48,7 @@ from formation_p2p.host.net.swarm import Swarm, Whereabouts
 from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.upgrading import Upgrading
+from formation_p2p.host.net.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,10 @@ class Stack:
         self._listen = parse_all("listen", listen)
         self._kad_protocol = kad_protocol
         self.limits = PeerLimitsTable(parameters)
-        self.served = StreamHandlers(identity.libp2p_public_key, self._pushed, self.own.told)
+        self.witness = Witness()
+        self.served = StreamHandlers(
+            identity.libp2p_public_key, self._pushed, self.own.told, self.witness
+        )
         self._pending: set[trio.CancelScope] = set()
         self.incompatible = IncompatiblePeers()
         self._drops = DropLog()
@@ -133,6 +137,7 @@ class Stack:
                     elsewhere = self.punching.network_changed
                     self._nursery.start_soon(self._moves.tell, self._tell, self._push, elsewhere)
                     self._nursery.start_soon(self._moves.follow, self.swarm)
+                    self._nursery.start_soon(self.witness.run, self.connections, self._push)
                     if self._listen:
                         self.reserving.begin()
                         self._nursery.start_soon(self.autonat.verify)
@@ -170,6 +175,7 @@ class Stack:
             on_introduced=self._pushed,
             where=Whereabouts(lambda: self.own.seen_hosts),
             on_observed=self._moves.observed,
+            on_identified=self.witness.identified,
         )
         changed = self.addresses_changed
         self.reserving = Reserving(self._identity, self._circuits, self.swarm, self.own, changed)

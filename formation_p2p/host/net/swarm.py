@@ -33,6 +33,7 @@ from formation_p2p.core.nat.paths import Here, Net
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
+from formation_p2p.host.net.identify import Identified
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.places import Places
 from formation_p2p.host.net.strangers import Strangers
@@ -103,6 +104,7 @@ class Swarm:
     on_introduced: Callable[[Connection], None]
     where: Whereabouts
     on_observed: Callable[[Connection], None]
+    on_identified: Callable[[Connection, Identified], None]
 
     def __post_init__(self) -> None:
         limits = self.parameters
@@ -194,6 +196,7 @@ class Swarm:
         connection.on_other_version = self.on_other_version
         connection.on_introduced = self.on_introduced
         connection.on_observed = self.on_observed
+        connection.on_identified = self.on_identified
         self.nursery.start_soon(self._run_connection, connection)
         self.dialler.connected(connection)
         if connection.via is not None and connection.inbound:

@@ -263,6 +263,8 @@ class StatusSocket:
             "version": self._version,
             "peers": shell.neighbours,
             "listens": shell.addresses,
+            "troubles": shell.troubles,
+            "untimely_records": shell.untimely,
             "reach": shell.reach.value,
             "relays": None if shell.relaying is None else shell.relaying.in_numbers(),
             "reached": reach_in_json(shell.reached),
