@@ -77,6 +77,21 @@ _ANY_PYTHON: Final = (
 _RAISED: Final = (FailureKind.EXCEPTION, FailureKind.MODULE)
 
 
+class _TooLarge(Exception):
+    """A pickle is larger than it may be."""
+
+
+class _Bounded(io.BytesIO):
+    """Takes so much that a pickler goes on until then, and no further."""
+
+    most: int | None = None
+
+    def write(self, data: Any) -> int:
+        if self.most is not None and self.tell() + memoryview(data).nbytes > self.most:
+            raise _TooLarge
+        return super().write(data)
+
+
 class ArgumentPickler:
     """Pickles the arguments of one call after the other, at a tenth of the price of a pickler
     each, for this version of Python or another. What is large goes into a private blob. For one
@@ -84,7 +99,7 @@ class ArgumentPickler:
 
     def __init__(self, packer: Packer, python: str = "") -> None:
         self._packer = packer
-        self._buffer = io.BytesIO()
+        self._buffer = _Bounded()
         self._buffers: list[pickle.PickleBuffer] = []
         self._python = python
         self._takes = partial(_is_small, kept=self._buffers)
@@ -113,6 +128,18 @@ class ArgumentPickler:
                 self._referring = pickler_for(self._buffer, self._python, self._takes, number_of)
         return self._dumped(self._referring, args, kwargs)
 
+    def small(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | Parcel | None:
+        """As `dumps`, of what may change and is small; None for the rest."""
+        if all(type(each) in _SCALARS for each in (*args, *kwargs.values())):
+            return None
+        self._buffer.most = LARGE_BYTES
+        try:
+            return self.dumps(args, kwargs)
+        except Exception:  # noqa: BLE001 - `dumps` raises it again, where it can be told
+            return None
+        finally:
+            self._buffer.most = None
+
     def _dumped(
         self, pickler: CodePickler, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bytes | Parcel:
@@ -121,10 +148,13 @@ class ArgumentPickler:
             try:
                 pickler.dump((args, dict(kwargs)))
             except Exception as error:
-                note_part(error, (args, dict(kwargs)))
+                if self._buffer.most is None:
+                    note_part(error, (args, dict(kwargs)))
                 raise
             finally:
                 references = self._referred.take()
+            if self._buffer.most is not None and self._buffers:
+                raise _TooLarge
             if not self._buffers and not references and self._buffer.tell() <= LARGE_BYTES:
                 return self._buffer.getvalue()
             parcels = good_for(self._packer, references)

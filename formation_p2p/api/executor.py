@@ -99,10 +99,11 @@ class NodeExecutor(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]: ...
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Have `fn(*args, **kwargs)` run somewhere. They are pickled soon after, not at once: do
-        not change what you pass. A reference goes anywhere; type checkers know it as the first
-        argument. Raises RuntimeError after the shutdown, and NodeClosed in a process that was
-        forked from the node's."""
+        """Have `fn(*args, **kwargs)` run somewhere. Arguments that are small are copied at once.
+        Those of a call that has more than 256 KiB are pickled soon after, and so is the function
+        with what it uses: do not change them until the future runs. A reference goes anywhere;
+        type checkers know it as the first argument. Raises RuntimeError after the shutdown, and
+        NodeClosed in a process that was forked from the node's."""
         self._check()
         if self._printer is not None:
             self._printer.below_here()

@@ -66,10 +66,13 @@ _PRINTED: Final = frozenset[type[JobEvent]]({*_TOLD, TaskPrinted, TaskRetried})
 
 @dataclass(slots=True)
 class Call:
+    """`pickled` are its arguments, where they are pickled already."""
+
     future: Future[Any]
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    pickled: bytes | Parcel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,9 @@ class Feeder:
         self._trust_results = trust_results
         self._lock = threading.Lock()
         self._closed = ""
+        # What is small is copied at once: the caller may change it.
+        self._copying = threading.Lock()
+        self._copier = ArgumentPickler(jobs.packer, options.needs.python)
         self._thread: threading.Thread | None = None
         # Everything that happens, in one order: calls, events of their tasks, ends.
         self._notes: queue.SimpleQueue[_Note] = queue.SimpleQueue()
@@ -131,8 +137,14 @@ class Feeder:
         self._held_bytes = 0
 
     def add(self, call: Call) -> None:
+        if not self._closed:
+            with self._copying:
+                call.pickled = self._copier.small(call.args, call.kwargs)
+            if call.pickled is not None:
+                call.args, call.kwargs = (), {}
         with self._lock:
             if self._closed:
+                self._drop(call)
                 raise RuntimeError(f"cannot schedule new futures after {self._closed}")
             self._notes.put(call)
             if self._thread is None:
@@ -215,8 +227,13 @@ class Feeder:
             if future is not None:
                 future.set_exception(error)
 
+    def _drop(self, call: Call) -> None:
+        if call.pickled is not None:
+            self._jobs.packer.release_all([call.pickled])
+
     def _cancel_pending(self) -> None:
         for call in self._pending:
+            self._drop(call)
             call.future.cancel()
             call.future.set_running_or_notify_cancel()
         self._pending.clear()
@@ -252,13 +269,17 @@ class Feeder:
         while self._pending and len(calls) < most and size < BATCH_BYTES:
             call = self._pending.popleft()
             if not call.future.set_running_or_notify_cancel():
+                self._drop(call)
                 continue
             try:
                 key = id(call.function)
                 if key not in functions:
                     functions[key] = call.function, self._functions.packed(call.function)
-                arguments = self._pickler.dumps(call.args, call.kwargs)
+                arguments = call.pickled
+                if arguments is None:
+                    arguments = self._pickler.dumps(call.args, call.kwargs)
             except Exception as error:
+                self._drop(call)
                 # What cannot be pickled raises what it likes; it is the caller's to see.
                 log.debug("a call could not be pickled", exc_info=True)
                 call.future.set_exception(error)
@@ -287,7 +308,8 @@ class Feeder:
             if self._options.env is not None:
                 self._options = self._jobs.with_environment(self._options)
             names = (function.modules for function in functions.values())
-            sent = self._code.of(reduce(or_, names, self._pickler.modules))
+            of_arguments = self._pickler.modules | self._copier.modules
+            sent = self._code.of(reduce(or_, names, of_arguments))
             options = self._options
             contexts = {
                 key: context_of(each.function, each.name, sent, options)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, wait
 from itertools import count, islice
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,24 @@ async def test_a_call_is_submitted_from_any_thread(node: Node) -> None:
         # Even by the loop's own thread, while that waits for the result.
         assert executor.submit(pow, 2, 7).result(DEADLINE_S) == 128
         executor.shutdown()
+
+
+async def test_small_arguments_are_as_they_were_when_they_were_submitted(node: Node) -> None:
+    row, text = [0] * 100, bytearray(1000)
+    kept = await node.put([1])
+    async with asyncio.timeout(DEADLINE_S):
+        with node.executor(needs=SMALL) as executor:
+            sums, texts, pairs = [], [], list[Future[Any]]()
+            for number in range(100):
+                row[:], text[:] = [number] * 100, bytes([number]) * 1000
+                sums.append(executor.submit(sum, row))
+                texts.append(executor.submit(bytes, text))
+                pairs.append(executor.submit(add, kept, row))
+            row[:], text[:] = [-1] * 100, b"?" * 1000
+            for number, (total, copy, pair) in enumerate(zip(sums, texts, pairs, strict=True)):
+                assert await asyncio.wrap_future(total) == 100 * number
+                assert await asyncio.wrap_future(copy) == bytes([number]) * 1000
+                assert await asyncio.wrap_future(pair) == [1, *[number] * 100]
 
 
 async def test_an_exception_is_what_was_raised_and_tells_where(node: Node) -> None:
@@ -181,7 +200,7 @@ async def test_leaving_the_node_ends_every_future(tmp_path: Path) -> None:
 
 
 class PickledLate:
-    """Pickled only once `go` is set."""
+    """A function that is pickled only once `go` is set."""
 
     def __init__(self, go: threading.Event) -> None:
         self._go = go
@@ -190,12 +209,15 @@ class PickledLate:
         self._go.wait(DEADLINE_S)
         return int, ()
 
+    def __call__(self) -> None:
+        """Nobody does."""
+
 
 async def test_what_waits_is_cancelled_where_the_node_refuses_what_was_begun(node: Node) -> None:
     async with asyncio.timeout(DEADLINE_S):
         go = threading.Event()
         executor = node.executor(needs=SMALL, max_workers=1)
-        begins, waits = executor.submit(id, PickledLate(go)), executor.submit(abs, 1)
+        begins, waits = executor.submit(PickledLate(go)), executor.submit(abs, 1)
         await begun(begins)
         closing = node.close()
         closing.send(None)  # the node refuses all from here on, and its loop stands still

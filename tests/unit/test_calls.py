@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
+import threading
 from collections.abc import Generator
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from formation_p2p.api.calls import ArgumentPickler, qualified_name
 from formation_p2p.api.planned_calls import python_call, python_calls, steps_call
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.call_context import CallContext
+from formation_p2p.core.workload.parcel import LARGE_BYTES
 from formation_p2p.host.machine.pythons import own_name
 from tests.support.calls import pickled_function
 from tests.support.parcels import a_packer
@@ -66,3 +69,16 @@ def test_a_function_of_a_script_goes_by_its_name(monkeypatch: pytest.MonkeyPatch
     assert qualified_name(double) == "train.double"
     monkeypatch.delattr(script, "__file__")
     assert qualified_name(double) == ""
+
+
+def test_small_arguments_that_may_change_are_pickled_ahead() -> None:
+    pickler = ArgumentPickler(a_packer())
+    lock, row = threading.Lock(), [0.5] * 10
+    for given in ((1, "x"), (list(range(10**6)),), (np.zeros(LARGE_BYTES),), (row, lock)):
+        assert pickler.small(given, {}) is None
+        pickled = pickler.small((row,), {"x": row})
+        assert isinstance(pickled, bytes)
+        assert pickle.loads(pickled) == ((row,), {"x": row})
+    with pytest.raises(TypeError) as refused:
+        pickler.dumps((row, lock), {})
+    assert refused.value.__notes__[0].startswith("argument 2 is a lock")
