@@ -1,9 +1,11 @@
 """Requests to services, on loopback: one hop beside other proxies, kills, and long streams.
 
-    make bench-services    or: python -m benchmarks.services [--json] [--only hop,killed,streams]
+    make bench-services    or: python -m benchmarks.services [--json] [--only hop,full]
 
     hop      requests a second, and what a hop adds to each: none, a port of a node (`forward`), its
              gateway, nginx and HAProxy where they are installed; the program is one process
+    full     50 clients of a gateway whose one replica takes 16, 64 or 256 requests at once; with
+             connections that are kept for the next request, and with one for each
     killed   50 requests a second to two replicas, of which one's program, or one's whole node, is
              killed: how many fail, and how long those after it take
     streams  a stream that is silent for ten minutes, a reader that pauses for one, a caller that
@@ -35,8 +37,9 @@ from benchmarks.command import listed, run_and_exit
 from benchmarks.services.world import SERVICE, World, a_proxy, asked, has, world_of
 from formation_p2p import ServiceError
 
-SECTIONS: Final = ("hop", "killed", "streams")
+SECTIONS: Final = ("hop", "full", "killed", "streams")
 CONNECTIONS: Final = 32
+CLIENTS: Final = 50
 PORTS: Final = {"nginx": 18_180, "haproxy": 18_181}
 RATE_PER_S: Final = 50
 
@@ -89,6 +92,19 @@ async def _gateway(world: World) -> str | None:
     except ImportError:
         return None
     return str(url).removeprefix("http://").rstrip("/")
+
+
+async def full(folder: Path, quick: bool) -> Figures:
+    found: Figures = {}
+    for slots in (16, 64, 256):
+        (folder / str(slots)).mkdir()
+        async with world_of(folder / str(slots), 1, slots) as world:
+            if (url := await _gateway(world)) is not None:
+                for how in ((), ("close",)):
+                    seconds = 2.0 if quick else 5.0
+                    through = await asked(url, f"/service/{SERVICE}/", CLIENTS, seconds, *how)
+                    found[f"{slots} slots, {'closed' if how else 'kept'}"] = through
+    return found
 
 
 async def killed(folder: Path, quick: bool) -> Figures:
@@ -175,6 +191,7 @@ async def streams(folder: Path, quick: bool) -> Figures:
 
 PARTS: Final[dict[str, Callable[[Path, bool], Awaitable[Figures]]]] = {
     "hop": hop,
+    "full": full,
     "killed": killed,
     "streams": streams,
 }

@@ -1,8 +1,9 @@
 """Requests as fast as they are answered, or at a steady rate, from a process of their own.
 
-python -m benchmarks.services.load WHERE PATH CONNECTIONS SECONDS
+python -m benchmarks.services.load WHERE PATH CONNECTIONS SECONDS [close]
 
-WHERE is HOST:PORT or the path of a socket. Prints `requests, req_per_s, p50_ms, p95_ms, failed` as
+WHERE is HOST:PORT or the path of a socket. With `close` each request has a connection of its own.
+Prints `requests, req_per_s, p50_ms, p95_ms, failed` as
 JSON.
 """
 
@@ -18,12 +19,13 @@ END: Final = b"\r\n\r\n"
 
 
 class Asking(asyncio.Protocol):
-    """One connection: a request as soon as the last one was answered."""
+    """One connection: a request as soon as the last one was answered, or one alone."""
 
-    def __init__(self, request: bytes, until_s: float, took_s: list[float]) -> None:
+    def __init__(self, request: bytes, until_s: float, took_s: list[float], *, keeps: bool) -> None:
         self._request = request
         self._until_s = until_s
         self._took_s = took_s
+        self._keeps = keeps
         self._unread = b""
         self.over = asyncio.get_running_loop().create_future()
         self.failed = 0
@@ -47,7 +49,7 @@ class Asking(asyncio.Protocol):
         if b" 200 " not in head[:16]:
             self.failed += 1
         self._took_s.append(time.perf_counter() - self._asked_s)
-        if self._asked_s < self._until_s:
+        if self._keeps and self._asked_s < self._until_s:
             self._ask()
         else:
             self._end()
@@ -63,24 +65,32 @@ class Asking(asyncio.Protocol):
         self._transport.close()
 
 
-async def main(where: str, path: str, connections: int, seconds: float) -> None:
+async def main(
+    where: str, path: str, connections: int, seconds: float, *, keeps: bool = True
+) -> None:
     loop = asyncio.get_running_loop()
     took_s: list[float] = []
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    close = "" if keeps else "Connection: close\r\n"
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{close}\r\n".encode()
     began_s = time.perf_counter()
     made: list[Asking] = []
 
     def asking() -> Asking:
-        made.append(Asking(request, began_s + seconds, took_s))
+        made.append(Asking(request, began_s + seconds, took_s, keeps=keeps))
         return made[-1]
 
-    for _ in range(connections):
+    async def connected() -> Asking:
         if where.startswith("/"):
-            await loop.create_unix_connection(asking, where)
-        else:
-            host, _, port = where.rpartition(":")
-            await loop.create_connection(asking, host, int(port))
-    await asyncio.gather(*(each.over for each in made))
+            return (await loop.create_unix_connection(asking, where))[1]
+        host, _, port = where.rpartition(":")
+        return (await loop.create_connection(asking, host, int(port)))[1]
+
+    async def one_after_another() -> None:
+        await (await connected()).over
+        while not keeps and time.perf_counter() < began_s + seconds:
+            await (await connected()).over
+
+    await asyncio.gather(*(one_after_another() for _ in range(connections)))
     spent_s = time.perf_counter() - began_s
     ordered = sorted(took_s)
     print(
@@ -97,4 +107,5 @@ async def main(where: str, path: str, connections: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))
+    keeps = sys.argv[5:] != ["close"]
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), keeps=keeps))

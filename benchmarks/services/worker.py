@@ -1,6 +1,6 @@
 """A node with one replica, in a process of its own, until its standard input ends.
 
-python -m benchmarks.services.worker HOME SOCKET [INVITE]
+python -m benchmarks.services.worker HOME SOCKET SLOTS [INVITE]
 
 The program listens already: what is measured is the way to it. Prints `peer_id, addresses, invite`
 as JSON.
@@ -38,13 +38,13 @@ class OpenNode(Node):
         self._services.call(partial(_serve, program))
 
 
-async def main(folder: Path, path: str, invite: str) -> None:
+async def main(folder: Path, path: str, slots: int, invite: str) -> None:
     home = Home(folder)
     if not invite:
         home.create_network()
     joined = OpenNode.join(invite or None, home=folder, listen=LISTEN)
     async with joined as node:
-        node.serve(Program(path))
+        node.serve(Program(path, max_requests=slots))
         said = {"peer_id": node.peer_id, "addresses": node.addresses, "invite": ""}
         if not invite:
             home.add_gate(node.addresses[0])
@@ -54,4 +54,5 @@ async def main(folder: Path, path: str, invite: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3] if sys.argv[3:] else ""))
+    folder, path, slots, *invite = sys.argv[1:]
+    asyncio.run(main(Path(folder), path, int(slots), "".join(invite)))

@@ -102,9 +102,11 @@ def has(kind: str) -> bool:
     return shutil.which(kind, path="/usr/sbin:/usr/bin:/sbin") is not None
 
 
-async def asked(where: str, path: str, connections: int, seconds: float) -> dict[str, Any]:
+async def asked(
+    where: str, path: str, connections: int, seconds: float, *more: str
+) -> dict[str, Any]:
     """See load.py."""
-    argv = (where, path, str(connections), str(seconds))
+    argv = (where, path, str(connections), str(seconds), *more)
     async with a_process("benchmarks.services.load", *argv) as load:
         found: dict[str, Any] = json.loads(await asyncio.wait_for(_line(load), seconds + START_S))
         return found
@@ -143,8 +145,9 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(folder: Path, replicas: int) -> AsyncIterator[World]:
-    """So many replicas, each with a program and a node in processes of their own."""
+async def world_of(folder: Path, replicas: int, slots: int = CAPACITY) -> AsyncIterator[World]:
+    """So many replicas, each with a program and a node in processes of their own, that take so many
+    requests at once each."""
     async with AsyncExitStack() as stack:
         programs, sockets, workers, listed = [], [], [], []
         invite = ""
@@ -155,7 +158,7 @@ async def world_of(folder: Path, replicas: int) -> AsyncIterator[World]:
             programs.append(await stack.enter_async_context(program))
             await _said(programs[-1])
             home = str(folder / f"home{number}")
-            argv = ("benchmarks.services.worker", home, path, *([invite] if invite else []))
+            argv = ("benchmarks.services.worker", home, path, str(slots), *filter(None, [invite]))
             workers.append(await stack.enter_async_context(a_process(*argv)))
             worker = json.loads(await _said(workers[-1]))
             invite = invite or worker["invite"]
@@ -165,7 +168,7 @@ async def world_of(folder: Path, replicas: int) -> AsyncIterator[World]:
         caller = await stack.enter_async_context(joined)
         caller.reads(
             Listing(
-                tuple(Replica(each.peer_id, CAPACITY) for each in listed),
+                tuple(Replica(each.peer_id, slots) for each in listed),
                 {each.peer_id: each for each in listed},
             )
         )

@@ -90,9 +90,10 @@ class Proxy:
         service, of = exchange.service, (exchange.service, exchange.on_behalf)
         if exchange.may_repeat and (kept := self.kept.take(of, sticky)) is not None:
             return kept
-        with self.kept.opening(service):
-            to = await self._source.connect(service, sticky, exchange.caller, exchange.on_behalf)
-        return Stream(to)
+        opening = self._source.connect(service, sticky, exchange.caller, exchange.on_behalf)
+        return await self.kept.opened(
+            of, exchange.caller, sticky, opening, takes_used=exchange.may_repeat
+        )
 
 
 class _Exchange:

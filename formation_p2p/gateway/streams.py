@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import h11
 
-from formation_p2p.api.awaited import Awaited
+from formation_p2p.api.awaited import PATIENCE_S
 from formation_p2p.core.errors import FormationError
+from formation_p2p.core.services.turns import Turns
 from formation_p2p.core.units import KIB
 from formation_p2p.gateway.client import READ_BYTES, in_words
+from formation_p2p.gateway.ending import cancelled
 from formation_p2p.gateway.sources import Upstream
 
 # A stream that no request uses: a replica that drains, or has more to do than others, is left soon.
@@ -87,19 +88,89 @@ def _broken(error: Exception) -> Broken:
     return Broken(_HUNG_UP if isinstance(error, OSError) else str(error))
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """A request that waits for a stream. `takes_used` is one that can be sent again: a stream that
+    was used may be at its end without our knowing. It had `sticky` last, and takes another replica
+    where that one is full."""
+
+    of: tuple[str, bytes]
+    sticky: str | None
+    takes_used: bool
+    handed: asyncio.Future[Stream]
+    is_long: bool = False
+    """It has waited for longer than a replica with room takes to answer."""
+    has_room: bool = False
+    """A stream was closed for it."""
+
+    def fits(self, of: tuple[str, bytes], stream: Stream) -> bool:
+        near = self.is_long or self.sticky in (None, stream.to.replica)
+        return self.takes_used and self.of == of and near and not self.handed.done()
+
+
 class Kept:
-    """Streams between two requests, by service, and by the grant of whom they were opened for."""
+    """Streams between two requests, by service, and by the grant of whom they were opened for.
+
+    A stream that a request gives back goes at once to another that waits, callers by turns: where
+    all replicas are full, to close it and open the next costs their slots several round trips.
+    """
 
     def __init__(self) -> None:
         self._idle: defaultdict[tuple[str, bytes], list[Stream]] = defaultdict(list)
-        self._awaited: dict[str, Awaited] = {}
+        self._waiting: dict[str, Turns[_Waiting]] = {}
 
-    @contextmanager
-    def opening(self, service: str) -> Iterator[None]:
-        """While a stream is being opened."""
-        awaited = self._awaited.setdefault(service, Awaited(partial(self._drop, service)))
-        with awaited.waiting():
-            yield
+    async def opened(
+        self,
+        of: tuple[str, bytes],
+        caller: str,
+        sticky: str | None,
+        opening: Coroutine[Any, Any, Upstream],
+        *,
+        takes_used: bool,
+    ) -> Stream:
+        """What `opening` brings, or a stream that is given back before. Raises what `opening`
+        does."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(of, sticky, takes_used, loop.create_future())
+        line = self._waiting.setdefault(of[0], Turns())
+        line.join(caller, waiting)
+        timer = loop.call_later(PATIENCE_S, self._long, waiting)
+        new = asyncio.ensure_future(opening)
+        stream: Stream | None = None
+        try:
+            await asyncio.wait((new, waiting.handed), return_when=asyncio.FIRST_COMPLETED)
+            stream = waiting.handed.result() if waiting.handed.done() else Stream(new.result())
+            return stream
+        finally:
+            timer.cancel()
+            line.leave(waiting)
+            if not line and self._waiting.get(of[0]) is line:
+                del self._waiting[of[0]]
+            if waiting.handed.done() and waiting.handed.result() is not stream:
+                self.give_back(of, waiting.handed.result())
+            elif not waiting.handed.done():
+                waiting.handed.cancel()
+            await cancelled(new)
+            if stream is None or stream.to is not _result(new):
+                self._too_late(of, new)
+
+    def _too_late(self, of: tuple[str, bytes], new: asyncio.Future[Upstream]) -> None:
+        """It was opened as another one came, or as its client left."""
+        if (to := _result(new)) is not None:
+            self.give_back(of, Stream(to))
+
+    def _long(self, waiting: _Waiting) -> None:
+        """Streams that nothing uses make room for it."""
+        waiting.is_long = True
+        for of, idle in self._idle.items():
+            if of[0] == waiting.of[0] and idle:
+                stream = idle.pop()
+                if waiting.fits(of, stream) and not _has_ended(stream):
+                    waiting.handed.set_result(stream)
+                else:
+                    waiting.has_room = True
+                    stream.close()
+                return
 
     def take(self, of: tuple[str, bytes], sticky: str | None) -> Stream | None:
         waiting = self._idle[of]
@@ -114,14 +185,26 @@ class Kept:
         return None
 
     def give_back(self, of: tuple[str, bytes], stream: Stream) -> None:
-        service, waiting = of[0], self._idle[of]
-        is_old = time.monotonic() - stream.opened_s > REUSE_S
-        many = sum(len(idle) for (name, _), idle in self._idle.items() if name == service)
-        if many >= MAX_KEPT or is_old or self._awaited.get(service):
+        """To the next request that takes it. It is closed for one that waits long for another."""
+        if time.monotonic() - stream.opened_s > REUSE_S or _has_ended(stream):
             stream.close()
             return
         stream.is_used = True
-        waiting.append(stream)
+        line = self._waiting.get(of[0])
+        for waiting in line or ():
+            if waiting.fits(of, stream):
+                assert line is not None, "it has a request"
+                line.take(waiting)
+                waiting.handed.set_result(stream)
+                return
+            if waiting.is_long and not waiting.has_room:
+                waiting.has_room = True
+                stream.close()
+                return
+        if sum(len(idle) for (name, _), idle in self._idle.items() if name == of[0]) >= MAX_KEPT:
+            stream.close()
+        else:
+            self._idle[of].append(stream)
 
     def sweep(self) -> None:
         """Closes those past their time."""
@@ -134,13 +217,16 @@ class Kept:
                 del self._idle[of]
 
     def close(self) -> None:
-        for service, _ in list(self._idle):
-            self._drop(service)
-
-    def _drop(self, service: str) -> None:
-        for of in [each for each in self._idle if each[0] == service]:
-            for stream in self._idle.pop(of):
+        for waiting in self._idle.values():
+            for stream in waiting:
                 stream.close()
+        self._idle.clear()
+
+
+def _result(new: asyncio.Future[Upstream]) -> Upstream | None:
+    """None where it has none."""
+    failed = not new.done() or new.cancelled() or new.exception() is not None
+    return None if failed else new.result()
 
 
 def _has_ended(stream: Stream) -> bool:

@@ -174,9 +174,10 @@ def test_one_that_crashes_is_started_again(tmp_path: Path) -> None:
         await told.until(ReplicaState.READY)
         first = await told.asked()
         await told.asked("/crash")
-        report = await told.until(ReplicaState.UNREADY)
-        assert report.why.startswith("ended with exit code 7")
         await told.until(ReplicaState.READY, times=2)
+        # A check that runs as it crashes may fail first.
+        whys = [each.why for each in told.replicas.history["notes"]]
+        assert any(each.startswith("ended with exit code 7") for each in whys)
         assert await told.asked() != first
         assert told.replicas.status()[0].starts == 2
 

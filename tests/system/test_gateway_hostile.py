@@ -382,14 +382,12 @@ async def test_tunnels_that_say_nothing_hold_up_no_request_for_long(source: Memo
         members.heard("good", {"current_load": 9.0})  # the last to be asked
         refused = 0
         while True:
-            before = tried
             try:
                 upstream = await members.connect_here("vision-ocr", None)
                 break
             except ServiceUnavailable:
                 refused += 1
-            assert tried - before <= 2, "more do not end within 0.8 s"
-        assert refused >= 2
+        assert tried <= 2 * (refused + 1), "of one request more do not end within 0.8 s"
         upstream.writer.close()
         assert upstream.authority == f"127.0.0.1:{good}"
 

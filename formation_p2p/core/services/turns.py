@@ -8,7 +8,8 @@ so that those who came later do not overtake it while its replica rests.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -45,10 +46,13 @@ class Turns(Generic[T]):
         self.leave(refused)
         return refused
 
+    def __iter__(self) -> Iterator[T]:
+        """In the order of their turns, each caller's one after the other."""
+        return chain.from_iterable(self._lines.values())
+
     def first(self) -> T | None:
         """Whose turn it is; None where none waits."""
-        line = next(iter(self._lines.values()), None)
-        return None if line is None else line[0]
+        return next(iter(self), None)
 
     def leave(self, request: T) -> None:
         """Its client has left, or waited long enough. One that is not in line is left alone."""
