@@ -146,6 +146,24 @@ def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None
     assert outcome.kind is FailureKind.MEMORY
 
 
+@pytest.mark.parametrize("most", range(3, 10))
+def test_a_supervisor_that_its_task_has_limited_does_not_go_on_without_counting(
+    tmp_path: Path, most: int
+) -> None:
+    """On a kernel that filters no system calls."""
+    program = (
+        "import os, resource, time\n"
+        f"resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, ({most}, {most}))\n"
+        f"held = b'x' * {200 * MIB}\n"
+        "time.sleep(60)"
+    )
+    machine = replace(Machine.found(tmp_path / "home", "required"), groups=None, filters=False)
+    held = {"memory_bytes": 128 * MIB, "timeout_s": 50.0}
+    outcome = outcome_of_process(machine, tmp_path, *PYTHON, program, **held)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind in (FailureKind.MEMORY, FailureKind.DRIVER)
+
+
 def test_a_task_keeps_its_place_among_those_that_end_where_memory_runs_out(tmp_path: Path) -> None:
     program = (
         "try: open('/proc/self/oom_score_adj', 'w').write('0')\n"
@@ -174,6 +192,30 @@ def test_a_file_in_memory_that_is_mapped_counts_once(tmp_path: Path) -> None:
         "time.sleep(0.5)"
     )
     assert printed(run(tmp_path, *PYTHON, program, memory_bytes=128 * MIB)) == "0\n"
+
+
+def test_what_a_process_hides_from_a_user_who_is_not_root_is_handed_over_to_its_supervisor() -> (
+    None
+):
+    """As where the list of its descriptors is that of another root (see `open_at`)."""
+    hides = (
+        "import ctypes, os, sys\n"
+        "file = os.memfd_create('x')\n"
+        f"os.truncate(file, {4 * MIB})\n"
+        f"os.pwrite(file, b'x' * {2 * MIB}, 0)\n"
+        "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
+        "print('hidden', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    ways = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*PYTHON, hides], text=True, **ways) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hidden\n"
+        found = list(supervisor.handed_over(f"/proc/{process.pid}"))
+        process.communicate()
+    assert 2 * MIB in [each.st_blocks * 512 for each in found if each is not None]
+    assert None in found
+    assert list(supervisor.handed_over(f"/proc/{process.pid}")) == []
 
 
 def test_a_look_at_many_descriptors_goes_on_where_the_one_before_ended() -> None:

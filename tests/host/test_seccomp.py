@@ -33,9 +33,9 @@ needs_filter = pytest.mark.skipif(
 )
 
 
-def judged(program: bytes, machine: int, number: int, argument: int = 0) -> int:
+def judged(program: bytes, machine: int, number: int, argument: int = 0, third: int = 0) -> int:
     """What the kernel does with a call: the interpreter of <linux/filter.h>, as far as needed."""
-    data = struct.pack("=iI8xQ", number, machine, argument)
+    data = struct.pack("=iI8xQ8xQ", number, machine, argument, third)
     code = list(struct.iter_unpack("=HBBI", program))
     at = held = 0
     while True:
@@ -77,6 +77,10 @@ def test_each_call_of_the_table_is_refused_and_others_are_not(machine: str) -> N
             expected = ALLOWED if allowed else 0x50000 | errno.EAFNOSUPPORT
             assert verdict(number, family) == expected
     assert judged(program, 0x40000003, 20) == KILLED  # i386
+    prlimit = seccomp.number_of("prlimit64", machine)
+    for pid, limit, of_others in ((0, 1, False), (1, 0, False), (1, 1, True), (1, 1 << 32, True)):
+        expected = 0x50000 | errno.EPERM if of_others else ALLOWED
+        assert judged(program, architecture, prlimit, pid, limit) == expected
 
     affinity = seccomp.number_of("sched_setaffinity", machine)
     without = seccomp.program(holds_cores=False, machine=machine)
@@ -90,7 +94,7 @@ def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
     text = HEADERS[machine].read_text() if HEADERS[machine].exists() else ""
     found = {name: int(n) for name, n in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
     tables = [seccomp.REFUSED, seccomp.AFFINITY, seccomp.NAMESPACES, seccomp.SOCKETS]
-    tables += [seccomp.ABSENT, seccomp.OWN]
+    tables += [seccomp.LIMITS, seccomp.ABSENT, seccomp.OWN]
     for call in (call for table in tables for call in table):
         assert found.get(call, seccomp.number_of(call, machine)) == seccomp.number_of(call, machine)
 
@@ -203,6 +207,20 @@ def test_a_task_takes_no_more_cores_than_it_leased(machine: Machine, tmp_path: P
         "except PermissionError: print(len(os.sched_getaffinity(0)))"
     )
     assert ran(machine, tmp_path, *PYTHON, program) == "1\n"
+
+
+@needs_filter
+def test_a_task_does_not_limit_its_supervisor(machine: Machine, tmp_path: Path) -> None:
+    """Which with so few open files would see no process, and so neither memory nor whom to end."""
+    program = (
+        "import os, resource\n"
+        "over, what = os.getppid(), resource.RLIMIT_NOFILE\n"
+        "resource.setrlimit(what, resource.prlimit(0, what))\n"
+        "soft, hard = resource.prlimit(over, what)\n"
+        "try: resource.prlimit(over, what, (8, hard))\n"
+        "except PermissionError: print(soft == resource.prlimit(over, what)[0])\n"
+    )
+    assert ran(machine, tmp_path, *PYTHON, program) == "True\n"
 
 
 KEYCTL_SEARCH, SESSION = 10, -3

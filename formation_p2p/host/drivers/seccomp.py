@@ -88,6 +88,9 @@ NAMESPACES: Final = {"clone": (56, 220), "unshare": (272, 97)}
 # network namespace parts, such as the hypervisor and programs of the machine by AF_VSOCK.
 SOCKETS: Final = {"socket": (41, 198), "socketpair": (53, 199)}
 FAMILIES: Final = (1, 2, 10, 16)
+# Of others, which are a task's supervisor or where there is no sandbox the node: a limit may be
+# read, and none set. By one of open files a supervisor saw no process of its task any more.
+LIMITS: Final = {"prlimit64": (302, 261)}
 # Its flags are in memory, which no filter sees. The C library uses clone where it is not there.
 ABSENT: Final = {"clone3": (435, 435)}
 # file_setattr, of Linux 6.17.
@@ -101,14 +104,15 @@ MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _NEW: Final = 0x7E020000
 _NEW_TIME: Final = 0x80
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # in struct seccomp_data
+# In struct seccomp_data; of an argument the lower half comes first.
+_NUMBER, _MACHINE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _GET_ACTION_AVAIL: Final = 2
 
 
 def number_of(call: str, machine: str = os.uname().machine) -> int:
     """0 where the machine has no such call, or is none of MACHINES."""
-    numbers = {**REFUSED, **AFFINITY, **NAMESPACES, **SOCKETS, **ABSENT, **OWN}[call]
+    numbers = {**REFUSED, **AFFINITY, **NAMESPACES, **SOCKETS, **LIMITS, **ABSENT, **OWN}[call]
     return numbers[MACHINES[machine][0]] if machine in MACHINES else 0
 
 
@@ -146,7 +150,18 @@ def program(*, holds_cores: bool, machine: str = os.uname().machine) -> bytes:
             *((_EQUAL, len(FAMILIES) - at, 0, each) for at, each in enumerate(FAMILIES)),
             (_RETURN, 0, 0, _ERROR | errno.EAFNOSUPPORT),
         ]
-    code.append((_RETURN, 0, 0, _ALLOW))
+    code += [
+        (_EQUAL, 0, 8, LIMITS["prlimit64"][column]),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_EQUAL, 4, 0, 0),  # its own
+        (_LOAD, 0, 0, _THIRD_ARGUMENT),
+        (_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, _THIRD_ARGUMENT + 4),
+        (_EQUAL, 0, 1, 0),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _ERROR | errno.EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
     return b"".join(struct.pack("=HBBI", *each) for each in code)
 
 
