@@ -158,8 +158,7 @@ def test_a_supervisor_that_its_task_has_limited_does_not_go_on_without_counting(
         "time.sleep(60)"
     )
     machine = replace(Machine.found(tmp_path / "home", "required"), groups=None, filters=False)
-    held = {"memory_bytes": 128 * MIB, "timeout_s": 50.0}
-    outcome = outcome_of_process(machine, tmp_path, *PYTHON, program, **held)
+    outcome = outcome_of_process(machine, tmp_path, *PYTHON, program, memory_bytes=128 * MIB)
     assert isinstance(outcome, Failed)
     assert outcome.kind in (FailureKind.MEMORY, FailureKind.DRIVER)
 
@@ -207,8 +206,8 @@ def test_what_a_process_hides_from_a_user_who_is_not_root_is_handed_over_to_its_
         "print('hidden', flush=True)\n"
         "sys.stdin.read()"
     )
-    ways = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([*PYTHON, hides], text=True, **ways) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*PYTHON, hides], text=True, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hidden\n"
         found = list(supervisor.handed_over(f"/proc/{process.pid}"))
