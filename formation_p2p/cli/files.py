@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -148,6 +148,16 @@ def _wanted(
         path = folder / name
         make_folder(path.parent)
         yield name, path
+
+
+def make_executable(folder: Path, names: Iterable[str], programs: Sequence[str]) -> None:
+    """Of the files that were asked for and have come, those that are programs. Raises
+    LocalError."""
+    for name in names:
+        if name in programs:
+            with local(folder / name):
+                mode = (folder / name).stat().st_mode
+                (folder / name).chmod(mode | (mode & 0o444) >> 2)
 
 
 def append(path: Path, data: bytes) -> None:

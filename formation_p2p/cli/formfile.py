@@ -36,7 +36,7 @@ def is_formfile(path: Path) -> bool:
 def read_formfile(path: Path) -> Formfile:
     """Raises InvalidInput, LocalError."""
     try:
-        with local(path), path.open(encoding="utf-8") as file:
+        with local(path), path.open(encoding="utf-8-sig") as file:
             return parse_formfile(file.read(MAX_FORMFILE_CHARS + 1))
     except UnicodeDecodeError:
         raise InvalidInput(FORMFILE, f"{path} is not UTF-8 text") from None

@@ -338,7 +338,7 @@ def _read(what: str, path: Path) -> str:
     """Raises LocalError; InvalidInput for a file that is not UTF-8 text."""
     try:
         with local(path):
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput(what, f"{path} is not UTF-8 text") from None
 

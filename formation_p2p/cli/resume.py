@@ -14,7 +14,14 @@ import click
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.exits import DONE, IN_WORDS
-from formation_p2p.cli.files import append, fetch_outputs, make_folder, write_outputs, write_tail
+from formation_p2p.cli.files import (
+    append,
+    fetch_outputs,
+    make_executable,
+    make_folder,
+    write_outputs,
+    write_tail,
+)
 from formation_p2p.cli.flags import argument, option, parse_duration_s
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.job_file import PRINTED
@@ -236,6 +243,7 @@ async def _fetch(
             await fetch_outputs(node, folder, spec.outputs, brought.outputs)
         except TaskFailed as error:
             raise TaskFailed(f"{task.label or task.task_id}: {error}") from None
+        make_executable(folder, (*spec.files_out, *spec.outputs), brought.executable)
     if cut:
         raise TaskFailed(
             f"not all that was printed while no program watched is kept: {', '.join(cut[:3])} "

@@ -16,6 +16,7 @@ from formation_p2p.cli.files import (
     check_outputs,
     fetch_outputs,
     inline,
+    make_executable,
     named,
     put_secrets,
     read_input,
@@ -200,7 +201,9 @@ def run(
             error = error_of(result, spec.argv[0], printed=quorum is None)
             if error is not None:
                 raise error
-            await fetch_outputs(node, Path(), spec.outputs, process_result(result.result).outputs)
+            brought = process_result(result.result)
+            await fetch_outputs(node, Path(), spec.outputs, brought.outputs)
+            make_executable(Path(), spec.outputs, brought.executable)
             owed.given(job.job_id)
             if lacks and not sys.stdout.isatty():
                 raise TaskFailed(f"{spec.argv[0]} succeeded, but {lacks}")

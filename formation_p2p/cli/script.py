@@ -37,7 +37,7 @@ def with_header(script: Path, options: TaskOptions) -> TaskOptions:
     from formation_p2p.host.environments.requirements import python_for, script_env
 
     try:
-        read = script_env(script.read_text(encoding="utf-8"))
+        read = script_env(script.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise InvalidInput("script", f"{script} is not UTF-8 text") from None
     except OSError as problem:

@@ -339,6 +339,6 @@ async def _fetched(node: Link, names: Iterable[str]) -> None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput("catalog", f"{file} cannot be read: {error}") from None

@@ -15,6 +15,7 @@ from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import (
     append,
     fetch_outputs,
+    make_executable,
     make_folder,
     put_secrets,
     write_outputs,
@@ -244,6 +245,8 @@ class Kept:
                             self._broken[task_id] = lacks
                         write_outputs(folder, line.sent, brought.files)
                         await fetch_outputs(self._node, folder, line.brought, brought.outputs)
+                        names = (*line.sent, *line.brought)
+                        make_executable(folder, names, brought.executable)
                 except (TaskFailed, Unreachable) as error:
                     self._broken[task_id] = str(error)
                     self.is_unreachable |= isinstance(error, Unreachable)

@@ -446,6 +446,28 @@ def test_links_and_pipes_are_no_files(tmp_path: Path) -> None:
     assert all(name in outcome.message for name in names)
 
 
+def test_a_link_may_lead_to_another_file_of_the_task(tmp_path: Path) -> None:
+    script = "mkdir -p d/e; echo hello > d/x; ln -s ../x d/e/up; ln -s d/e e; ln -s $PWD/e/up far"
+    names = ("d/e/up", "e/up", "far", "d/x")
+    result = succeeded(run(tmp_path, "sh", "-c", script, files_out=names))
+    assert result.files == dict.fromkeys(names, b"hello\n")
+    script = "mkdir d; ln -s ../../x d/out; ln -s round round; ln -s none gone"
+    whys = {"d/out": "a link that leads out", "round": "Too many levels", "gone": "No such file"}
+    outcome = failed(run(tmp_path, "sh", "-c", script, files_out=tuple(whys)), FailureKind.EXIT)
+    assert all(f"{name} ({why}" in outcome.message for name, why in whys.items())
+
+
+def test_outputs_are_executable_where_their_task_made_them_so(tmp_path: Path) -> None:
+    script = (
+        "umask 022; cp words copy; echo '#!/bin/sh' > tool; cp tool plain; chmod +x tool;"
+        "echo data > data; chmod +x data; cp script again"
+    )
+    names = ("words", "copy", "tool", "plain", "data", "again")
+    files = {"words": b"a\n", "script": b"#!/bin/sh\n"}
+    result = succeeded(run(tmp_path, "sh", "-c", script, files_in=files, files_out=names))
+    assert result.executable == ("tool", "data", "again")
+
+
 def test_files_larger_than_a_result_are_not_sent(tmp_path: Path) -> None:
     half = MAX_RESULT_BYTES // 2
     script = f"head -c {half} /dev/zero > a; head -c {half} /dev/zero > b"

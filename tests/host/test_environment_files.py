@@ -50,11 +50,19 @@ def test_requirements_are_read_as_pip_reads_them(write: Write) -> None:
     Environment(read_env(Env(path)).lines)
 
 
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(write: Write, name: str) -> None:
+    text = "six\n" if name.endswith(".txt") else '[project]\ndependencies = ["six"]\n'
+    assert read_env(Env(write(name, "\ufeff" + text))).lines == ("six",)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
         ("requirements.txt", "-e .\n", "is not for other machines"),
-        ("requirements.txt", "--no-binary :all:\n", "is not for other machines"),
+        ("requirements.txt", "--no-binary :all:\n", "is an option that workers do not take"),
+        ("requirements.txt", "-c pins.txt\n", "constraints are not read; have both in one file"),
+        ("requirements.txt", "--constraint=pins.txt\n", "uv pip compile requirements.txt -o"),
         ("requirements.txt", "-r requirements.txt\n", "names files that name files"),
         ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "leaves its dependencies"),
         ("pyproject.toml", "project = 1\n", "is not a table"),

@@ -133,6 +133,16 @@ def test_a_command_runs_elsewhere_as_if_it_ran_here(world: World, tmp_path: Path
     assert (tmp_path / "sorted.txt").read_text() == "a\nb\n"
 
 
+def test_programs_and_links_come_as_files(world: World, tmp_path: Path) -> None:
+    script = "echo '#!/bin/sh\necho hi' > tool-1; chmod 755 tool-1; ln -s tool-1 tool; echo a > a"
+    argv = ("--out", "tool", "--out", "tool-1", "--out", "a", "--", "sh", "-c", script)
+    done = world.carols("run", *argv, cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    for name in ("tool", "tool-1"):
+        assert subprocess.run([tmp_path / name], capture_output=True, check=True).stdout == b"hi\n"
+    assert not (tmp_path / "a").stat().st_mode & 0o111
+
+
 def test_a_command_that_fails_says_how_and_where(world: World) -> None:
     done = world.carols("run", "sh", "-c", "echo out; echo why >&2; exit 7")
     assert (done.code, done.out) == (1, b"out\n")

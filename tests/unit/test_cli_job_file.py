@@ -245,6 +245,14 @@ def test_a_job_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> Non
         read_job_file(tmp_path / "x.toml")
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_a_job(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\n", encoding="utf-8-sig")
+    text = '[[task]]\ninputs = { lines = "lines.txt" }\nargv = ["wc", "{input}"]\n'
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8-sig")
+    (task,) = read_job_file(tmp_path / "job.toml").tasks
+    assert (task.label, task.argv) == ("a", ("wc", "a"))
+
+
 def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, '[[task]]\nargv = ["a"]\nfiles_in = ["none.txt"]')
     with pytest.raises(LocalError, match=r"none\.txt: No such file"):

@@ -24,7 +24,7 @@ def test_inputs_and_outputs_survive_the_wire() -> None:
     assert "secrets" not in cbor2.loads(spec.encode()), "older workers read it"
     hidden = ProcessSpec(ARGV, secrets={"TOKEN": BLOB})
     assert ProcessSpec.decode(hidden.encode()) == hidden
-    result = ProcessResult(0, outputs={"out/b.bin": BLOB})
+    result = ProcessResult(0, outputs={"out/b.bin": BLOB}, executable=("out/b.bin",))
     assert ProcessResult.decode(result.encode()) == result
 
 
@@ -61,6 +61,11 @@ def test_what_saves_by_ending_says_so_and_other_processes_are_as_before() -> Non
     assert ProcessSpec.decode(spec.encode()) == spec
     assert spec.filled(lambda text: text.replace("{each}", "a")).checkpoint_files == ("a.bin",)
     assert "checkpoint_files" not in cbor2.loads(ProcessSpec(ARGV, checkpoint_exit=9).encode())
+
+
+def test_a_name_that_is_no_text_is_told() -> None:
+    with pytest.raises(InvalidInput, match=r"outputs: 'caf\\udce9' is not UTF-8"):
+        ProcessSpec(ARGV, outputs=("caf\udce9",))
 
 
 @pytest.mark.parametrize("outputs", [{"../a": BLOB}, {"a": b"no blob"}])

@@ -156,6 +156,7 @@ class ProcessSpec:
 class ProcessResult:
     """How a process ended. `exit_code` is minus the signal's number where a signal ended it.
     `outputs` are to be fetched from the worker, which keeps them for an hour at least.
+    `executable` are those of the files and outputs that others may run.
     `stdout_sha256` is the digest of all of stdout where stdout is longer than its tail, else empty:
     a quorum compares all that the copies print."""
 
@@ -165,6 +166,7 @@ class ProcessResult:
     stderr_tail: bytes = b""
     outputs: Mapping[str, Blob] = field(default_factory=dict)
     stdout_sha256: bytes = b""
+    executable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.exit_code) is not int or not -64 <= self.exit_code <= 255:
@@ -180,6 +182,9 @@ class ProcessResult:
         _check_type("stdout_sha256", self.stdout_sha256, bytes)
         if len(self.stdout_sha256) not in (0, 32):
             raise InvalidInput("stdout_sha256", "is not a digest of 32 bytes")
+        _check_count("executable", self.executable, 2 * MAX_FILES)
+        for name in self.executable:
+            _check_text("executable", name, MAX_NAME_BYTES)
 
     def encode(self) -> bytes:
         """Raises InvalidInput where it is more than one message carries."""
@@ -203,6 +208,7 @@ _OPTIONAL: Final = {
     "checkpoint_exit": "checkpoint_files",
     "secrets": "secrets",
     "stdout_sha256": "stdout_sha256",
+    "executable": "executable",
 }
 
 
@@ -273,7 +279,7 @@ def _check_text(name: str, value: object, max_bytes: int) -> None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(name, "holds what UTF-8 cannot encode") from None
+        raise InvalidInput(name, f"{shown(value)} is not UTF-8; write or name it so") from None
     if size > max_bytes:
         raise InvalidInput(name, f"holds a text of {size} bytes, of at most {max_bytes}")
     if "\0" in value:

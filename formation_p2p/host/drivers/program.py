@@ -1,8 +1,8 @@
 """One run of a program in a task's folder, from its inputs to its outcome, for all drivers.
 
 What goes in is a ProcessSpec, what comes out a ProcessResult (core/workload/process.py). The names
-of files are checked there. What a task may do to its folder meanwhile leads nowhere else: nothing
-on the way to a file may be a link.
+of files are checked there. What a task may do to its folder meanwhile leads nowhere else: a link
+on the way to a file may lead to another place in the folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,10 @@ SMALL_BYTES: Final = 32 * KIB
 _OFFLINE: Final = ("name resolution", "Could not resolve host", "Network is unreachable")
 # How they say that a file is larger than the task's disk (signal(7), errno(3)).
 _TOO_LARGE: Final = ("File size limit exceeded", "File too large")
+# What the kernel runs (execve(2)).
+_MAGIC: Final = (b"#!", b"\x7fELF")
+# As the kernel follows (path_resolution(7)).
+_MAX_LINKS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,71 +95,93 @@ class Program:
         """Of a program that has ended with `code`, with what it left in its folder. `last` is what
         blocks, and is to be done next: by the thread that reads its files, where one does."""
         outputs: dict[str, Blob] = {}
+        programs: list[str] = []
         try:
             if code == 0:
-                outputs = await self._keep_outputs()
+                outputs = await self._keep_outputs(programs)
         except FormationError as problem:
             return Failed(FailureKind.OUTPUT, str(problem), self.result(code))
         except OSError as problem:
             message = f"ended well, but an output cannot be read: {problem}"
             return Failed(FailureKind.EXIT, message, self.result(code))
         if not self.spec.files_out:
-            return self._with_files(code, outputs)  # which reads nothing from the disk then
-        return await trio.to_thread.run_sync(self._read, code, outputs, last)
+            # Which reads nothing from the disk then.
+            return self._with_files(code, outputs, programs)
+        return await trio.to_thread.run_sync(self._read, code, outputs, programs, last)
 
     def result(
         self,
         code: int,
         files: Mapping[str, bytes] | None = None,
         outputs: Mapping[str, Blob] | None = None,
+        programs: Sequence[str] = (),
     ) -> bytes:
         """Raises InvalidInput where the files are too large."""
         tails = (self.output.tail("stdout"), self.output.tail("stderr"))
         digest = self.output.stdout_sha256
-        return ProcessResult(code, files or {}, *tails, outputs or {}, digest).encode()
+        result = ProcessResult(code, files or {}, *tails, outputs or {}, digest, tuple(programs))
+        return result.encode()
 
-    async def _keep_outputs(self) -> dict[str, Blob]:
-        """Keep files of the folder, in which nothing runs any more, for others to fetch. Raises
-        LocalError, and OSError, with the name, for what is not a plain file."""
+    async def _keep_outputs(self, programs: list[str]) -> dict[str, Blob]:
+        """Keep files of the folder, in which nothing runs any more, for others to fetch, and add to
+        `programs` those that are. Raises LocalError, and OSError, with the name, for what is not a
+        plain file."""
         kept: dict[str, Blob] = {}
         # What is made of data is for those that may read all of that.
         rule = combined(x.rule for x in self.spec.inputs.values() if x.rule is not None)
+        places: dict[str, str] = {}  # before any is moved
+        if self.spec.outputs and self.blobs is None:
+            raise LocalError("this worker keeps no data; choose another")
         for name in self.spec.outputs:
-            if self.blobs is None:
-                raise LocalError("this worker keeps no data; choose another")
+            with _naming(name):
+                places[name] = real_name(self.folder, name)
+        for name, place in places.items():
+            if (other := next(each for each in places if places[each] == place)) != name:
+                kept[name] = kept[other]  # both are links to it, or one is
+                programs += [name] if other in programs else []
+                continue
+            with _naming(name):
+                file = open_file(self.folder, place)
             try:
-                file = open_file(self.folder, name)
-            except OSError as problem:
-                raise OSError(f"{name} ({problem.strerror})") from problem
-            try:
+                assert self.blobs is not None
+                programs += [name] if is_program(file) else []
                 owner = self.execution.owner
-                kept[name] = await self.blobs.keep(file, self.folder / name, rule, owner)
+                kept[name] = await self.blobs.keep(file, self.folder / place, rule, owner)
             finally:
                 os.close(file)
         return kept
 
     def _read(
-        self, code: int, outputs: Mapping[str, Blob], last: Callable[[], None] | None
+        self,
+        code: int,
+        outputs: Mapping[str, Blob],
+        programs: Sequence[str],
+        last: Callable[[], None] | None,
     ) -> Outcome:
         """To cross over to a thread twice takes longer than most files."""
-        outcome = self._with_files(code, outputs)
+        outcome = self._with_files(code, outputs, programs)
         if last is not None:
             last()
         return outcome
 
-    def _with_files(self, code: int, outputs: Mapping[str, Blob]) -> Outcome:
+    def _with_files(
+        self, code: int, outputs: Mapping[str, Blob], programs: Sequence[str]
+    ) -> Outcome:
         files: dict[str, bytes] = {}
+        programs = [*programs]
         unread: list[str] = []
         left_bytes = MAX_RESULT_BYTES
         for name in self.spec.files_out:
             try:
-                files[name] = read_file(self.folder, name, left_bytes + 1)
+                with os.fdopen(open_file(self.folder, name), "rb") as file:
+                    files[name] = file.read(max(left_bytes + 1, 0))
+                    programs += [name] if is_program(file.fileno()) else []
             except OSError as problem:
                 unread.append(f"{name} ({problem.strerror})")
             else:
                 left_bytes -= len(files[name])
         try:
-            result = self.result(code, files, outputs)
+            result = self.result(code, files, outputs, programs)
         except InvalidInput as problem:
             result = self.result(code)
             if code == 0:
@@ -244,9 +271,55 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Names the file in an OSError."""
+    try:
+        yield
+    except OSError as problem:
+        raise OSError(f"{name} ({problem.strerror})") from problem
+
+
+def is_program(file: int) -> bool:
+    """Whether an open file may be executed, as its task meant it. Inputs are there with 0700, and
+    copies of them have that as well: such a one looks like a program."""
+    mode = os.fstat(file).st_mode
+    return bool(mode & 0o100) and (bool(mode & 0o011) or os.pread(file, 4, 0).startswith(_MAGIC))
+
+
+def real_name(folder: Path, name: str) -> str:
+    """The name below `folder` of what a name there leads to, by links. Raises OSError where one of
+    them leads out of it. Another process that swaps files meanwhile gains nothing: `open_file`
+    follows none."""
+    left, done, links = deque(name.split("/")), list[str](), 0
+    while left:
+        part = left.popleft()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not done:
+                raise OSError(errno.EXDEV, "a link that leads out of the task's folder")
+            done.pop()
+            continue
+        with _parent(folder, "/".join((*done, part))) as (parent, last):
+            if not stat.S_ISLNK(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
+                done.append(part)
+                continue
+            target = os.readlink(last, dir_fd=parent)
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if target.startswith("/"):
+            if not target.startswith(f"{folder}/"):
+                raise OSError(errno.EXDEV, "a link that leads out of the task's folder")
+            done, target = [], target.removeprefix(f"{folder}/")
+        left = deque((*target.split("/"), *left))
+    return "/".join(done)
+
+
 def open_file(folder: Path, name: str) -> int:
     """A plain file below `folder`, open to be read; OSError for anything else."""
-    with _parent(folder, name) as (parent, last):
+    with _parent(folder, real_name(folder, name)) as (parent, last):
         # Non-blocking: to open a pipe would wait for its writer.
         found = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(found).st_mode):

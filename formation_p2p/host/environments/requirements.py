@@ -145,9 +145,16 @@ def _requirements(path: Path, lines: list[str], indexes: list[str], nested: int)
                 _requirements(path.parent / value, lines, indexes, nested - 1)
             case "-i" | "--index-url" | "--extra-index-url":
                 indexes.append(value)
-            case _:
+            case "-e" | "--editable":
                 problem = f"{path}: {shown(line)} is not for other machines"
                 raise InvalidInput("env", f"{problem}; leave it out: your own code travels anyway")
+            case "-c" | "--constraint":
+                problem = f"{path}: {shown(line)}: constraints are not read"
+                merge = f"uv pip compile {path.name} -o pinned.txt"
+                raise InvalidInput("env", f"{problem}; have both in one file: {merge}")
+            case _:
+                problem = f"{path}: {shown(line)} is an option that workers do not take"
+                raise InvalidInput("env", f"{problem}; leave it out; -r and -i they do take")
 
 
 def _pyproject(path: Path) -> Read:
@@ -197,7 +204,7 @@ def _file(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise InvalidInput("env", f"{path} has more than {_MAX_FILE_BYTES} bytes")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput("env", f"{path} is not UTF-8 text") from None
     except OSError as problem:
