@@ -33,9 +33,9 @@ needs_filter = pytest.mark.skipif(
 )
 
 
-def judged(program: bytes, machine: int, number: int, argument: int = 0, third: int = 0) -> int:
+def judged(program: bytes, machine: int, number: int, *arguments: int) -> int:
     """What the kernel does with a call: the interpreter of <linux/filter.h>, as far as needed."""
-    data = struct.pack("=iI8xQ8xQ", number, machine, argument, third)
+    data = struct.pack("=iI8x6Q", number, machine, *arguments, *(6 - len(arguments)) * (0,))
     code = list(struct.iter_unpack("=HBBI", program))
     at = held = 0
     while True:
@@ -80,7 +80,12 @@ def test_each_call_of_the_table_is_refused_and_others_are_not(machine: str) -> N
     prlimit = seccomp.number_of("prlimit64", machine)
     for pid, limit, of_others in ((0, 1, False), (1, 0, False), (1, 1, True), (1, 1 << 32, True)):
         expected = 0x50000 | errno.EPERM if of_others else ALLOWED
-        assert judged(program, architecture, prlimit, pid, limit) == expected
+        assert judged(program, architecture, prlimit, pid, 0, limit) == expected
+    for call, place in {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}.items():
+        number = seccomp.number_of(call, machine)
+        for mode in (0o4755, 0o2755, 0o1777, 0o755) if number else ():
+            expected = 0x50000 | errno.EPERM if mode & 0o6000 else ALLOWED
+            assert judged(program, architecture, number, *place * (1,), mode) == expected
 
     affinity = seccomp.number_of("sched_setaffinity", machine)
     without = seccomp.program(holds_cores=False, machine=machine)
@@ -94,7 +99,7 @@ def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
     text = HEADERS[machine].read_text() if HEADERS[machine].exists() else ""
     found = {name: int(n) for name, n in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
     tables = [seccomp.REFUSED, seccomp.AFFINITY, seccomp.NAMESPACES, seccomp.SOCKETS]
-    tables += [seccomp.LIMITS, seccomp.ABSENT, seccomp.OWN]
+    tables += [seccomp.MODES, seccomp.LIMITS, seccomp.ABSENT, seccomp.OWN]
     for call in (call for table in tables for call in table):
         assert found.get(call, seccomp.number_of(call, machine)) == seccomp.number_of(call, machine)
 
@@ -221,6 +226,23 @@ def test_a_task_does_not_limit_its_supervisor(machine: Machine, tmp_path: Path) 
         "except PermissionError: print(soft == resource.prlimit(over, what)[0])\n"
     )
     assert ran(machine, tmp_path, *PYTHON, program) == "True\n"
+
+
+@needs_filter
+def test_a_task_makes_no_program_that_others_run_as_its_user(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """As in a folder that is lent to be written to."""
+    program = (
+        "import os\n"
+        "os.close(os.open('sh', os.O_CREAT | os.O_WRONLY))\n"
+        "os.chmod('sh', 0o1755)\n"
+        "for mode in (0o4755, 0o2755):\n"
+        "    for what in ('sh', os.open('sh', os.O_RDONLY)):\n"
+        "        try: os.chmod(what, mode)\n"
+        "        except PermissionError: print(oct(os.stat(what).st_mode))\n"
+    )
+    assert ran(machine, tmp_path, *PYTHON, program) == "0o101755\n" * 4
 
 
 KEYCTL_SEARCH, SESSION = 10, -3

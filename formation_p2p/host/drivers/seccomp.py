@@ -84,6 +84,15 @@ REFUSED: Final = {
 AFFINITY: Final = {"sched_setaffinity": (203, 122)}
 # Allowed without the flags for new namespaces: their first argument.
 NAMESPACES: Final = {"clone": (56, 220), "unshare": (272, 97)}
+# Allowed without S_ISUID and S_ISGID, in the argument of that place: in a folder that is lent to be
+# written to, other users of the machine would find a program that runs as the worker's user.
+MODES: Final = {
+    "chmod": (90, 0),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+}
+_PLACE: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 # Allowed for these families alone: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others reach what no
 # network namespace parts, such as the hypervisor and programs of the machine by AF_VSOCK.
 SOCKETS: Final = {"socket": (41, 198), "socketpair": (53, 199)}
@@ -103,6 +112,7 @@ MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 # part of a signal's number to clone.
 _NEW: Final = 0x7E020000
 _NEW_TIME: Final = 0x80
+_SET_ID: Final = 0o6000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # In struct seccomp_data; of an argument the lower half comes first.
 _NUMBER, _MACHINE, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 32
@@ -112,7 +122,8 @@ _GET_ACTION_AVAIL: Final = 2
 
 def number_of(call: str, machine: str = os.uname().machine) -> int:
     """0 where the machine has no such call, or is none of MACHINES."""
-    numbers = {**REFUSED, **AFFINITY, **NAMESPACES, **SOCKETS, **LIMITS, **ABSENT, **OWN}[call]
+    some = {**NAMESPACES, **MODES, **SOCKETS, **LIMITS}
+    numbers = {**REFUSED, **AFFINITY, **some, **ABSENT, **OWN}[call]
     return numbers[MACHINES[machine][0]] if machine in MACHINES else 0
 
 
@@ -135,14 +146,17 @@ def program(*, holds_cores: bool, machine: str = os.uname().machine) -> bytes:
     ]
     for number, error in rules.items():
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | error)]
-    for call, flags in (("clone", _NEW), ("unshare", _NEW | _NEW_TIME)):
-        code += [
-            (_EQUAL, 0, 4, NAMESPACES[call][column]),
-            (_LOAD, 0, 0, _FIRST_ARGUMENT),
-            (_ANY_BIT, 0, 1, flags),
-            (_RETURN, 0, 0, _ERROR | errno.EPERM),
-            (_RETURN, 0, 0, _ALLOW),
-        ]
+    flagged = [(NAMESPACES["clone"], 0, _NEW), (NAMESPACES["unshare"], 0, _NEW | _NEW_TIME)]
+    flagged += [(numbers, _PLACE[call], _SET_ID) for call, numbers in MODES.items()]
+    for numbers, place, flags in flagged:
+        if numbers[column]:
+            code += [
+                (_EQUAL, 0, 4, numbers[column]),
+                (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * place),
+                (_ANY_BIT, 0, 1, flags),
+                (_RETURN, 0, 0, _ERROR | errno.EPERM),
+                (_RETURN, 0, 0, _ALLOW),
+            ]
     for numbers in SOCKETS.values():
         code += [
             (_EQUAL, 0, len(FAMILIES) + 2, numbers[column]),
