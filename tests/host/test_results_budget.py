@@ -138,7 +138,7 @@ def test_whatever_takes_a_hundred_mib_comes_back(name: str) -> None:
     assert len(load_result(pickled)) == len(load_result(pickled, trust=True))
 
 
-@pytest.mark.parametrize("name", set(KINDS) - {"enum"})  # of which there is one
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"enum"}))  # of which there is one
 def test_whatever_takes_more_than_is_allowed_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ def alive(pid: int) -> bool:
 def open_descriptors() -> int:
     Heartbeat.of_this_process()  # one for all tasks, made with the first
     gc.collect()  # else what another test has left may go between two counts
+    gc.freeze()  # and the next count looks through new objects alone
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
