@@ -14,12 +14,12 @@ import signal
 import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from formation_p2p.cli.command import CommandGroup, command_of
-from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, code_of
+from formation_p2p.cli.exits import FAULT, IN_WORDS, SIGNALLED, USAGE, code_of
 from formation_p2p.cli.logs import logged
 from formation_p2p.cli.words import say
 from formation_p2p.core.errors import FormationError
@@ -163,22 +163,62 @@ class _Formation(CommandGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         # What is imported stays: to look through it, again and again, is a tenth of a start.
         gc.disable()
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            # A terminal that cannot show a character shows another; no reason to stop.
-            sys.stdout.reconfigure(errors="replace")
+        stdout = _Stdout.in_place()
         try:
-            return super().main(*args, **kwargs)
+            try:
+                return super().main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
         except FormationError as error:
             log.debug("what led to it", exc_info=True)
             say(f"formation: {error}")
             sys.exit(code_of(error))
         except Exception:
+            if stdout is not None and stdout.refused is not None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+                if isinstance(stdout.refused, BrokenPipeError):
+                    sys.exit(SIGNALLED + signal.SIGPIPE)
+                why = stdout.refused.strerror
+                say(f"formation: stdout: {why}; what was put out is not whole")
+                sys.exit(USAGE)
             # The last resort: whatever it is, a person gets a line and not a page.
             log.exception("a fault of this program; please report it")
             sys.exit(FAULT)
         finally:
             # Nor is it looked through when the interpreter ends.
             gc.freeze()
+
+
+class _Stdout(io.FileIO):
+    """Ours, which notes why it takes no more: `refused`."""
+
+    refused: OSError | None = None
+
+    @classmethod
+    def in_place(cls) -> Self | None:
+        """None where it is no file but a test's."""
+        before = sys.stdout
+        buffer = getattr(before, "buffer", None)
+        if not isinstance(before, io.TextIOWrapper) or not isinstance(
+            getattr(buffer, "raw", buffer), io.FileIO
+        ):
+            return None
+        stdout = cls(before.fileno(), "wb", closefd=False)
+        # A terminal that cannot show a character shows another; no reason to stop.
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(stdout),
+            before.encoding,
+            "replace",
+            line_buffering=before.line_buffering or before.write_through,
+        )
+        return stdout
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refused = error
+            raise
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -43,6 +43,7 @@ _MAX_HEARD: Final = 64
 
 
 def main() -> NoReturn:
+    _open_all()
     from formation_p2p.cli.stacks import print_on_quit
 
     print_on_quit()
@@ -59,6 +60,20 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     sys.exit(app(prog_name="formation"))
+
+
+def _open_all() -> None:
+    """A closed standard stream would be the next file that is opened: a socket, or a database.
+    Nothing is read from it, stdout refuses what is written, and stderr forgets it."""
+    for number, (name, flags) in enumerate(
+        (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY))
+    ):
+        if getattr(sys, name) is None:
+            if (opened := os.open(os.devnull, flags)) != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - ours
+            setattr(sys, name, stream)
 
 
 def program_of(words: Sequence[str]) -> list[str] | None:

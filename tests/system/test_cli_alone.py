@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -22,7 +24,10 @@ from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.member_file import Member, write_members
+from formation_p2p.host.storage.state import State
 from tests.support.charters import charter_at
+from tests.support.programs import ROOT
+from tests.support.state_world import job_of
 
 
 @pytest.fixture(autouse=True)
@@ -320,3 +325,33 @@ def test_a_gate_that_does_not_answer_is_named(tmp_path: Path) -> None:
     code, out, err = formation(home, "ping", "kitchen")
     assert (code, out) == (3, "")
     assert "kitchen is not found, since no peer of this network answers" in err
+
+
+@pytest.mark.parametrize(
+    "command", [("version",), ("version", "--json"), ("--help",), ("run", "--help"), ("jobs",)]
+)
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (">/dev/full", "stdout: No space left on device"),
+        (">&-", "stdout: Bad file descriptor"),
+        (">&- <&- 2>&-", ""),
+        ("2>&-", ""),
+        ("<&-", ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_told(
+    tmp_path: Path, command: tuple[str, ...], where: str, why: str
+) -> None:
+    state = tmp_path / "jobs.db"
+    opened = State(state)
+    opened.save_job(job_of(1))
+    opened.close()
+    program = shlex.join([sys.executable, "-m", "formation_p2p", *command])
+    env = {**os.environ, "FORMATION_HOME": str(tmp_path / "home"), "FORMATION_STATE": str(state)}
+    argv = ["sh", "-c", f"exec {program} {where}"]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, check=False, timeout=60)
+    err = done.stderr.decode()
+    assert done.returncode == (2 if where.startswith(">") else 0), err
+    assert (err.count("\n"), why in err) == (bool(why), True)
+    assert bool(done.stdout) == (not where.startswith(">"))
