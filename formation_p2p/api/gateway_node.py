@@ -3,13 +3,14 @@ asked for imports them by their name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from importlib import import_module
 from typing import Any
 
 from formation_p2p.api.config import NodeConfig
 from formation_p2p.api.hosting_node import HostingNode
 from formation_p2p.api.service_client import ServiceClient
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.services.view import ServicesView, view_of
 from formation_p2p.host.services.router import WAIT_S
@@ -60,7 +61,11 @@ class GatewayNode(ServiceNode):
         source = import_module("formation_p2p.gateway.node_source")
         nearest = import_module("formation_p2p.gateway.nearest").Nearest(region, near or {})
         runtime, claim = self._services.entered()
-        seen = source.NodeSource(self, self._bridge.look, self._bridge.call)
+
+        def ping(to: Contact) -> Awaitable[object]:
+            return self._bridge.perform(lambda shell: shell.ping(to))
+
+        seen = source.NodeSource(self, self._bridge.look, self._bridge.call, ping)
         opened = server.GatewayServer(
             seen,
             claim.network,

@@ -26,6 +26,8 @@ MAX_ENDED_TASKS: Final = 4096
 # to 64 KiB: of these only so much together.
 MAX_EVENTS: Final = 2048
 MAX_PRINTED_CHARS: Final = 1 << 20
+# Of one task, in an answer about its job.
+MAX_SHOWN_CHARS: Final = 16 * 1024
 
 
 class HttpJob:
@@ -80,7 +82,28 @@ class HttpJob:
         }
 
     def whole(self) -> dict[str, Any]:
-        return {**self.summary(), "error": self.error, "results": self._job.results()}
+        """With each task: what came of it, or what it has printed so far."""
+        results = self._job.results()
+        ended = {each["task_id"]: each for each in results}
+        printed = self._printed_by()
+        tasks = [
+            {
+                "task_id": task,
+                "label": label,
+                "printed": printed.get(task, ""),
+                **ended.get(task, {}),
+            }
+            for task, label in zip(self._job.task_ids, self.labels, strict=True)
+        ]
+        return {**self.summary(), "error": self.error, "results": results, "every_task": tasks}
+
+    def _printed_by(self) -> dict[str, str]:
+        """The end of what tasks have printed, of what is kept."""
+        found: dict[str, str] = {}
+        for _, event in self.events:
+            if event.get("event") == "printed" and (task := event.get("task_id")) is not None:
+                found[task] = (found.get(task, "") + str(event["text"]))[-MAX_SHOWN_CHARS:]
+        return found
 
     async def _follow(self) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import key_of_peer, parse_peer_id, short_id
 from formation_p2p.core.services.catalog import detected_on, worker_type_of
@@ -16,6 +17,7 @@ from formation_p2p.core.services.spec import WorkerType
 from formation_p2p.core.units import KIB, format_bytes
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.gateway.node_members import Call, NodeMembers
+from formation_p2p.gateway.presence import Presence
 from formation_p2p.gateway.sources import (
     Command,
     GangView,
@@ -57,12 +59,15 @@ class Look(Protocol):
 class NodeSource:
     """On the node's own loop."""
 
-    def __init__(self, node: Node, look: Look, call: Call) -> None:
+    def __init__(
+        self, node: Node, look: Look, call: Call, ping: Callable[[Contact], Awaitable[object]]
+    ) -> None:
         self._node = node
         self._look = look
         self._known: frozenset[str] = frozenset()
         self._serving_as: dict[str, WorkerType] = {}  # of the last read
         self.members = NodeMembers(call)
+        self._presence = Presence(ping)
 
     @property
     def peer_id(self) -> str:
@@ -125,12 +130,17 @@ class NodeSource:
         known = {each.peer_id: each for each in await self._node.trust()}
         peers = [each.peer_id for each in profiles]
 
-        def measured(shell: Shell) -> list[int | None]:
-            return [shell.services.router.round_trip_us(each) for each in peers]
+        def measured(shell: Shell) -> list[tuple[bool, int | None]]:
+            router = shell.services.router
+            return [(router.is_connected(each), router.round_trip_us(each)) for each in peers]
 
+        seen = await self._look(measured)
+        rtts_us = {peer: rtt_us for peer, (_, rtt_us) in zip(peers, seen, strict=True)}
+        connected = (is_connected for is_connected, _ in seen)
         return tuple(
-            _worker(each, known.get(each.peer_id), self._serving_as.get(each.peer_id), rtt_us)
-            for each, rtt_us in zip(profiles, await self._look(measured), strict=True)
+            _worker(each, known.get(peer), self._serving_as.get(peer), rtts_us[peer])
+            for each in self._presence.there(zip(profiles, connected, strict=True))
+            if (peer := each.peer_id)
         )
 
     async def gangs(self) -> Sequence[GangView]:
@@ -192,8 +202,11 @@ class NodeJob:
         return [each.task_id for each in self._job.tasks]
 
     async def events(self) -> AsyncIterator[Mapping[str, Any]]:
+        labels = {each.task_id: each.label for each in self._job.tasks}
         async for event in self._job.events():
-            yield event_in_json(event)
+            task = getattr(event, "task_id", None)
+            of = {} if task is None else {"task_id": task, "task": labels.get(task, task)}
+            yield {**event_in_json(event), **of}
 
     def results(self) -> list[Mapping[str, Any]]:
         ended = (self._job.result(each) for each in self.task_ids)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import time
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
-from formation_p2p import InvalidInput, LocalError
+from formation_p2p import Home, InvalidInput, LocalError, Rights, SyncNode
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.services.turns import MAX_WAITING
+from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.gateway.client import Patience
 from formation_p2p.host.services.directory import Listing
+from tests.support.commands import LOOPBACK, started
 from tests.support.gateways import caller, fetch
 from tests.support.http_program import HttpProgram, serving
+from tests.support.loopback import LISTEN
 from tests.support.network import DEADLINE_S, small_network
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_S, until, wait_until
 from tests.system.test_services import read_by, world_of
 from tests.system.test_services_whole import SPEC
 
@@ -65,6 +73,9 @@ async def test_jobs_go_through_a_gateway_to_the_workers_of_its_network(tmp_path:
         assert (result["exit_code"], result["stdout"]) == (0, "hello\n")
         events = (await fetch(address, "GET", path + "/events")).body.decode()
         assert "event: succeeded" in events
+        assert '"event":"printed"' in events.replace(" ", "")
+        (printed,) = (await fetch(address, "GET", path)).json["every_task"]
+        assert (printed["printed"], printed["label"]) == ("hello\n", "echo hello")
 
         none = await fetch(address, "GET", "/service/nothing/")
         assert none.status == 404
@@ -185,3 +196,24 @@ async def test_what_registers_at_one_gateway_is_reached_from_all_of_the_network(
 
         await until(is_gone)
         server.close()
+
+
+def test_a_worker_that_was_killed_is_shown_no_more(tmp_path: Path) -> None:
+    home = Home(tmp_path / "gate")
+    home.create_network()
+    with SyncNode.join(home=home.path, listen=LISTEN) as gate:
+        home.add_gate(gate.addresses[0])
+        Home(tmp_path / "worker").join(parse_invite(home.invite(Rights(int(time.time()) + 3600))))
+        url = gate.gateway("127.0.0.1:0")
+
+        def shown() -> int:
+            with urlopen(f"{url}/api/admin/workers", timeout=HANGS_S) as answer:
+                total: int = json.load(answer)["total"]
+            return total
+
+        with started(tmp_path / "worker", "worker", "--json", *LOOPBACK) as working:
+            working.line_with("ready")
+            wait_until(lambda: shown() == 1)
+            os.kill(working.pid, signal.SIGKILL)
+            wait_until(lambda: shown() == 0)
+            assert len(gate.workers()) == 1, "its profile lives on"

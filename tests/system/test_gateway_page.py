@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 
 from formation_p2p import Home, Right
 from formation_p2p.core.services.spec import WorkerType
-from formation_p2p.gateway.sources import ServicesView, WorkerView
+from formation_p2p.gateway.sources import Command, ServicesView, WorkerView
 from formation_p2p.gateway.token import make_token
 from tests.support.browsers import CONTRASTS, ServedGateway, chromium, served
 from tests.support.gateways import CATALOG, MemorySource, replica
@@ -142,20 +143,93 @@ def test_from_red_to_the_reason_by_keyboard(browser: Browser, gateway: ServedGat
     expect(details.locator(".why")).to_be_hidden()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_it_is_readable(
-    browser: Browser, gateway: ServedGateway, kind: dict[str, Any], scheme: str
+# Words of a table that stand in two lines, but for names and ids.
+BROKEN: Final = """() => [...document.querySelectorAll("th, .kind, .state, #workers-table .id")]
+  .filter((each) => each.checkVisibility() && each.textContent.trim())
+  .filter((each) => {
+    const range = document.createRange();
+    range.selectNodeContents(each);
+    return new Set([...range.getClientRects()].map((rect) => Math.round(rect.top))).size > 1;
+  })
+  .map((each) => each.textContent)"""
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(390, "light"), (390, "dark"), (768, "light"), (1280, "dark"), (1920, "light")],
+)
+def test_it_is_readable(browser: Browser, gateway: ServedGateway, width: int, scheme: str) -> None:
+    size = {"viewport": {"width": width, "height": 900}}
+    gateway.run(gateway.server.gateway.jobs.submit([Command(("uname", "-a"))], "uname", {}))
+    for count in (0, 3, 300):
+        gateway.source.seen_workers = workers(count)
+        page = opened(browser, gateway, color_scheme=scheme, **size)
+        page.locator("#network").scroll_into_view_if_needed()
+        expect(page.locator("#ring circle.dot")).to_have_count(count)
+        expect(page.locator("#workers-table tbody tr")).to_have_count(min(count, 25))
+        page.locator("summary").first.evaluate("each => each.click()")
+        page.get_by_role("button", name="uname").evaluate("each => each.click()")
+        expect(page.locator("#job")).to_be_visible()
+        assert page.evaluate(CONTRASTS) == {}
+        assert page.evaluate(BROKEN) == []
+        shown = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert shown[0] <= shown[1], "nothing is cut off at the side"
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(18, 22, 26)") == (scheme == "dark")
+        page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("joining", "alone", "said"),
+    [
+        (0, 1, "1 service has only one worker"),
+        (0, 5, "5 services have only one worker"),
+        (1, 0, "1 service is starting"),
+        (5, 0, "5 services are starting"),
+        (1, 1, "1 service is starting, and 1 has only one worker"),
+        (2, 3, "2 services are starting, and 3 have only one worker"),
+    ],
+)
+def test_what_nobody_has_to_mend_is_said_as_people_say_it(
+    browser: Browser, gateway: ServedGateway, joining: int, alone: int, said: str
 ) -> None:
-    page = opened(browser, gateway, color_scheme=scheme, **kind)
-    page.locator("#network").scroll_into_view_if_needed()
-    expect(page.locator("#ring svg").first).to_be_visible()
-    page.locator("summary").first.evaluate("each => each.click()")
-    assert page.evaluate(CONTRASTS) == {}
-    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert width[0] <= width[1], "nothing is cut off at the side"
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (ground == "rgb(18, 22, 26)") == (scheme == "dark")
+    names = [each.name for each in CATALOG]
+    ready = [replica(name, "anna") for name in names[joining:]]
+    ready += [replica(name, "bob") for name in names[joining + alone :]]
+    starting = [replica(name, "anna", "joining") for name in names[:joining]]
+    gateway.source.view = ServicesView(CATALOG, (*ready, *starting))
+    page = opened(browser, gateway)
+    expect(page.get_by_role("heading", level=1)).to_have_text(said)
+
+
+def test_a_job_shows_its_tasks_and_what_they_print(
+    browser: Browser, gateway: ServedGateway
+) -> None:
+    commands = [Command(("sh",), f"train-{n}") for n in range(2)]
+    gateway.run(gateway.server.gateway.jobs.submit(commands, "train", {}))
+    [job] = gateway.source.jobs
+    page = opened(browser, gateway)
+    page.locator("#jobs").scroll_into_view_if_needed()
+    page.get_by_role("button", name="train").click()
+    shown = page.locator("#job")
+    expect(shown).to_contain_text("0 of 2 tasks done")
+
+    def told(*events: dict[str, str] | None) -> None:
+        for event in events:
+            gateway.call(partial(job.told.put_nowait, event))
+
+    told({"event": "printed", "task_id": "job0/0", "text": "<b>epoch 1</b>"})
+    first = shown.locator("li").first
+    expect(first.locator("pre")).to_have_text("<b>epoch 1</b>")
+    expect(first).to_contain_text("running")
+    told({"event": "succeeded", "task_id": "job0/0"}, {"event": "failed", "task_id": "job0/1"})
+    failed = {"task_id": "job0/1", "status": "failed", "error": "no lr", "ran_ms": 1200}
+    job.ended = [{"task_id": "job0/0", "status": "succeeded", "exit_code": 0}, failed]
+    told(None)
+    expect(shown).to_contain_text("2 of 2 tasks done")
+    expect(shown.locator("li").first).to_have_text("train-1failed1.2 sno lr")
+    shown.get_by_role("button", name="Close").click()
+    expect(shown).to_be_hidden()
 
 
 def test_what_readers_of_screens_hear(browser: Browser, gateway: ServedGateway) -> None:

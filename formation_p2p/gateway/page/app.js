@@ -29,9 +29,30 @@ async function table(name) {
     offsets[name] = 0; // what was on that page has gone
     return table(name);
   }
-  views[name](data, (offset) => {
-    offsets[name] = offset;
-    table(name).catch(lost);
+  views[name](
+    data,
+    (offset) => {
+      offsets[name] = offset;
+      table(name).catch(lost);
+    },
+    (id) => {
+      opened = id;
+      job().then(() => $("job").scrollIntoView({ block: "nearest" }), lost);
+    }
+  );
+}
+
+// The job whose tasks are shown.
+let opened = "";
+async function job() {
+  if (!opened) return;
+  const asked = opened;
+  const answer = await fetch(`/api/jobs/${encodeURIComponent(asked)}`, { cache: "no-store" });
+  if (answer.status === 404 || asked !== opened) return; // the gateway has forgotten it, or another is
+  if (!answer.ok) throw new Error(`job: ${answer.status}`);
+  views.job(await answer.json(), () => {
+    opened = "";
+    $("job").hidden = true;
   });
 }
 
@@ -45,7 +66,10 @@ async function network() {
 
 async function section(name) {
   if (name === "network") return network();
-  if (name === "jobs") views.gangs(await get("/api/gangs"));
+  if (name === "jobs") {
+    views.gangs(await get("/api/gangs"));
+    await job();
+  }
   return table(name);
 }
 

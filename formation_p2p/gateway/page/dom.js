@@ -43,12 +43,13 @@ export function changed(element, data) {
   return true;
 }
 
-export function rows(table, items, cells, empty) {
+// A table without rows is not shown: its count says why.
+export function rows(table, items, cells) {
+  table.closest(".scroll").hidden = !items.length;
   const labels = [...table.tHead.rows[0].cells].map((each) => each.textContent);
   const made = items.map((item) =>
     el("tr", {}, ...cells(item).map((cell, at) => el("td", { "data-label": labels[at] }, el("div", {}, ...[cell].flat()))))
   );
-  if (!made.length) made.push(el("tr", {}, el("td", { class: "empty", colspan: labels.length }, empty)));
   table.tBodies[0].replaceChildren(...made);
 }
 

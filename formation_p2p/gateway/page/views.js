@@ -20,21 +20,30 @@ export function missing(overview) {
   if (!first) {
     if (!summary.total_services) text = "No services are in the catalog yet";
     else if (states.unknown) text = "Some services could not be read";
-    else if (summary.needs_attention) text = `${summary.needs_attention} of ${summary.total_services} services have one worker, or wait for theirs`;
+    else if (summary.needs_attention) text = attention(states);
     else if (summary.total_services === 1) text = "The only service is covered";
     else text = `All ${summary.total_services} services are covered`;
   }
   if (title.textContent !== text) title.textContent = text;
   if (changed($("needs"), [needs, problem])) {
     $("needs").replaceChildren(
-      ...needs.map((need, at) => contribute(need, at > 0)),
+      ...(needs.length ? [contribute(needs)] : []),
       ...(problem ? [el("p", { class: "count" }, `The network could not be read anew: ${problem}`)] : [])
     );
   }
   if (changed($("gaps"), gaps)) gapLinks(gaps);
 }
 
-function contribute(need, withMessage) {
+// Of services that nobody has to do anything about: they start, or have nobody to take their place.
+function attention({ critical = 0, warning = 0 }) {
+  const starting = critical === 1 ? "1 service is starting" : `${critical} services are starting`;
+  const alone = `${critical ? (warning === 1 ? "1 has" : `${warning} have`) : warning === 1 ? "1 service has" : `${warning} services have`} only one worker`;
+  return [critical ? starting : "", warning ? alone : ""].filter(Boolean).join(", and ");
+}
+
+const lacking = (need) => `${listed(need.services)} ${need.services.length > 1 ? "have" : "has"} no worker.`;
+
+function contribute(needs) {
   const command = "formation contribute INVITE";
   const copied = el("span", { role: "status" });
   const copy = async () => {
@@ -48,8 +57,10 @@ function contribute(need, withMessage) {
   return el(
     "div",
     { class: "need" },
-    withMessage ? el("h2", {}, need.message) : null,
-    el("p", {}, `${listed(need.services)} ${need.services.length > 1 ? "have" : "has"} no worker. On a machine that can help:`),
+    needs.length === 1
+      ? el("p", {}, lacking(needs[0]))
+      : el("ul", {}, ...needs.map((need) => el("li", {}, el("strong", {}, need.message), ": ", lacking(need)))),
+    el("p", {}, "On a machine that can help:"),
     el("div", { class: "command" }, el("code", {}, command), el("button", { type: "button", onclick: copy }, "Copy"), copied),
     el("small", {}, "INVITE is what ", el("code", {}, "formation network invite"), " prints on a machine of this network. The work runs in a sandbox, and ends with Ctrl-C.")
   );
@@ -63,7 +74,7 @@ function gapLinks(gaps) {
       const item = known.get(gap.service) ?? el("li", { "data-service": gap.service }, el("a", { href: `#service-${gap.service}` }));
       const link = item.firstElementChild;
       link.onclick = (event) => open(event, gap.service);
-      link.replaceChildren(state(gap.status), " ", el("strong", {}, named(gap.service)), el("span", {}, gap.why));
+      link.replaceChildren(state(gap.status), " ", el("strong", {}, named(gap.service)), el("span", { class: "why" }, gap.why));
       return item;
     })
   );
@@ -151,39 +162,84 @@ export function workers(data, go) {
     data.workers,
     (each) => [
       [named(each.name), " ", el("span", { class: "id" }, each.tunnel_url ? "HTTP" : `…${each.worker_id.slice(-8)}`)],
-      each.worker_type,
-      [each.gives ?? each.tunnel_url ?? "", each.rtt_ms === null || each.rtt_ms === undefined ? "" : `${each.rtt_ms} ms from here`].filter(Boolean).join("; "),
-      each.gave || "nothing through this gateway",
+      el("span", { class: "kind" }, each.worker_type),
+      [each.gives ?? each.tunnel_url ?? "", each.rtt_ms === null || each.rtt_ms === undefined ? "" : `${each.rtt_ms || "under 0.1"} ms from here`].filter(Boolean).join("; "),
+      each.gave || "nothing yet",
       each.assigned_services.join(", ") || "none",
-    ],
-    "No worker yet."
+    ]
   );
-  $("workers-count").textContent = data.total === 1 ? "1 worker" : `${data.total} workers`;
+  $("workers-count").textContent = data.total ? counted(data.total, "worker") : "None yet: formation worker lends a machine of this network.";
   pager($("workers-pager"), { ...data, shown: data.workers.length, size: SIZE.workers }, "workers", go);
 }
 
-const OF_JOB = { running: "unknown", succeeded: "ok", failed: "critical", cancelled: "warning" };
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const OF_JOB = { running: "running", succeeded: "ok", failed: "critical", cancelled: "warning" };
 
-export function jobs(data, go) {
+export function jobs(data, go, open) {
   rows(
     $("jobs-table"),
     data.jobs,
     (each) => [
-      [named(each.name), " ", el("span", { class: "id" }, `…${each.job_id.slice(-8)}`)],
+      [el("button", { type: "button", class: "link", onclick: () => open(each.job_id) }, named(each.name)), " ", el("span", { class: "id" }, `…${each.job_id.slice(-8)}`)],
       el("span", { class: `state ${OF_JOB[each.state] ?? "unknown"}` }, each.state),
       `${each.done} of ${each.tasks}`,
       when(each.submitted_unix_s),
-    ],
-    "None yet."
+    ]
   );
   const running = data.jobs.filter((each) => each.state === "running").length;
-  $("jobs-count").textContent = data.total ? `${data.total} jobs of this gateway${running ? `, ${running} running` : ""}` : "POST /api/jobs submits one.";
+  $("jobs-count").textContent = data.total ? `${counted(data.total, "job")} of this gateway${running ? `, ${running} running` : ""}. Open one for its tasks and what they print.` : "None yet: POST /api/jobs submits one.";
   pager($("jobs-pager"), { ...data, shown: data.jobs.length, size: SIZE.jobs }, "jobs", go);
+}
+
+// Of a job with more, these are shown, those that failed first.
+const MAX_TASKS = 100;
+const OF_TASK = { succeeded: "ok", failed: "critical", unplaceable: "critical", cancelled: "warning" };
+
+export function job(data, close) {
+  const place = $("job");
+  place.hidden = false;
+  if (!changed(place, data)) return;
+  const at = place.querySelector("h3 button") === document.activeElement;
+  const read = new Map([...place.querySelectorAll("pre")].map((each) => [each.dataset.task, each.scrollTop]));
+  const rank = (each) => (OF_TASK[each.status] === "critical" ? 0 : 1);
+  const tasks = [...data.every_task].sort((one, other) => rank(one) - rank(other)).slice(0, MAX_TASKS);
+  const left = data.every_task.length - tasks.length;
+  place.replaceChildren(
+    el(
+      "h3",
+      {},
+      named(data.name),
+      el("span", { class: "id" }, `…${data.job_id.slice(-8)}`),
+      el("span", { class: `state ${OF_JOB[data.state] ?? "unknown"}` }, data.state),
+      el("button", { type: "button", onclick: close }, "Close")
+    ),
+    el("p", { class: "count" }, `${data.done} of ${counted(data.tasks, "task")} done; submitted `, when(data.submitted_unix_s), ...(data.ended_unix_s ? [", ended ", when(data.ended_unix_s)] : []), data.error ? `. ${data.error}` : "."),
+    el("ol", {}, ...tasks.map(task), left ? el("li", {}, `and ${counted(left, "more task")}`) : null)
+  );
+  for (const each of place.querySelectorAll("pre")) each.scrollTop = read.get(each.dataset.task) ?? each.scrollHeight;
+  if (at) place.querySelector("h3 button").focus();
+}
+
+function task(each) {
+  const status = each.status ?? (each.printed ? "running" : "not ended");
+  const printed = each.printed || [each.stdout, each.stderr].filter(Boolean).join("\n");
+  const facts = [
+    each.exit_code ? `exit code ${each.exit_code}` : "",
+    each.ran_ms === undefined || each.ran_ms === null ? "" : `${(each.ran_ms / 1000).toFixed(1)} s`,
+    each.worker ? `on …${each.worker.slice(-8)}` : "",
+  ].filter(Boolean);
+  return el(
+    "li",
+    {},
+    el("p", {}, el("strong", {}, named(each.label)), el("span", { class: `state ${OF_TASK[status] ?? "running"}` }, status), el("span", { class: "facts" }, facts.join(", "))),
+    each.error ? el("p", {}, each.error) : null,
+    printed ? el("pre", { tabindex: 0, "data-task": each.task_id, "aria-label": `What ${each.label} printed` }, printed) : null
+  );
 }
 
 export function gangs(data) {
   $("gangs").hidden = !data.total;
-  rows($("gangs-table"), data.gangs, (each) => [el("span", { class: "id" }, `…${each.gang_id.slice(-8)}`), each.state, `${each.held} of ${each.members}`, when(each.since_unix_s)], "None.");
+  rows($("gangs-table"), data.gangs, (each) => [el("span", { class: "id" }, `…${each.gang_id.slice(-8)}`), each.state, `${each.held} of ${each.members}`, when(each.since_unix_s)]);
 }
 
 export function requests(data, go) {
@@ -195,10 +251,9 @@ export function requests(data, go) {
       [el("code", {}, each.method), " ", named(each.path), ...(each.replica ? [" ", el("span", { class: "id" }, `…${each.replica.slice(-8)}`)] : [])],
       el("span", { class: `state ${each.status < 400 ? "ok" : each.status < 500 ? "warning" : "critical"}` }, String(each.status)),
       `${each.ms} ms`,
-    ],
-    "None yet."
+    ]
   );
-  $("requests-count").textContent = `${data.served} served by this gateway since it began`;
+  $("requests-count").textContent = `${counted(data.served, "request")} served since this gateway began${data.total ? "" : "; none of them to a service or a job"}`;
   pager($("requests-pager"), { ...data, shown: data.requests.length, size: SIZE.requests }, "requests", go);
 }
 
@@ -208,6 +263,7 @@ export function ring(data) {
   const kinds = ["gpu", "cpu", "storage", "edge"];
   const counts = Object.fromEntries(kinds.map((kind) => [kind, data.dots.filter((dot) => dot[1] === kind).length]));
   const said = kinds.filter((kind) => counts[kind]).map((kind) => `${counts[kind]} ${kind}`);
+  $("ring").hidden = !data.total;
   $("network-count").textContent = data.total ? "Each worker stands at its key: tasks go to the one nearest to theirs." : "No worker yet.";
   if (!changed($("ring"), data)) return;
   const size = data.dots.length > 300 ? 1.1 : data.dots.length > 60 ? 1.8 : 3;

@@ -362,6 +362,10 @@ class Router:
             raise
         return ServiceStream(here, asked.service, self.me)
 
+    def is_connected(self, peer: PeerId) -> bool:
+        """Or whether it is this node itself."""
+        return peer == self.me or self._stack.swarm.connection_to(peer) is not None
+
     def round_trip_us(self, peer: PeerId) -> int | None:
         """As measured on the connection to it; None where there is none yet."""
         connection = self._stack.swarm.connection_to(peer)
