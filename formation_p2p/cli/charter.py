@@ -166,16 +166,24 @@ def propose(
 @logged
 def ban(
     name: str = argument("PEER|INVITATION", "As `formation members` shows it.", default=...),
+    with_invitation: bool = option(
+        "--with-invitation",
+        "",
+        "Ban as well all that was made of the invitation by which the peer came.",
+        default=False,
+    ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
     """Ban a peer, or all that was made of an invitation.
 
     Every worker, gate and holder of records refuses it once the charter counts, and its leases end
-    at their next renewal. As `propose --ban`.
+    at their next renewal. Who still has the invite comes back as another peer, unless that is
+    banned too. As `propose --ban`.
     """
     place = Place(home)
-    edits = Edits(bans=place.meant((name,), "ban"), expires_unix_s=place.end_of_a_ban_unix_s())
+    bans = place.with_invitation(name) if with_invitation else place.meant((name,), "ban")
+    edits = Edits(bans=bans, expires_unix_s=place.end_of_a_ban_unix_s())
     go_on(place, place.next_version(edits), as_json=as_json)
 
 

@@ -11,10 +11,11 @@ from typing import Final
 
 from formation_p2p.cli.charter_edit import SIGNING_S, Edits
 from formation_p2p.cli.flags import read_pasted
+from formation_p2p.cli.members import invitation_of
 from formation_p2p.cli.peer_or_invitation import peer_or_invitation
 from formation_p2p.cli.words import counted, printable, put, say
 from formation_p2p.core.errors import BadRecord, InvalidInput, LocalError
-from formation_p2p.core.identity import Identity
+from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.trust.charter import Charter, changes, is_invitation, is_peer
 from formation_p2p.core.trust.charter_text import charter_text, parse_charter_text
 from formation_p2p.core.trust.grants import read_grant
@@ -29,10 +30,13 @@ from formation_p2p.core.trust.signed_charter import (
 )
 from formation_p2p.core.trust.split_root import root_of
 from formation_p2p.host.machine.home import Home, joined_network
+from formation_p2p.host.names import named
 from formation_p2p.host.storage.charter_file import CharterFile
 
 # A proposal with all signatures takes 20 KiB as text.
 _MAX_CHARS: Final = 64 * 1024
+# Of those that an invitation brought, as fit a line.
+MAX_LISTED: Final = 8
 NO_CHARTER: Final = (
     "no charter is known in this home: a node that runs from it learns of one within minutes; "
     "where the network has none yet, make one: formation charter init"
@@ -70,6 +74,26 @@ class Place:
         banned = frozenset[str]() if self.charter is None else self.charter.banned_invitations
         return tuple(peer_or_invitation(self.home, name, field, banned) for name in names)
 
+    def with_invitation(self, name: str) -> tuple[str, ...]:
+        """A peer and the invitation by which it came, but for what is banned. Raises
+        InvalidInput."""
+        [peer] = self.meant((name,), "ban")
+        if is_invitation(peer):
+            raise InvalidInput("with-invitation", f"{name} is an invitation; ban it alone")
+        came = invitation_of(self.home, peer)
+        if came is None:
+            problem = f"no node of {self.home.path} has met {named(peer)}"
+            cure = "ban the invitation by its digits, where one has (`formation members`)"
+            raise InvalidInput("with-invitation", f"{problem}; {cure}")
+        invitation, others = came
+        if others:
+            listed = ", ".join(named(each) for each in others[:MAX_LISTED])
+            more = " and more" if len(others) > MAX_LISTED else ""
+            say(f"mind that by the same invitation came {printable(listed)}{more}: banned as well")
+        known = self.charter
+        banned = frozenset[str]() if known is None else known.banned_keys | known.banned_invitations
+        return tuple(each for each in (peer, invitation) if each not in banned)
+
     def end_of_a_ban_unix_s(self) -> int:
         """As of the charter that counts: a ban is no vote for a longer one. A day at least."""
         if self.known is None:
@@ -102,6 +126,13 @@ class Place:
         me = self.home.identity().peer_id, terms.invitation
         if new.bans(*me) and (self.charter is None or not self.charter.bans(*me)):
             yield "this bans the node of this home: all others refuse it once it counts"
+        banned = frozenset[PeerId]() if self.charter is None else self.charter.banned_keys
+        for peer in sorted(new.banned_keys - banned):
+            came = invitation_of(self.home, peer)
+            if came is None or came[0] not in new.banned_invitations:
+                cure = f"formation charter ban {peer} --with-invitation"
+                who = f"{named(peer)} may come back as another peer while it has its invite"
+                yield f"{who}; ban that too: {cure}"
         before = () if self.charter is None else self.charter.regions
         known = {holder for region in before for holder in region.holders}
         known |= {member.org for member in new.members}

@@ -12,6 +12,7 @@ from formation_p2p.cli import flags
 from formation_p2p.cli.rights import may_in_words
 from formation_p2p.cli.words import Json, ago, date, put, say
 from formation_p2p.core.errors import InvalidInput
+from formation_p2p.core.identity import parse_peer_id
 from formation_p2p.core.trust.charter import Charter
 from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
 from formation_p2p.core.trust.grants import GrantTerms, read_grant
@@ -98,6 +99,17 @@ def invitations(home: Home, begin: str) -> list[str]:
     found = () if network is None else _seen(home, network)
     known = {each.terms.invitation for each in found}
     return sorted(each for each in known if each.startswith(begin))
+
+
+def invitation_of(home: Home, peer_id: str) -> tuple[str, list[str]] | None:
+    """That by which a member came, and the other members that came by it; None where that one was
+    never met here."""
+    network = home.network()
+    found = () if network is None else _seen(home, network)
+    of = {each.member.peer_id: each.terms.invitation for each in found}
+    if (invitation := of.pop(parse_peer_id(peer_id), None)) is None:
+        return None
+    return invitation, sorted(peer for peer, its in of.items() if its == invitation)
 
 
 def _seen(home: Home, network: Network, charter: Charter | None = None) -> list[_Seen]:

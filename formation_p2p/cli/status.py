@@ -13,6 +13,8 @@ from formation_p2p.cli.words import Json, counted, date, printable, put
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import shown_peer
 from formation_p2p.core.trust.grant_form import MAX_EXPIRY_UNIX_S
+from formation_p2p.core.trust.grants import read_grant
+from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import format_span
 from formation_p2p.host.machine.home import Home, joined_network
 from formation_p2p.host.names import named
@@ -41,16 +43,19 @@ def status(
     network = joined_network(place)
     learn_names(place.path)
     nodes = running(place.path)
+    banned = banned_by(place, network)
     if as_json:
         what = {"network_id": network.network_id.hex(), "home": str(place.path)}
         who = {"peer_id": place.identity().peer_id, "name": place.name()}
-        put({**what, **who, **in_json(network.rights), "nodes": nodes})
+        put({**what, **who, **in_json(network.rights), "banned": banned, "nodes": nodes})
         return
     print(f"network  {network.network_id.hex()[:12]}, from {place.path}")
     print(f"name     {place.name()}")
     print(f"peer id  {place.identity().peer_id}")
     end = network.rights.expires_unix_s
-    if end <= time.time():
+    if banned is not None:
+        print(f"may      nothing: {banned}; ask those who sign it to lift that")
+    elif end <= time.time():
         print(f"may      {in_words(network.rights)}{_over(end)}")
     else:
         print(f"may      {in_words(network.rights, _over(end))}")
@@ -58,6 +63,15 @@ def status(
         print("nodes    none runs from here")
     for node in nodes:
         print("\n".join(node_in_words(node)))
+
+
+def banned_by(place: Home, network: Network) -> str | None:
+    """Why the charter that is known in a home bans its node."""
+    charter = flags.kept_charter(place, network)
+    if charter is None:
+        return None
+    terms = read_grant(network.grant, network.root_public_key)
+    return charter.bans(place.identity().peer_id, terms.invitation)
 
 
 def running(home: Path) -> list[Json]:

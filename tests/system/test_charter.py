@@ -175,6 +175,39 @@ def test_an_invitation_is_banned_by_the_digits_that_members_shows(alone: Home) -
     assert invitation not in charter_of(alone).banned_invitations
 
 
+def test_a_ban_says_that_the_invite_still_works_and_is_of_both_where_that_is_asked_for(
+    alone: Home, tmp_path: Path
+) -> None:
+    network = joined_network(alone)
+    formation(alone.path, "charter", "init")
+    ben = Home(tmp_path / "ben")
+    invited = parse_invite(alone.invite(Rights(int(time.time()) + 3600)))
+    bound = ben.join(invited)
+    peer, invitation = (
+        ben.identity().peer_id,
+        read_grant(bound.grant, network.root_public_key).invitation,
+    )
+    rows = [Member(peer, "ben", bound.grant, 1), Member(ANNA, "", invited.bound_to(ANNA).grant, 1)]
+    write_members(alone.path, network.network_id, rows)
+    done = formation(alone.path, "charter", "ban", "ben")
+    assert f"formation charter ban {peer} --with-invitation" in done.stderr
+    assert not charter_of(alone).banned_invitations
+    done = formation(alone.path, "charter", "ban", "ben", "--with-invitation")
+    assert f"by the same invitation came …{ANNA[-8:]}: banned as well" in done.stderr
+    assert "--with-invitation" not in done.stderr
+    assert charter_of(alone).banned_invitations == {invitation}
+    refused = formation(alone.path, "charter", "ban", BEN, "--with-invitation")
+    assert "has met" in refused.stderr
+    refused = formation(alone.path, "charter", "ban", invitation, "--with-invitation")
+    assert "is an invitation; ban it alone" in refused.stderr
+    known = CharterFile(alone.path, network).load()
+    assert known is not None
+    CharterFile(ben.path, bound).write(known)
+    told = formation(ben.path, "status")
+    assert "may      nothing: the charter (version 3) bans this peer" in told.stdout
+    assert "submit" not in told.stdout
+
+
 def test_what_may_not_be_meant_is_said_to_who_signs_it(alone: Home) -> None:
     own, rules = alone.identity().peer_id, ("--member", "acme", "--region", "eu=acme,nosuch")
     done = formation(alone.path, "charter", "init", *rules)
