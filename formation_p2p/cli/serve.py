@@ -214,6 +214,7 @@ def worker(
         from formation_p2p.cli.tables import offer_in_words
         from formation_p2p.cli.watched import WatchedNode, WorkLog, show_as_json
         from formation_p2p.host.drivers.installed import set_up_drivers
+        from formation_p2p.host.machine.service_manager import ENDING_S, stops_within
 
         if lock_file(place.path / LOCK) is None:
             say(f"formation: {TWICE}")
@@ -273,6 +274,7 @@ def worker(
             with contextlib.nullcontext() if as_json else log.counting(node.watch):
                 await leave.wait()
                 if grace_s > 0:
+                    stops_within(min(grace_s, MAX_GRACE_S) + ENDING_S)
                     await node.vacate(min(grace_s, MAX_GRACE_S))
             alone.cancel()
             telling.cancel()

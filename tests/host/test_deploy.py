@@ -6,13 +6,18 @@ import configparser
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from formation_p2p.cli.flags import parse_duration_s
 from formation_p2p.cli.main import app
+from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
+from formation_p2p.host.machine.service_manager import ENDING_S, stops_within
+from formation_p2p.host.shell import LEAVE_S, VACATE_S
 from tests.support.programs import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"
@@ -119,3 +124,47 @@ def test_the_container_takes_the_variables_of_a_worker(
         check=True,
     )
     assert done.stdout == f"{given}\n"
+
+
+def compose_grace_s() -> float:
+    found = re.search(r"stop_grace_period: (\d+)s", (DEPLOY / "docker/compose.yaml").read_text())
+    assert found is not None
+    return float(found[1])
+
+
+@pytest.mark.parametrize("of", ["system", "user", "compose"])
+def test_who_stops_a_worker_waits_for_the_grace_of_its_tasks_and_its_end(of: str) -> None:
+    default = next(each.default for each in app.commands["worker"].params if each.name == "grace")
+    ends_s = VACATE_S + LEASE_DEFAULTS.saving_s + LEAVE_S + 10  # as `Runtime.stop` waits
+    assert ends_s <= ENDING_S
+    least_s = parse_duration_s(default, "grace") + ENDING_S
+    if of == "compose":
+        assert compose_grace_s() >= least_s
+    else:
+        service = unit_of(of)["Service"]
+        assert parse_duration_s(service["TimeoutStopSec"], "stop") >= least_s
+        assert service["NotifyAccess"] == "main"  # for a longer --grace
+
+
+@pytest.mark.parametrize("begins", ["/", "@"])
+def test_the_service_manager_is_told_how_long_the_end_takes(
+    begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{tmp_path}/notify"[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"/{name}" if begins == "/" else f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", begins + name)
+        stops_within(90)
+        manager.setblocking(False)
+        assert manager.recv(1024) == b"STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"
+
+
+def test_without_a_service_manager_there_is_nobody_to_tell(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    stops_within(90)
+    assert not caplog.records
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+    stops_within(90)
+    assert "cannot be told how long the end takes" in caplog.text

@@ -20,7 +20,7 @@ from tests.support.worker_processes import working
 AHEAD = """
 import time
 right = time.time
-time.time = lambda: right() + 3600
+time.time = lambda: right() + 3690
 from formation_p2p.cli.start import main
 main()
 """
@@ -46,22 +46,22 @@ async def test_a_clock_that_is_an_hour_off_is_told_by_all(tmp_path: Path) -> Non
         Home(wrong).join(parse_invite(invitation()))
         argv = (sys.executable, "-c", AHEAD, "worker", *LOOPBACK, "--cpu", "1", "--memory", "1GiB")
         worker = power.enter_context(running(*argv, FORMATION_HOME=str(wrong)))
-        said = await asyncio.to_thread(worker.line_with, "this machine's clock is 60 min ahead of")
+        said = await asyncio.to_thread(worker.line_with, "this machine's clock is 61 min ahead of")
         assert "set it" in said
 
         async def is_told() -> bool:
             at_gate = await asyncio.to_thread(status, gate.path)
-            return any("is 60 min ahead: no node finds it as a worker" in each for each in at_gate)
+            return any("is 61 min ahead: no node finds it as a worker" in each for each in at_gate)
 
         await until(is_told, every_s=0.5)
         [own] = status(wrong)
-        assert own.startswith("this machine's clock is 60 min ahead of")
-        assert "trouble  this machine's clock is 60 min" in formation(wrong, "status").out.decode()
+        assert own.startswith("this machine's clock is 61 min ahead of")
+        assert "trouble  this machine's clock is 61 min" in formation(wrong, "status").out.decode()
         listed = formation(gate.path, "workers", "--json")
         assert len(json.loads(listed.out)["workers"]) == 2
-        assert "is 60 min ahead: no node finds it as a worker" in listed.err
+        assert "is 61 min ahead: no node finds it as a worker" in listed.err
         [node] = json.loads(formation(gate.path, "status", "--json").out)["nodes"]
         assert node["untimely_records"] > 0
         alone = formation(wrong, "run", "--", "true")
         assert alone.code != 0
-        assert "this machine's clock is 60 min ahead of" in alone.err
+        assert "this machine's clock is 61 min ahead of" in alone.err
