@@ -10,10 +10,10 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from formation_p2p import Home, SyncNode
 
@@ -30,7 +30,14 @@ def in_second_terminal(home: Home) -> str:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave in good order
-    home = Home(Path(os.environ.get("FORMATION_HOME") or tempfile.mkdtemp(prefix="formation-")))
+    with ExitStack() as until_the_end:
+        folder = os.environ.get("FORMATION_HOME") or until_the_end.enter_context(
+            TemporaryDirectory(prefix="formation-", ignore_cleanup_errors=True)
+        )
+        work(Home(Path(folder)))
+
+
+def work(home: Home) -> None:
     if home.network() is None:
         home.create_network()
     with SyncNode.join(home=home.path, listen=[LOOPBACK]) as node, suppress(KeyboardInterrupt):

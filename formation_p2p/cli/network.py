@@ -45,6 +45,7 @@ LEAVE_EPILOG: Final = """
 Examples:
   formation network leave
   formation network leave --wait 1h      for tasks that take long to hand on
+  formation network leave --purge        and keep nothing of Formation in the home
 """
 
 
@@ -56,16 +57,23 @@ def leave(
         show_default=True,
         default="10m",
     ),
+    purge: bool = option(
+        "--purge",
+        "",
+        "Remove as well all that Formation keeps in this home: its identity, caches and logs.",
+        default=False,
+    ),
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
     """Leave the network: end the nodes that run from this home, and forget the network.
 
     Each node ends as with Ctrl-C: a worker hands its tasks on, and tells the others that it goes.
-    The node's identity stays, and so does a root key: to come back takes a new invite.
+    The node's identity stays, unless --purge removes that too; to come back takes a new invite. A
+    root key stays in any case. To uninstall: leave with --purge, then remove the package.
     """
     place = Home(home)
-    network = joined_network(place)
+    network = place.network() if purge and place.path.exists() else joined_network(place)
     nodes = [int(each["pid"]) for each in running(place.path)]
     if os.getpid() in nodes:
         raise InvalidInput("network", "this program runs a node of this home; end it first")
@@ -84,12 +92,16 @@ def leave(
                 f"{problem}; wait for longer (--wait 1h), or end {end}, and leave again"
             )
         time.sleep(LOOK_EVERY_S)
-    held = place.leave()
-    short = network.network_id.hex()[:12]
+    held = place.purge() if purge else place.leave()
     if as_json:
-        put({"left": network.network_id.hex(), "nodes_ended": len(nodes), "root_keys": held})
+        left = None if network is None else network.network_id.hex()
+        ended = {"nodes_ended": len(nodes), "root_keys": held}
+        put({"left": left, **ended, "purged": purge})
         return
-    print(f"left network {short}")
+    if network is not None:
+        print(f"left network {network.network_id.hex()[:12]}")
+    if purge:
+        print(f"removed what Formation kept in {place.path}")
     for name in held:
         say(f"{place.path / name} stays: with it this network takes further members")
 
@@ -171,6 +183,7 @@ def join(
         "INVITE|FILE|-", "The invite, a file with it, or - for stdin.", default=...
     ),
     no_mdns: bool = flags.NO_MDNS,
+    name: str | None = flags.NAME,
     home: Path | None = flags.HOME,
     as_json: bool = flags.JSON,
 ) -> None:
@@ -181,6 +194,8 @@ def join(
     """
     place = Home(home)
     network = place.join(parse_invite(flags.read_invite(invite)))
+    if name is not None:
+        place.rename(name)
     rights = network.rights
     nearby = [] if no_mdns else _nearby(place, network)
     if as_json:
@@ -188,6 +203,7 @@ def join(
         put({**_document(place, network), "nearby": found})
         return
     print(f"joined network {_short(network)}; this node may {in_words(rights)}")
+    print(f"it goes by the name {place.name()}; --name gives it another")
     for peer_id, address in nearby:
         print(f"found on this LAN: {named(peer_id)} at {address}")
     if not network.gates and not nearby:

@@ -20,7 +20,7 @@ from formation_p2p.cli.node_options import NODE_OPTIONS, NodeOptions
 from formation_p2p.cli.reached import tell_reached
 from formation_p2p.cli.rights import in_words
 from formation_p2p.cli.words import put, say
-from formation_p2p.core.errors import InvalidInput, NodeClosed
+from formation_p2p.core.errors import InvalidInput, LocalError, NodeClosed
 from formation_p2p.core.resources.bounds import refuse_host_label
 from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import format_bytes, parse_bytes, parse_micro
@@ -217,6 +217,8 @@ def worker(
         from formation_p2p.host.machine.service_manager import ENDING_S, stops_within
 
         if lock_file(place.path / LOCK) is None:
+            if limits == flags.limits_of(None, None, None, None, None):
+                raise LocalError(TWICE)
             say(f"formation: {TWICE}")
         leave = asyncio.Event()
         log = WorkLog()

@@ -137,7 +137,7 @@ def test_who_stops_a_worker_waits_for_the_grace_of_its_tasks_and_its_end(of: str
     default = next(each.default for each in app.commands["worker"].params if each.name == "grace")
     ends_s = VACATE_S + LEASE_DEFAULTS.saving_s + LEAVE_S + 10  # as `Runtime.stop` waits
     assert ends_s <= ENDING_S
-    least_s = parse_duration_s(default, "grace") + ENDING_S
+    least_s = parse_duration_s(str(default), "grace") + ENDING_S
     if of == "compose":
         assert compose_grace_s() >= least_s
     else:

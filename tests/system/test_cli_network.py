@@ -346,6 +346,9 @@ def test_a_second_worker_comes_and_leaves_in_good_order(world: World, tmp_path: 
         assert [each["worker"] for each in explained["rejected"]] == [world.bob_id]
         with started(home, "worker", *LOOPBACK) as twin:
             twin.line_with("this machine is offered twice")
+            assert twin.ended() == 2
+        with started(home, "worker", *LOOPBACK, "--cpu", "1") as twin:
+            twin.line_with("this machine is offered twice")
             twin.line_with("offers")
             twin.process.send_signal(signal.SIGTERM)
             assert twin.ended() == 0

@@ -46,7 +46,8 @@ def claim(home: Home, network: Network | None = None) -> Claim:
     if network is not None:
         home.join(network)
     for index in range(MAX_IDENTITIES):
-        identity, known = home.identity(index), joined_network(home, index)
+        known = joined_network(home, index)  # first: in no network it makes no keys
+        identity = home.identity(index)
         lock = lock_file(home.path / f"identity-{index}.lock")
         if lock is not None:
             return Claim(
