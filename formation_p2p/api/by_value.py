@@ -13,7 +13,7 @@ from zipimport import zipimporter
 
 import cloudpickle
 
-from formation_p2p.api.code_lines import told_file
+from formation_p2p.api.tracebacks import told_file
 from formation_p2p.host.code.modules import is_installed
 
 # As cloudpickle names the file of all code that travels.

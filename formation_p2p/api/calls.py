@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from formation_p2p.api.code import CallCode, CodePickler, note_part, pickled, pickler_for
-from formation_p2p.api.code_lines import with_lines
 from formation_p2p.api.parcels import Packer
 from formation_p2p.api.reference import OnlyInCalls, Reference, Referred, good_for
 from formation_p2p.api.task_result import TaskResult, result_of
+from formation_p2p.api.tracebacks import with_lines
 from formation_p2p.core.dispatch.job import Job
 from formation_p2p.core.dispatch.job_events import Answer, TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import (

@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import ExitStack
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -19,6 +20,7 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.feeder import Call, Feeder
 from formation_p2p.api.output import OutputPrinter
 from formation_p2p.api.reference import Reference
+from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import FormationError, Unplaceable
 from formation_p2p.core.placement.task_options import TaskOptions
 from formation_p2p.core.resources.capability import Capability, amounts
@@ -131,14 +133,16 @@ class NodeExecutor(Executor):
         futures = deque(self.submit(fn, *args) for args in islice(items, buffersize))
 
         def results() -> Iterator[T]:
-            try:
+            with SHORTLY, ExitStack() as leaving:
+                leaving.callback(cancel)
                 while futures:
                     futures[0].result(None if until_s is None else until_s - time.monotonic())
                     futures.extend(self.submit(fn, *args) for args in islice(items, 1))
                     yield futures.popleft().result()
-            finally:
-                while futures:  # the frame of an exception refers to them
-                    futures.pop().cancel()
+
+        def cancel() -> None:
+            while futures:  # the frame of an exception refers to them
+                futures.pop().cancel()
 
         return results()
 

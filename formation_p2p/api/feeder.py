@@ -36,6 +36,7 @@ from formation_p2p.api.calls import (
 )
 from formation_p2p.api.code import CallCode
 from formation_p2p.api.output import OutputPrinter
+from formation_p2p.api.tracebacks import shorten
 from formation_p2p.core.dispatch.job_events import (
     JobEnded,
     JobEvent,
@@ -217,6 +218,7 @@ class Feeder:
             value = value_of_end(end, self._code, trust_results=self._trust_results)
             future.set_result(value)
         except Exception as error:  # noqa: BLE001 - whatever the function raised
+            shorten(error)
             future.set_exception(error)
 
     def _fail(self, task_ids: Iterable[str], error: Exception) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from formation_p2p.api.map import Flow
+from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.dispatch.job_events import TaskEnd, TaskSucceeded
 from formation_p2p.core.errors import InvalidInput
 
@@ -61,7 +62,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
 
     async def _all(self) -> list[R]:
         values: dict[int, R] = {}
-        with closing(self._flow()) as flow:
+        with SHORTLY, closing(self._flow()) as flow:
             if flow.is_endless:
                 raise InvalidInput("items", _ENDLESS)
             async for ends in flow.ends():
@@ -73,7 +74,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
         return [values[number] for number in range(len(values))]
 
     async def _as_they_come(self) -> AsyncIterator[R]:
-        with closing(self._flow()) as flow:
+        with SHORTLY, closing(self._flow()) as flow:
             async for ends in flow.ends():
                 for _, end in ends:
                     flow.took(end)
@@ -82,7 +83,7 @@ class Mapped(Coroutine[Any, Any, list[R]], Generic[R]):
     async def _in_order(self) -> AsyncIterator[R]:
         early: dict[int, TaskEnd] = {}
         due = 0
-        with closing(self._flow()) as flow:
+        with SHORTLY, closing(self._flow()) as flow:
             async for ends in flow.ends():
                 early.update(ends)
                 while (end := early.pop(due, None)) is not None:

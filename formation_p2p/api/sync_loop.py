@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.lifecycle import Lifecycle
+from formation_p2p.api.tracebacks import SHORTLY
 from formation_p2p.core.errors import InvalidInput, NodeClosed
 from formation_p2p.core.workload.memory_estimate import MemoryEstimate
 from formation_p2p.core.workload.work import Task
@@ -123,7 +124,8 @@ def made(
 
     @functools.wraps(method)
     def call(self: Synchronous[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return use(self._loop, lambda: method(self._wrapped, *args, **kwargs))
+        with SHORTLY:
+            return use(self._loop, lambda: method(self._wrapped, *args, **kwargs))
 
     return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from formation_p2p.api.code_lines import with_lines
+from formation_p2p.api.tracebacks import with_lines
 from formation_p2p.core.dispatch.job_events import (
     Answer,
     Attempt,

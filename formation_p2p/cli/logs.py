@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -58,6 +59,8 @@ class _Lines(logging.Handler):
 
 def log_from(verbosity: int) -> None:
     """Called once, before the command. `verbosity` counts the -v."""
+    if verbosity:
+        os.environ.setdefault("FORMATION_TRACEBACK", "full")  # as api/tracebacks.py
     level = _LEVELS[min(verbosity, len(_LEVELS) - 1)]
     others = logging.INFO if level == logging.DEBUG else logging.WARNING
     logging.basicConfig(level=others, handlers=[_Lines()], force=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -443,25 +444,41 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
     ]
 
 
-async def test_a_traceback_has_the_lines_of_a_script(project: Project) -> None:
+@pytest.mark.parametrize("frames", ["", "full"])
+async def test_a_traceback_has_the_frames_of_the_caller_with_their_lines(
+    project: Project, frames: str
+) -> None:
+    (project.folder / "tables.py").write_text("def of(n):\n    return {}[n]  # in a module\n")
     printed = await project.run(
         """
-        def inner(table):
-            return table["missing"]  # as it is written
+        import traceback
+        import tables
 
         def fails(n):
-            return inner({}) + n
+            return tables.of(n)  # as it is written
 
         if __name__ == "__main__":
-            with join() as node:
-                try:
-                    node.map(fails, [1], attempts=1, needs=NEEDS)
-                except KeyError as error:
-                    print(error.__cause__)
-        """
+            with join() as node, node.executor(attempts=1, needs=NEEDS) as pool:
+                for call in (
+                    lambda: node.map(fails, [1], attempts=1, needs=NEEDS),
+                    lambda: list(pool.map(fails, [1])),
+                    lambda: node.map(fails, [1], needs="cpu=1000"),
+                ):
+                    try:
+                        call()
+                    except (KeyError, FormationError):
+                        traceback.print_exc()
+        """,
+        FORMATION_TRACEBACK=frames,
     )
-    assert 'in fails\n    return inner({}) + n\n  File "main.py", line ' in printed
-    assert 'in inner\n    return table["missing"]  # as it is written\nKeyError' in printed
+    of_calls = (
+        'in fails\n    return tables.of(n)  # as it is written\n  File "tables.py", line 2, in of\n'
+        "    return {}[n]  # in a module\nKeyError: 1\n"
+    )
+    assert re.sub(r" +[~^]+\n", "", printed).count(of_calls) == 2
+    assert "lambda: node.map(fails, [1], attempts=1, needs=NEEDS)" in printed
+    assert "Unplaceable: " in printed
+    assert ("formation_p2p/api" in printed) == (frames == "full")
 
 
 async def test_modules_that_no_finder_finds_go_along(project: Project) -> None:

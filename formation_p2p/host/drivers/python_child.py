@@ -96,6 +96,8 @@ BESIDE = "formation_p2p_"
 LARGE_BYTES = 256 * 1024
 MAX_BUFFERS = 16_384
 MAX_ERROR_BYTES = 8 * 1024 * 1024
+# The folders of what goes along, of which a traceback says the names of files alone.
+CODE: list[str] = []
 # Whose pickles cannot hold what only cloudpickle knows, and that makes each ten times as fast.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 
@@ -104,7 +106,8 @@ def main() -> None:
     faulthandler.register(SIGQUIT)
     calls, data, max_kept_bytes = map(int, sys.argv[1:4])
     cloudpickle_folder, between = sys.argv[4], sys.argv.index("", 5)
-    sys.path[:0] = sys.argv[5:between]
+    CODE.extend(sys.argv[5:between])
+    sys.path[:0] = CODE
     sys.path += [path for path in sys.argv[between + 1 :] if path not in sys.path]
     import_cloudpickle(cloudpickle_folder)
     sys.meta_path.append(AbsentPackage)
@@ -387,6 +390,8 @@ def explained(error: BaseException) -> bytes:
     # The first frame is `answer` above, not the task's.
     below = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, below))
+    for folder in CODE:
+        text = text.replace(f'  File "{folder}/', '  File "')
     return text.encode(errors="replace")[-MAX_MESSAGE_BYTES:]
 
 
