@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "formation"
 PREFIX: Final = f"{SCHEME}://"
+# The family of serializers that describes values as the results of calls are: see plain.py.
+MARKED: Final = "formation"
 # A line of the streams' protocol, and the line with the caller's host.
 _MAX_LINE_BYTES: Final = 512
 # The caller writes its host at once; what says nothing is given up.
@@ -75,6 +77,13 @@ class FormationComm(TCP):  # type: ignore[misc]
         self._extra: dict[str, Any] = {}
         self._loads = loads
         stream.set_close_callback(partial(_close_comm, weakref.ref(self)))
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        """As TCP's own. An owner that reads answers as data asks for them as that."""
+        if self._loads is not None and isinstance(msg, dict) and msg.get("reply"):
+            msg = {"serializers": (MARKED,), **msg}
+        written: int = await super().write(msg, serializers=serializers, on_error=on_error)
+        return written
 
     async def read(self, deserializers: Any = None) -> Any:
         """As TCP's own, by what reads messages here."""

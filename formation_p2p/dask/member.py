@@ -10,11 +10,14 @@ import asyncio
 import ctypes
 import gc
 import os
+import pickle
 import platform
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
@@ -24,9 +27,10 @@ import psutil
 from distributed import Worker
 from distributed.comm.registry import backends
 from distributed.core import Status
+from distributed.protocol import register_serialization_family
 from tornado.ioloop import PeriodicCallback
 
-from formation_p2p.dask.comm import PREFIX, SCHEME, FormationBackend
+from formation_p2p.dask.comm import MARKED, PREFIX, SCHEME, FormationBackend
 from formation_p2p.dask.place import GANG, GANG_ID, RANK, own_place
 from formation_p2p.dask.scheduler import DASHBOARD_PORT, FormationScheduler
 
@@ -79,9 +83,36 @@ def enter(member: Any, expected: Mapping[str, str]) -> None:
     if problem is not None:
         raise RuntimeError(problem)
     backends[SCHEME] = FormationBackend()
+    # Dask serializes in several threads.
+    dumps = partial(marked, result_pickler(member), threading.Lock())
+    register_serialization_family(MARKED, dumps, None)
     return_freed_memory()
     # A member that is replaced takes a while to come back under its address.
     dask.config.set({"distributed.comm.timeouts.connect": "20s"})
+
+
+def result_pickler(member: Any) -> Any:
+    """What pickles results of calls in this interpreter, which need not have this package: it lies
+    beside the file of the class of members."""
+    name = f"{SCHEME}_p2p_result_pickler"
+    if name not in sys.modules:
+        beside = Path(str(sys.modules[type(member).__module__].__file__))
+        spec = spec_from_file_location(name, beside.with_name("result_pickler.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def marked(
+    pickler: Any, pickling: threading.Lock, value: object
+) -> tuple[dict[str, Any], list[Any]]:
+    """As a family of serializers has it, for an owner that reads results as data."""
+    buffers: list[pickle.PickleBuffer] = []
+    with pickling:
+        pickled = pickler.dumps(value, buffers.append)
+    return {}, [pickled, *(each.raw() for each in buffers)]
 
 
 def return_freed_memory() -> None:

@@ -23,6 +23,7 @@ from distributed.protocol.serialize import Pickled, Serialized
 from distributed.protocol.utils import merge_memoryviews, msgpack_opts
 
 from formation_p2p.core.errors import NotPlain
+from formation_p2p.dask import comm
 from formation_p2p.dask.plain_errors import MAX_ERROR_BYTES, answer_of, error_of, warning_of
 from formation_p2p.host.results.load import load_result
 from formation_p2p.host.results.opcodes import check_opcodes_of_objects, in_one_frame
@@ -174,8 +175,10 @@ def _read(header: dict[str, Any], frames: list[Any]) -> Any:
     if "is-collection" in header:
         return _collection(header, frames)
     match header["serializer"]:
-        case "pickle":
+        case "pickle" | comm.MARKED:
             return _unpickled(frames[0], frames[1:])
+        case "error":
+            raise NotPlain(b": ".join(map(bytes, frames)).decode(errors="replace"))
         case "msgpack":
             return msgpack.loads(b"".join(frames), use_list=False, **msgpack_opts)
         case "dask" if header["type"] == "numpy.ndarray":
