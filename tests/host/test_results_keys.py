@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers.result_pickler import MARKERS
+from formation_p2p.host.drivers.result_pickler import BUILTINS, MARKERS
 from formation_p2p.host.results.budget import ALLOWANCE_INSERTING_S, Budget
 from formation_p2p.host.results.inserting import InsertingUnpickler, of_items
 from formation_p2p.host.results.load import load_result
@@ -93,8 +93,11 @@ class Both:
 
 
 @pytest.mark.parametrize("kind", [Pair, Both])
-def test_instances_of_the_callers_own_are_weighed_too(kind: type) -> None:
+def test_instances_of_the_callers_own_are_weighed_too(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the `hash` that they have of their attributes."""
+    monkeypatch.delitem(BUILTINS, frozenset)  # to have it called by its name
     value = kind(0, 1)
     for _ in range(30):
         value = kind(value, value)

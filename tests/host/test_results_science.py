@@ -13,7 +13,6 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -198,18 +197,18 @@ class Odd:
     """No dataclass."""
 
 
-@pytest.mark.parametrize("value", [[Odd()], SimpleNamespace(a=1)])
-def test_an_instance_that_is_no_data_is_refused_with_its_class(value: object) -> None:
+def test_an_instance_of_no_class_that_was_sent_is_refused_with_its_class() -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as __main__ is
     try:
         with pytest.raises(NotPlain) as refused:
-            travelled(value)
+            travelled([Odd()])
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    kind = "types.SimpleNamespace" if isinstance(value, SimpleNamespace) else f"{__name__}.Odd"
-    assert f"an instance of {kind}, or that class, which is no dataclass" in str(refused.value)
+    assert f"an instance of {__name__}.Odd, or that class, which this program has" in str(
+        refused.value
+    )
     assert "error.load_trusted()" in str(refused.value)
-    assert type(refused.value.load_trusted()) is type(value)
+    assert type(refused.value.load_trusted()[0]).__name__ == "Odd"
 
 
 def test_what_names_no_class_is_refused_all_the_same() -> None:

@@ -45,11 +45,11 @@ def described(error: BaseException, results: Any) -> Described:
     reduced = None if reduce is None else reduce(error)
     if reduced is None:
         raise PicklingError(f"{type(error).__qualname__} is not of the caller")
-    make, (name, args), *filling = reduced
+    make, (name, *parts), *filling = reduced
     if filling:
         names, values = filling[0]
         filling[0] = names, tuple(data_of(each, results) for each in values)
-    return Described((make, (name, tuple(data_of(each, results) for each in args)), *filling))
+    return Described((make, (name, *(data_of(each, results) for each in parts)), *filling))
 
 
 def data_of(value: Any, results: Any) -> Any:

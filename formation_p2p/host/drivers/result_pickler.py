@@ -10,7 +10,9 @@ What has no such description is pickled as ever; only a caller that trusts its w
 
 from __future__ import annotations
 
+import builtins
 import collections
+import copyreg
 import dataclasses
 import enum
 import importlib.util
@@ -49,6 +51,45 @@ PLAIN_MODULES = frozenset(
 )
 PLAIN = frozenset({complex, range, slice})
 LEAVES = frozenset({bool, bytes, float, int, str, type(None)})
+# Built-in functions and classes that a result may hold themselves. None of them runs what its
+# arguments say, or reads or writes anything; and no pickle is a call of one.
+BUILTINS = {
+    **{
+        getattr(builtins, name): name
+        for name in (
+            *("abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "chr", "complex"),
+            *(
+                "dict",
+                "divmod",
+                "float",
+                "format",
+                "frozenset",
+                "hash",
+                "hex",
+                "int",
+                "len",
+                "list",
+            ),
+            *("max", "memoryview", "min", "oct", "ord", "pow", "range", "repr", "round", "set"),
+            *("slice", "sorted", "str", "sum", "tuple"),
+        )
+    },
+    **{
+        kind: name
+        for name, kind in vars(builtins).items()
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind.__name__ == name
+    },
+    type(None): "NoneType",
+    Ellipsis: "Ellipsis",
+    NotImplemented: "NotImplemented",
+}
+# Tuples of the standard library whose parts have names, by their own.
+STRUCTURES = frozenset(
+    {
+        *("time.struct_time", "os.stat_result", "os.statvfs_result", "os.terminal_size"),
+        *("posix.times_result", "posix.uname_result", "resource.struct_rusage"),
+    }
+)
 FACTORIES = frozenset({bool, bytes, dict, float, int, list, set, str, tuple})
 
 
@@ -116,21 +157,36 @@ def reducer_of(kind: type) -> Reducer | None:
         return described
     if kind in VALUES:
         return VALUES[kind]
+    if f"{kind.__module__}.{kind.__qualname__}" in STRUCTURES:
+        return reduce_structure
     if issubclass(kind, BaseException):
         return exception_reducer(kind)
     if issubclass(kind, enum.Enum):
         return reduce_member
     if issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
         return reduce_namedtuple if is_default(kind, tuple) else None
-    if dataclasses.is_dataclass(kind) and is_default(kind, object):
+    if not is_default(kind, object) or kind in copyreg.dispatch_table:
+        return None
+    if dataclasses.is_dataclass(kind):
         return reduce_dataclass
-    return None
+    return reduce_instance if is_own(kind.__module__) else None
+
+
+def is_own(module: str) -> bool:
+    """Whether it may be its caller's: neither the standard library's nor an installed package's
+    (host/results/own_classes.py)."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    installed = any(f"/{folder}/" in file for folder in ("site-packages", "dist-packages"))
+    return top == "__main__" or not (installed or top in sys.stdlib_module_names)
 
 
 def is_default(kind: type, base: type) -> bool:
     """Whether instances are pickled as any other of `base` is, and so by what they hold."""
     hooks = ("__reduce_ex__", "__reduce__")
     if any(getattr(kind, name) is not getattr(object, name) for name in hooks):
+        return False
+    if base is object and (hasattr(kind, "__getnewargs_ex__") or hasattr(kind, "__getnewargs__")):
         return False
     state = getattr(kind, "__getstate__", None), getattr(kind, "__setstate__", None)
     plain = getattr(object, "__getstate__", None), None
@@ -205,14 +261,23 @@ UNDESCRIBED = MARKED.pandas_undescribed
 
 
 def reduce_dataclass(value: Any) -> Reduced:
-    name = name_of(type(value))
-    if name is None:
-        return None
     held = dict(getattr(value, "__dict__", ()))
     for field in dataclasses.fields(value):
         if field.name not in held and hasattr(value, field.name):
             held[field.name] = getattr(value, field.name)
-    return MARKED.dataclass, (name,), filling(held), None, None, MARKED.fill
+    return with_attributes(MARKED.dataclass, value, held)
+
+
+def reduce_instance(value: Any) -> Reduced:
+    state = object.__reduce_ex__(value, 2)[2]  # which raises TypeError for what C code has made
+    both = state if isinstance(state, tuple) else (state, None)
+    return with_attributes(MARKED.instance, value, {**(both[0] or {}), **(both[1] or {})})
+
+
+def with_attributes(make: Callable[..., None], value: Any, held: dict[str, Any]) -> Reduced:
+    name = name_of(type(value))
+    held.pop("__orig_class__", None)  # of a generic class, what it was called with
+    return None if name is None else (make, (name,), filling(held), None, None, MARKED.fill)
 
 
 def reduce_namedtuple(value: Any) -> Reduced:
@@ -252,7 +317,10 @@ def exception_reducer(kind: type) -> Reducer | None:
             return None
         held = {**value.__dict__, **{each: getattr(value, each) for each in beside}}
         held = {each: held[each] for each in held if each not in beside or held[each] is not None}
-        made = MARKED.error, (name, base.__reduce__(value)[1])
+        args = name, base.__reduce__(value)[1]
+        if isinstance(value, BaseExceptionGroup):  # its arguments may be other ones
+            args = (*args, (value.message, value.exceptions))
+        made = MARKED.error, args
         return (*made, filling(held), None, None, MARKED.fill) if held else made
 
     return reduce
@@ -281,10 +349,59 @@ def reduce_zone(value: Any) -> Reduced:
     return (MARKED.zone, (value.key,)) if value.key else None
 
 
+def reduce_builtin(value: Any) -> Reduced:
+    return (MARKED.builtin, (BUILTINS[value],)) if value in BUILTINS else None
+
+
+def reduce_namespace(value: types.SimpleNamespace) -> Reduced:
+    return MARKED.namespace, (), filling(vars(value)), None, None, MARKED.fill
+
+
+def reduce_structure(value: Any) -> Reduced:
+    kind = type(value)
+    _, (parts, rest) = value.__reduce__()
+    return MARKED.structure, (f"{kind.__module__}.{kind.__qualname__}", parts, rest)
+
+
+# A class that is called by what else a pickle says is none that BUILTINS may stand for.
 VALUES: dict[type, Reducer] = {
+    collections.ChainMap: lambda value: (MARKED.chain_map, tuple(value.maps)),
     collections.defaultdict: reduce_defaultdict,
+    complex: lambda value: (MARKED.called, ("complex", value.real, value.imag)),
+    range: lambda value: (MARKED.called, ("range", value.start, value.stop, value.step)),
+    slice: lambda value: (MARKED.called, ("slice", value.start, value.stop, value.step)),
+    types.GenericAlias: lambda value: (MARKED.alias, (value.__origin__, value.__args__)),
+    types.SimpleNamespace: reduce_namespace,
     uuid.UUID: reduce_uuid,
+    **dict.fromkeys(
+        (type, types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented)), reduce_builtin
+    ),
 }
+
+
+def address_reducer(kind: type) -> Reducer | None:
+    is_one = kind.__name__ in ADDRESSES and kind.__module__ == "ipaddress"
+    return (lambda value: (MARKED.address, (kind.__name__, str(value)))) if is_one else None
+
+
+ADDRESSES = frozenset(
+    f"IPv{version}{what}" for version in (4, 6) for what in ("Address", "Interface", "Network")
+)
+
+
+def array_reducer(kind: type) -> Reducer | None:
+    return reduce_machine_array if kind is sys.modules["array"].array else None
+
+
+def reduce_machine_array(value: Any) -> Reduced:
+    code = value.typecode
+    data = value.tounicode() if code in "uw" else PickleBuffer(memoryview(value).cast("B"))
+    return MARKED.machine_array, (code, value.itemsize, sys.byteorder, data)
+
+
+def pattern_reducer(kind: type) -> Reducer | None:
+    pattern = sys.modules["re"].Pattern
+    return (lambda each: (MARKED.pattern, (each.pattern, each.flags))) if kind is pattern else None
 
 
 def zone_reducer(kind: type) -> Reducer | None:
@@ -411,9 +528,12 @@ def frames(reducer: str) -> Callable[[type], Reducer | None]:
 
 
 LIBRARIES: dict[str, Callable[[type], Reducer | None]] = {
+    "array": array_reducer,
+    "ipaddress": address_reducer,
     "numpy": numpy_reducer,
     "pandas": frames("pandas_reducer"),
     "polars": frames("polars_reducer"),
     "pyarrow": frames("arrow_reducer"),
+    "re": pattern_reducer,
     "zoneinfo": zone_reducer,
 }

@@ -42,7 +42,9 @@ def dtype(reading: Reading, spec: Spec) -> np.dtype[Any]:
 
 def scalar(reading: Reading, spec: Spec, data: bytes) -> Any:
     kind = _leaf(spec) if type(spec) is str else _dtype(reading, spec, 0)
-    if type(data) is not bytes or len(data) != kind.itemsize:
+    if type(data) is not bytes:
+        raise NotPlain("a result holds a scalar without bytes")
+    if len(data) != kind.itemsize:
         raise _wrong_size(kind, (), data)
     reading.budget.spend(128 + 2 * len(data))
     array = library("numpy").ndarray((), kind, data)
@@ -214,4 +216,5 @@ def _wrong_size(kind: np.dtype[Any], shape: tuple[int, ...], data: Any) -> NotPl
 
 
 def _no_dtype(spec: object) -> NotPlain:
-    return NotPlain(f"a result holds an array of the dtype {str(spec)[:100]}, which is none")
+    what = f" {spec[:100]}" if type(spec) is str else ""  # the text of others may be their code
+    return NotPlain(f"a result holds an array of the dtype{what}, which is none")

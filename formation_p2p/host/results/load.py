@@ -17,6 +17,7 @@ import pathlib
 import pickle
 import re
 import time
+import weakref
 import zoneinfo
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -69,6 +70,8 @@ _ARGUMENTS: Final = frozenset(
         *(datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo),
     }
 )
+# Those of `builtins` whose classes may be values themselves.
+_CALLED: Final = {kind.__name__: kind for kind in (complex, range, slice)}
 # What the calls of a pickle may add items to, as opcodes.py names it.
 _CONTAINERS: Final = MappingProxyType(
     {
@@ -91,16 +94,24 @@ _INERT: Final[dict[str, Callable[..., Any]]] = {
 }
 _MARKED: Final[dict[str, Callable[..., Any]]] = {
     **_INERT,
+    "address": values.address,
+    "alias": values.alias,
     "arrow_array": arrow.array,
     "arrow_chunked": arrow.chunked,
     "arrow_table": arrow.table,
+    "builtin": values.builtin,
+    "called": lambda reading, name, *args: _Frugal(_CALLED[name], reading)(*args),
+    "chain_map": values.chain_map,
     "dataclass": objects.dataclass,
     "defaultdict": values.defaultdict,
     "enum": objects.member,
     "error": objects.error,
     "fill": objects.fill,
     "flags": flags.flags,
+    "instance": objects.instance,
+    "machine_array": values.machine_array,
     "namedtuple": objects.namedtuple,
+    "namespace": objects.namespace,
     "numpy_array": arrays.ndarray,
     "numpy_masked": arrays.masked,
     "numpy_objects": arrays.shaped_objects,
@@ -113,15 +124,27 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "pandas_period": frames.period,
     "pandas_range": frames.range_index,
     "pandas_series": frames.series,
+    "pattern": values.pattern,
     "polars_frame": frames.polars_frame,
     "polars_series": frames.polars_series,
+    "structure": values.structure,
 }
+
+# These look into none of the values among their arguments.
+_TAKE_VALUES: Final = frozenset(
+    {"chain_map", "error", "fill", "namedtuple", "numpy_objects", "structure"}
+)
 
 # What comes back to a caller that trusts its workers alone.
 _UNDESCRIBED: Final = "pandas_undescribed"
 _TRUSTED: Final = {**_MARKED, _UNDESCRIBED: lambda _, what, value: value}
 
 Buffer = bytes | bytearray | memoryview
+
+_TRUST: Final = (
+    "pass trust_results=True where the workers may run code on this machine: there "
+    "error.load_trusted() reads this one"
+)
 
 # What to do with what does not travel of them.
 _TABLES: Final = {
@@ -171,7 +194,10 @@ def load_result(
             if not _checked(pickled, budget):
                 return pickle.loads(pickled)
             return InsertingUnpickler(pickled, budget).load()
-        return _PlainUnpickler(pickled, buffers, classes).load()
+        unpickler = _PlainUnpickler(pickled, buffers, classes)
+        value = unpickler.load()
+        unpickler.check_none_is_left()
+        return value
     except NotPlain as refusal:
         _keep(refusal, pickled, buffers)
         raise
@@ -218,9 +244,22 @@ class _PlainUnpickler(InsertingUnpickler):
         budget = Budget(len(pickled), buffer_bytes)
         self._reading = Reading(budget, classes)
         self._has_checked_calls = False
+        self._found: list[tuple[str, weakref.ref[Callable[..., Any]]]] = []
         super().__init__(pickled, budget, buffers, inserts=_checked(pickled, budget))
 
     def find_class(self, module: str, name: str) -> Any:
+        called = self._called(module, name)
+        self._found.append((f"{module}.{name}", weakref.ref(called)))
+        return called
+
+    def check_none_is_left(self) -> None:
+        """What makes values is none: it is gone with the pickle. Raises NotPlain."""
+        self.memo.clear()  # type: ignore[attr-defined]  # the stubs have it for picklers alone
+        for name, called in self._found:
+            if called() is not None:
+                raise NotPlain(f"a result holds {name} itself, which is not plain data; {_TRUST}")
+
+    def _called(self, module: str, name: str) -> Callable[..., Any]:
         found = _PLAIN.get((module, name))
         if found is not None:
             return _Frugal(found, self._reading)
@@ -228,7 +267,14 @@ class _PlainUnpickler(InsertingUnpickler):
         if name not in _INERT and not self._has_checked_calls:
             self._has_checked_calls = True
             check_calls(self._pickled, partial(_made_by, self._pickled))
-        return partial(_MARKED[name], self._reading)
+        if name in _TAKE_VALUES:
+            return partial(_MARKED[name], self._reading)
+        return partial(_described, _MARKED[name], self._reading)
+
+
+def _described(make: Callable[..., Any], reading: Reading, *parts: Any) -> Any:
+    objects.check_parts(reading, parts)
+    return make(reading, *parts)
 
 
 def _made_by(pickled: bytes, module: str, name: str) -> str:
@@ -251,16 +297,12 @@ def _made_by(pickled: bytes, module: str, name: str) -> str:
         why = f"which travels as code ({module}.{name}); return plain data"
         if kind := _class_made_by(pickled, name):
             what = f"an instance of {kind}, or that class"
-            why = "which is no dataclass of this program's; return plain data, such as a dataclass"
+            why = "which this program has not sent; return plain data"
     else:
         if module == "builtins":
             what = f"the built-in {name} itself"
         why = "which is not plain data; return plain data, such as a dataclass"
-    raise NotPlain(
-        f"a result holds {what}, {why}, or "
-        "pass trust_results=True where the workers may run code on this machine: there "
-        "error.load_trusted() reads this one"
-    )
+    raise NotPlain(f"a result holds {what}, {why}, or {_TRUST}")
 
 
 def _text_behind(pickled: bytes, name: str) -> str:

@@ -8,15 +8,21 @@ would be called where an instance is the key of a dict.
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable
-from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
-from typing import Any, Final
+from types import (
+    FunctionType,
+    MemberDescriptorType,
+    SimpleNamespace,
+    WrapperDescriptorType,
+)
+from typing import Any, Final, Generic, Protocol
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
-from formation_p2p.host.results.own_classes import ClassName, FoundClass
+from formation_p2p.host.results.own_classes import PACKAGE, ClassName, FoundClass, is_own
 from formation_p2p.host.results.values import Reading, text_of
 
 # Classes that C code defines are not made on the heap (CPython's Py_TPFLAGS_HEAPTYPE).
@@ -25,8 +31,14 @@ _HEAP: Final = 1 << 9
 _INSTANCE_BYTES: Final = 160
 _ATTRIBUTE_BYTES: Final = 48
 _ERROR_BYTES: Final = 128
+_METHODS: Final = (FunctionType, classmethod, staticmethod)
 # Of an instance that is hashed by its attributes, with all that these hold: by code in Python.
 _MAX_HASHED: Final = 1024
+_BASES: Final = (object, abc.ABC, Generic, Protocol)
+_SAYS_ITSELF: Final = (
+    *("__class__", "__getattr__", "__getattribute__", "__getnewargs__", "__getnewargs_ex__"),
+    *("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__"),
+)
 # What `namedtuple` and `NamedTuple` give a class, in CPython 3.11 to 3.14; with the fields these
 # are all that a class without code of its own has.
 _NAMEDTUPLE: Final = frozenset(
@@ -40,12 +52,24 @@ _NAMEDTUPLE: Final = frozenset(
 )
 
 
-def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception:
-    """An exception of the language, of the standard library or of the caller's own."""
+def error(
+    reading: Reading,
+    name: ClassName,
+    args: tuple[Any, ...],
+    group: tuple[str, tuple[Exception, ...]] | None = None,
+) -> Exception:
+    """An exception whose class this program has imported. `group` are the text and the exceptions
+    of one that has others: its class may have been called with other arguments."""
     cls = checked(reading, error, name, _check_error)
+    if type(args) is not tuple or not (
+        group is None or (type(group) is tuple and type(group[1]) is tuple)
+    ):
+        raise NotPlain("a result holds an exception of what are no arguments")
     reading.budget.spend(_ERROR_BYTES + sum(map(_size, args)))
     base = _base(cls)
-    made: Exception = base.__new__(cls, *args)
+    if issubclass(base, OSError | SyntaxError | UnicodeError):  # others keep them as they are
+        check_parts(reading, args)
+    made: Exception = base.__new__(cls, *(args if group is None else group))
     base.__init__(made, *args)
     reading.unfilled[id(made)] = made
     return made
@@ -53,8 +77,10 @@ def error(reading: Reading, name: ClassName, args: tuple[Any, ...]) -> Exception
 
 def _check_error(found: FoundClass) -> None:
     cls = found.cls
-    if not (found.own or found.standard) or Exception not in type.mro(cls):
-        raise refusal(cls, "which is not an exception class of this program")
+    if Exception not in type.mro(cls):
+        raise refusal(cls, "which is no exception")
+    if cls.__module__.partition(".")[0] == PACKAGE:
+        raise refusal(cls, "which says what befell this program's own calls")
     base = _base(cls)
     if base.__module__ != "builtins":
         raise refusal(cls, f"which {base.__module__} defines in C")
@@ -62,10 +88,22 @@ def _check_error(found: FoundClass) -> None:
 
 
 def dataclass(reading: Reading, name: ClassName) -> object:
+    return _made(reading, checked(reading, dataclass, name, _check_dataclass))
+
+
+def instance(reading: Reading, name: ClassName) -> object:
+    """Of an ordinary class."""
+    return _made(reading, checked(reading, instance, name, _check_instance))
+
+
+def namespace(reading: Reading) -> object:
+    return _made(reading, SimpleNamespace)
+
+
+def _made(reading: Reading, cls: Any) -> object:
     """Without attributes yet: these may refer to it."""
-    cls = checked(reading, dataclass, name, _check_dataclass)
     reading.budget.spend(_INSTANCE_BYTES)
-    made: object = object.__new__(cls)
+    made: object = (object if cls is not SimpleNamespace else cls).__new__(cls)
     reading.unfilled[id(made)] = made
     return made
 
@@ -76,12 +114,30 @@ def _check_dataclass(found: FoundClass) -> None:
     _check_harmless(found.cls)
 
 
+def _check_instance(found: FoundClass) -> None:
+    """Of modules of the program's own alone, and with nothing that says itself how it is made or
+    what it has."""
+    cls = found.cls
+    if not found.own:
+        raise refusal(cls, "which is not of this program's own modules")
+    for base in type.mro(cls):
+        if base not in _BASES and not is_own(base.__module__):
+            raise refusal(cls, f"whose base {base.__qualname__} is not of this program's own")
+    names = names_of(cls)
+    for name in _SAYS_ITSELF:
+        if names.get(name) is not object.__dict__.get(name):
+            raise refusal(cls, f"which has a {name}")
+    _check_harmless(cls)
+
+
 def namedtuple(
     reading: Reading, name: ClassName, fields: tuple[str, ...], values: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     cls = checked(reading, namedtuple, name, _check_namedtuple)
+    if type(values) is not tuple or type(fields) is not tuple or not are_texts(fields):
+        raise refusal(cls, "of what are no fields")
     if cls.__dict__.get("_fields", fields) != fields or len(values) != len(fields):
-        raise refusal(cls, f"whose fields are not {', '.join(map(str, fields))} here")
+        raise refusal(cls, f"whose fields are not {', '.join(fields)} here")
     reading.budget.spend(_INSTANCE_BYTES + 8 * len(values))
     return tuple.__new__(cls, values)
 
@@ -119,14 +175,16 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
     if cls not in reading.attributes:
         reading.attributes[cls] = names_of(cls)
     attributes = reading.attributes[cls]
-    names, values = state
+    names, values = state if type(state) is tuple else ((), ())
+    if type(names) is not tuple or type(values) is not tuple or not are_texts(names):
+        raise NotPlain("a result has an attribute whose name is no text")
     reading.budget.spend(_ATTRIBUTE_BYTES * len(names))
     if type(attributes["__hash__"]) is FunctionType:
         _weigh(reading, made, values)
     for name, value in zip(names, values, strict=True):
-        if type(name) is not str:
-            raise NotPlain("a result has an attribute whose name is no text")
         place = attributes.get(name)
+        if type(place) in _METHODS:
+            raise refusal(cls, f"with an attribute in the place of its method {name}")
         if place is None or type(place) is MemberDescriptorType or not hasattr(place, "__set__"):
             object.__setattr__(made, name, value)
         else:  # a property, which may be code
@@ -143,6 +201,10 @@ def _weigh(reading: Reading, made: object, values: tuple[Any, ...]) -> None:
     reading.kept.append(made)
 
 
+def are_texts(names: tuple[object, ...]) -> bool:
+    return all(type(each) is str for each in names)
+
+
 def checked(
     reading: Reading,
     made_by: Callable[..., object],
@@ -150,7 +212,7 @@ def checked(
     check: Callable[[FoundClass], None],
 ) -> type:
     """The class of that name, once it has passed the check."""
-    if not (type(name) is tuple and len(name) == 3 and all(type(x) is str for x in name)):
+    if not (type(name) is tuple and len(name) == 3 and are_texts(name)):
         raise NotPlain("a result names a class in a way that no worker of this version does")
     found = reading.found.get((made_by, name))
     if found is None:
@@ -163,6 +225,9 @@ def checked(
 
 def _check_harmless(cls: type) -> None:
     names = names_of(cls)
+    for name in ("__class__", "__getattribute__"):
+        if _base(cls) is object and names[name] is not object.__dict__[name]:
+            raise refusal(cls, f"whose {name} would run here")
     if "__del__" in names:
         raise refusal(cls, "whose __del__ would run here")
     for name in ("__hash__", "__eq__") if names["__hash__"] is not None else ():
@@ -171,6 +236,25 @@ def _check_harmless(cls: type) -> None:
         generated = type(method) is FunctionType and method.__code__.co_filename == "<string>"
         if not generated and type(method) is not WrapperDescriptorType:
             raise refusal(cls, f"whose {name} would run here")
+
+
+def check_parts(reading: Reading, parts: tuple[Any, ...]) -> None:
+    """Of what describes a value, no part is an instance of the program's own: to compare it, or to
+    ask it for its length or its text, is its code. What is in a list of objects is a value. Raises
+    NotPlain."""
+    own = {found.cls for found in reading.found.values()}
+    waiting: list[Any] = [parts] if own else []
+    seen: set[int] = set()
+    while waiting:
+        some = waiting.pop()
+        if not own.isdisjoint(map(type, some)):
+            raise NotPlain("a result describes a value by an instance; do not trust its worker")
+        if not (some and type(some[0]) is str and some[0] == "objects"):
+            for each in some:
+                inner = (*each, *each.values()) if type(each) is dict else each
+                if type(inner) in (list, tuple) and id(each) not in seen:
+                    seen.add(id(each))
+                    waiting.append(inner)
 
 
 def names_of(cls: type) -> dict[str, Any]:

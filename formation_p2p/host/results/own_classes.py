@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 from cloudpickle import cloudpickle
 
 from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.drivers.result_pickler import is_own as may_be_own
 
 # Those that this process has sent by value, under the id that travels with each: what is defined
 # in `__main__`, in a notebook or in a function has no name to be found by.
 _SENT: Final[Any] = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
-_PACKAGE: Final = __name__.partition(".")[0]
+PACKAGE: Final = __name__.partition(".")[0]
 
 
 class ClassName(NamedTuple):
@@ -56,10 +57,11 @@ def found_here(name: ClassName) -> FoundClass:
             found = inside.get(part)
         if isinstance(found, type) and found.__module__ == name.module:
             standard = name.module.partition(".")[0] in sys.stdlib_module_names
-            return FoundClass(found, own=_is_own(name.module), standard=standard)
+            return FoundClass(found, own=is_own(name.module), standard=standard)
     raise NotPlain(
         f"a result holds a {name.module}.{name.qualname}, and this program has no such class, or"
-        " has not imported it; import it first, or return plain data"
+        " has not imported it; import it first, if it is an exception or of your own modules, or"
+        " return plain data"
     )
 
 
@@ -74,10 +76,5 @@ def imported(name: ClassName) -> FoundClass:
 
 
 @lru_cache(maxsize=1024)
-def _is_own(module: str) -> bool:
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names and top != "__main__":
-        return False
-    file = getattr(sys.modules[module], "__file__", None) or ""
-    installed = any(f"/{folder}/" in file for folder in ("site-packages", "dist-packages"))
-    return top != _PACKAGE and not installed
+def is_own(module: str) -> bool:
+    return module.partition(".")[0] != PACKAGE and may_be_own(module)
