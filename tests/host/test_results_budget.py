@@ -21,7 +21,12 @@ import pytest
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.result_pickler import dumps
-from formation_p2p.host.results import budget
+from formation_p2p.host.results.budget import (
+    ALLOWANCE_BYTES,
+    BYTES_PER_BYTE,
+    LEAST_BYTES,
+    Budget,
+)
 from formation_p2p.host.results.load import load_result
 from tests.support.results_world import travelled
 
@@ -103,14 +108,8 @@ KINDS: dict[str, Callable[[int], object]] = {
     "array": lambda i: np.array([i]),
     "Timestamp": lambda i: pd.Timestamp(1_700_000_000 + i, unit="s"),
 }
-# Both bounds, smaller by so much.
+# The bounds, smaller by so much.
 SCALE = 400
-
-
-@pytest.fixture
-def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEAST_BYTES", "ALLOWANCE_BYTES"):
-        monkeypatch.setattr(budget, name, getattr(budget, name) // SCALE)
 
 
 def held(pickled: bytes) -> int:
@@ -131,26 +130,22 @@ def pickled_to(name: str, bytes_: int) -> bytes:
     return dumps([KINDS[name](i) for i in range(1000, 1000 + int(bytes_ / each))])
 
 
-@pytest.mark.usefixtures("scaled")
 @pytest.mark.parametrize("name", KINDS)
 def test_whatever_takes_a_hundred_mib_comes_back(name: str) -> None:
     pickled = pickled_to(name, 100 * MIB // SCALE)
-    assert len(load_result(pickled)) == len(load_result(pickled, trust=True))
+    allowed = ALLOWANCE_BYTES // SCALE + BYTES_PER_BYTE * len(pickled)
+    budget = Budget(len(pickled), most=max(LEAST_BYTES // SCALE, allowed))
+    assert len(load_result(pickled, budget=budget)) == len(load_result(pickled, trust=True))
 
 
-@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"enum"}))  # of which there is one
-def test_whatever_takes_more_than_is_allowed_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", set(KINDS) - {"enum"})  # of which there is one
+def test_whatever_takes_more_than_is_allowed_is_refused(name: str) -> None:
     most = MIB // 4
-    monkeypatch.setattr(budget, "LEAST_BYTES", most)
-    monkeypatch.setattr(budget, "ALLOWANCE_BYTES", 0)
-    monkeypatch.setattr(budget, "BYTES_PER_BYTE", 0)
     pickled = pickled_to(name, 2 * most)
     load_result(dumps(KINDS[name](1)))  # which imports what it needs
     tracemalloc.start()
     with pytest.raises(NotPlain, match="far more memory than 256KiB"):
-        load_result(pickled)
+        load_result(pickled, budget=Budget(len(pickled), most=most))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # What looks at the opcodes has them all before it.

@@ -127,7 +127,7 @@ class Shape(Base, Generic[T]):
         RAN.append("__new__")
         return super().__new__(cls)
 
-    def __init__(self, width: float, inner: object = None) -> None:
+    def __init__(self, width: float, inner: Any = None) -> None:
         RAN.append("__init__")
         self.width = width
         self.inner = inner
@@ -294,12 +294,9 @@ def traps(name: str) -> Any:
     return trap
 
 
+OF_MANY: list[type] = [int, list, dict, str, set, memoryview, type(iter([]))]
 SPECIAL = {
-    *(
-        name
-        for kind in (int, list, dict, str, set, memoryview, type(iter([])))
-        for name in vars(kind)
-    ),
+    *(name for kind in OF_MANY for name in vars(kind)),
     *("__fspath__", "__array__", "__array_ufunc__", "__array_function__", "__buffer__", "keys"),
     *("__complex__", "__dataframe__", "__arrow_array__", "__arrow_c_array__", "__arrow_c_stream__"),
     *("append", "items", "values", "__bytes__", "__call__", "__await__", "__aiter__", "__enter__"),
@@ -373,7 +370,7 @@ def test_no_argument_of_a_marker_is_asked_anything() -> None:
     from tests.host.test_results_texts import ARRAYS as TEXTS
 
     tables = [PANDAS[name] for name in ("mixed", "by two", "by interval", "unique series", "days")]
-    masked = np.ma.masked_array([1, 2], [0, 1])
+    masked = np.ma.masked_array([1, 2], [False, True])
     moments = [pd.Period("2026"), pd.Interval(0, 1), pd.NaT, pd.Timestamp(0), pd.Timedelta(1)]
     found = calls_of(
         [

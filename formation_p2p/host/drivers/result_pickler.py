@@ -317,7 +317,7 @@ def exception_reducer(kind: type) -> Reducer | None:
             return None
         held = {**value.__dict__, **{each: getattr(value, each) for each in beside}}
         held = {each: held[each] for each in held if each not in beside or held[each] is not None}
-        args = name, base.__reduce__(value)[1]
+        args: tuple[Any, ...] = name, base.__reduce__(value)[1]
         if isinstance(value, BaseExceptionGroup):  # its arguments may be other ones
             args = (*args, (value.message, value.exceptions))
         made = MARKED.error, args

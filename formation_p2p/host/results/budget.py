@@ -36,9 +36,11 @@ class Budget:
     """Shared by all that is made for one result: a value may be named any number of times, and is
     counted each time."""
 
-    def __init__(self, pickle_bytes: int, buffer_bytes: int = 0) -> None:
+    def __init__(self, pickle_bytes: int, buffer_bytes: int = 0, most: int | None = None) -> None:
+        """`most` is how much memory it may take, where its size does not say it."""
         self._size = pickle_bytes + buffer_bytes
-        most = max(LEAST_BYTES, ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes)
+        if most is None:
+            most = max(LEAST_BYTES, ALLOWANCE_BYTES + BYTES_PER_BYTE * pickle_bytes)
         self._most = self._left = most + buffer_bytes
         self._hashed_left = ALLOWANCE_HASHED + HASHED_PER_BYTE * pickle_bytes
         self._inserting_left_s = ALLOWANCE_INSERTING_S + INSERTING_S_PER_BYTE * pickle_bytes

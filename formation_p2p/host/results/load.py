@@ -177,11 +177,13 @@ def load_result(
     buffers: Sequence[Buffer] = (),
     trust: bool = False,
     classes: ClassFinder = found_here,
+    budget: Budget | None = None,
 ) -> Any:
     """The value that a worker pickled, with what it left beside the pickle (PEP 574), in order.
     Arrays are views of `buffers`: writable where those are. Raises NotPlain, which keeps both.
 
-    `classes` finds those of the caller's own classes that a result may have instances of.
+    `classes` finds those of the caller's own classes that a result may have instances of. Its size
+    says what reading it may take, where no `budget` does.
     With `trust` the worker may run any code here: unpickling is running.
     """
     try:
@@ -190,11 +192,13 @@ def load_result(
         if trust:
             return _load_trusted(pickled, buffers)
         if not buffers and _STACK_GLOBAL not in pickled:  # which nothing but names needs
-            budget = Budget(len(pickled))
+            budget = budget or Budget(len(pickled))
             if not _checked(pickled, budget):
                 return pickle.loads(pickled)
             return InsertingUnpickler(pickled, budget).load()
-        unpickler = _PlainUnpickler(pickled, buffers, classes)
+        if budget is None:
+            budget = Budget(len(pickled), sum(memoryview(each).nbytes for each in buffers))
+        unpickler = _PlainUnpickler(pickled, buffers, Reading(budget, classes))
         value = unpickler.load()
         unpickler.check_none_is_left()
         return value
@@ -238,13 +242,12 @@ class _TrustingUnpickler(pickle.Unpickler):
 
 
 class _PlainUnpickler(InsertingUnpickler):
-    def __init__(self, pickled: bytes, buffers: Sequence[Buffer], classes: ClassFinder) -> None:
+    def __init__(self, pickled: bytes, buffers: Sequence[Buffer], reading: Reading) -> None:
         self._pickled = pickled
-        buffer_bytes = sum(memoryview(each).nbytes for each in buffers)
-        budget = Budget(len(pickled), buffer_bytes)
-        self._reading = Reading(budget, classes)
+        self._reading = reading
         self._has_checked_calls = False
         self._found: list[tuple[str, weakref.ref[Callable[..., Any]]]] = []
+        budget = reading.budget
         super().__init__(pickled, budget, buffers, inserts=_checked(pickled, budget))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -254,7 +257,7 @@ class _PlainUnpickler(InsertingUnpickler):
 
     def check_none_is_left(self) -> None:
         """What makes values is none: it is gone with the pickle. Raises NotPlain."""
-        self.memo.clear()  # type: ignore[attr-defined]  # the stubs have it for picklers alone
+        self.memo.clear()
         for name, called in self._found:
             if called() is not None:
                 raise NotPlain(f"a result holds {name} itself, which is not plain data; {_TRUST}")

@@ -112,18 +112,15 @@ def address(reading: Reading, kind: str, text: str) -> object:
 
 
 def machine_array(
-    reading: Reading, code: str, itemsize: int, byteorder: str, data: str | bytes
+    reading: Reading, code: str, itemsize: int, byteorder: str, data: object
 ) -> array[Any]:
     made: array[Any] = array(text_of(code))
-    if type(data) is str:
+    if isinstance(data, str):
         reading.budget.spend(_ARRAY_BYTES + 4 * len(data))
         made.fromunicode(data)
         return made
-    if (
-        type(data) not in (bytes, bytearray, memoryview)
-        or code in "uw"
-        or made.itemsize != itemsize
-    ):
+    fits = code not in "uw" and made.itemsize == itemsize
+    if not (fits and isinstance(data, bytes | bytearray | memoryview)):
         raise NotPlain(f"a result holds an array of {code[:10]!r} that does not fit in here")
     reading.budget.spend(_ARRAY_BYTES + len(data))
     made.frombytes(data)
