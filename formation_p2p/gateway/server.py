@@ -32,6 +32,7 @@ from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
 from formation_p2p.gateway.sources import Source
 from formation_p2p.gateway.sticky import Sticky
+from formation_p2p.host.net.addresses import parse_host_and_port
 
 log = logging.getLogger(__name__)
 
@@ -308,12 +309,7 @@ class GatewayServer:
 
 def parse_listen(text: str) -> tuple[str, int]:
     """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`. Raises InvalidInput."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        problem = f"{text!r} is not an address; write it like 127.0.0.1:8080"
-        raise InvalidInput("listen", problem)
-    return host, int(port)
+    return parse_host_and_port("listen", text, 8080)
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multiaddr import Multiaddr
 
+from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.host.net.addresses import TcpAddress, dialable, expand, told_by
+from formation_p2p.host.net.addresses import TcpAddress, dialable, expand, parse_all, told_by
 
 BOB = Identity.from_seed(os.urandom(32)).peer_id
 EVE = Identity.from_seed(os.urandom(32)).peer_id
@@ -110,3 +111,14 @@ def test_an_unspecified_address_stands_for_those_of_the_interfaces() -> None:
     assert all(a.startswith("/ip4/") and a.endswith("/tcp/4001") for a in expanded)
     assert not any("0.0.0.0" in a for a in expanded)
     assert expand([TcpAddress.parse("/ip4/192.0.2.1/tcp/1")]) == ("/ip4/192.0.2.1/tcp/1",)
+
+
+def test_an_address_to_listen_on_is_an_ip_address_of_this_node() -> None:
+    for text, why in (
+        ("/ip4/127.0.0.1/tcp/0/p2p/xx", "names a peer; write /ip4/127.0.0.1/tcp/0: this node"),
+        ("/dns4/a.org/tcp/0", "has a name; listen on an IP address"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            parse_all("listen", [text])
+        if "dns" in text:
+            assert list(map(str, parse_all("announce", [text]))) == [text]

@@ -43,7 +43,10 @@ def test_a_version_that_is_not_there_is_said_with_what_to_do() -> None:
         interpreters(["3.99"])
     with pytest.raises(InvalidInput, match="'three' is not a version"):
         interpreters(["three"])
-    with pytest.raises(LocalError, match="No such file"):
+    with pytest.raises(
+        LocalError,
+        match=r"python: /no/such/python does not .*: /no/such/python cannot be run: No such",
+    ):
         interpreters(["/no/such/python"])
 
 
@@ -56,7 +59,7 @@ def test_a_program_that_is_not_a_python_is_passed_over(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LocalError, match=r"3\.99 is not on PATH"):
         interpreters(["3.99"])
-    with pytest.raises(LocalError, match="not installed"):
+    with pytest.raises(LocalError, match=f"python: {shim} does not say what it is: not installed"):
         interpreters([str(shim)])
 
 

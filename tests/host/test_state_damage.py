@@ -192,3 +192,29 @@ def test_a_newer_state_than_ours_is_refused_and_left_as_it_is(path: Path) -> Non
     with pytest.raises(StateError, match="version 99, and this release knows"):
         State(path)
     assert version_of(path) == 99
+
+
+@pytest.mark.parametrize("content", [b"garbage", bytes.fromhex("d9d505f920a163d7") + bytes(5000)])
+def test_a_journal_of_another_program_is_named(path: Path, content: bytes) -> None:
+    stories = filled(path)
+    journal = path.with_name("jobs.db-journal")
+    journal.write_bytes(content)
+    for opens in (State, peek):
+        with pytest.raises(
+            StateError, match=r"jobs\.db-journal lies beside jobs\.db.*move it away"
+        ):
+            opens(path)
+    journal.unlink()
+    with closing(State(path)) as state:
+        assert all_that_it_says(state) == stories
+
+
+def test_what_was_altered_is_named_and_not_our_class(path: Path) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE jobs SET name = 'another' WHERE number = 1")
+        db.commit()
+    with closing(State(path)) as state, pytest.raises(StateError) as raised:
+        all_that_it_says(state)
+    assert f"({job_of(1).job_id}" in str(raised.value).replace("(job ", "(")
+    assert "Altered" not in str(raised.value)

@@ -999,10 +999,17 @@ async def test_a_tunnel_is_connected_to_at_the_address_that_was_judged(
         writer.close()
 
 
-@pytest.mark.parametrize("text", ["8080", ":8080", "127.0.0.1:", "127.0.0.1:99999", "x:y"])
+@pytest.mark.parametrize(
+    "text", ["8080", ":8080", "127.0.0.1:", "127.0.0.1:99999", "x:y", "[::1:80", "::1:80", "[x]:80"]
+)
 def test_an_address_to_listen_at_is_checked(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"write it like 127.0.0.1:8080"):
+    with pytest.raises(InvalidInput, match=r"write it like 127.0.0.1:8080 or \[::1\]:8080"):
         parse_listen(text)
+
+
+def test_an_address_to_listen_at_is_read() -> None:
+    assert parse_listen("[::1]:8080") == ("::1", 8080)
+    assert parse_listen("localhost:0") == ("localhost", 0)
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -26,11 +26,12 @@ def printed_by(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LocalError(f"it does not answer within {timeout_s:.0f} s") from None
-    except OSError as problem:
-        raise LocalError(str(problem)) from problem
+        raise LocalError(f"{argv[0]} does not answer within {timeout_s:.0f} s") from None
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", None) or problem
+        raise LocalError(f"{argv[0]} cannot be run: {why}") from problem
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         words = "\n".join(said[-last_lines:])
-        raise LocalError(words or f"it ended with {done.returncode}")
+        raise LocalError(words or f"{argv[0]} ended with {done.returncode}")
     return done.stdout.decode(errors="replace")

@@ -95,6 +95,6 @@ def _probed(path: str) -> Interpreter:
         printed = json.loads(printed_by((path, "-I", "-c", _PROBE), _PROBE_S))
         name, platform, executable, prefixes = printed
         python = Python(name, platform, CLOUDPICKLE)
-    except ValueError as problem:
+    except (LocalError, ValueError) as problem:
         raise LocalError(f"python: {path} does not say what it is: {problem}") from problem
     return Interpreter(python, Path(executable), tuple(Path(prefix) for prefix in set(prefixes)))

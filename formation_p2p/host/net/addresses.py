@@ -81,8 +81,20 @@ def parse_all(field: str, addresses: Iterable[str]) -> list[TcpAddress]:
             raise InvalidInput(field, str(error)) from None
         if field == "listen" and address.ip is None:
             raise InvalidInput(field, f"{text} has a name; listen on an IP address")
+        if field == "listen" and address.peer_id is not None:
+            raise InvalidInput(field, f"{text} names a peer; write {address}: this node has its id")
         parsed.append(address)
     return parsed
+
+
+def parse_host_and_port(field: str, text: str, port: int) -> tuple[str, int]:
+    """`127.0.0.1:8080`, `[::1]:8080`, `localhost:0`; `port` is for the example. Raises
+    InvalidInput."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:/\s]+)):([0-9]{1,5})", text)
+    if found is None or int(found[3]) > 65_535:
+        problem = f"{text[:80]!r} is not an address; write it like 127.0.0.1:{port}"
+        raise InvalidInput(field, f"{problem} or [::1]:{port}")
+    return found[1] or found[2], int(found[3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Final
 import trio
 from prometheus_client import generate_latest
 
-from formation_p2p.core.errors import InvalidInput, LocalError
+from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.claim import Claim
+from formation_p2p.host.net.addresses import parse_host_and_port
 from formation_p2p.host.observe import clients
 from formation_p2p.host.observe.metrics import Metrics
 from formation_p2p.host.observe.status import Events, StatusSocket
@@ -35,14 +36,10 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 def listen_for_metrics(address: str) -> socket.socket:
     """At `127.0.0.1:9464`, `[::1]:9464` or `localhost:0`. Raises InvalidInput, LocalError."""
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        problem = f"{address!r} is not an address; write it like 127.0.0.1:9464"
-        raise InvalidInput("metrics", problem)
+    host, port = parse_host_and_port("metrics", address, 9464)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
-            host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
         try:

@@ -125,7 +125,7 @@ class Database:
 def _create(path: Path, schema: Schema) -> None:
     """Whole or not at all, so that an empty file is one that was cut short."""
     new = path.with_name(path.name + ".new")
-    for leftover in (new, *beside(new)):
+    for leftover in (new, *beside(new), new.with_name(f"{new.name}-journal")):
         leftover.unlink(missing_ok=True)
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with contextlib.closing(_connect(new, schema)) as db:
@@ -165,6 +165,12 @@ def check_mode(path: Path) -> None:
         raise StateError(f"{path} is not a plain file; name one that is, or a new one")
     if status.st_mode & 0o077:
         raise StateError(f"{path} is open to others; run: chmod 600 {shlex.quote(str(path))}")
+    journal = path.with_name(f"{path.name}-journal")
+    with state_errors(path):
+        if journal.exists() and journal.stat().st_size:
+            # SQLite would write it into the file.
+            problem = f"{journal} lies beside {path.name}, and is of another program or a copy"
+            raise StateError(f"{problem}: formation writes none; move it away")
     if status.st_size == 0:
         raise StateError(f"{path} is empty, so it was cut short: {DAMAGED}")
 
@@ -290,7 +296,9 @@ def state_errors(path: Path) -> Iterator[None]:
         why = error.strerror or str(error)
         raise StateError(f"{path}: {why}; make room, or name a file that can be written") from error
     except _MISREAD as error:
-        raise StateError(f"{path} is damaged ({error!r}): {DAMAGED}") from error
+        kind = type(error)
+        what = str(error) if kind.__module__.startswith("formation_p2p") else f"{error!r}"
+        raise StateError(f"{path} is damaged ({what}): {DAMAGED}") from error
 
 
 def _in_words(error: sqlite3.Error) -> str:
