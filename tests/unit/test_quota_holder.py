@@ -177,7 +177,7 @@ def test_an_account_has_so_many_rows() -> None:
 
 def test_who_has_seen_a_grant_takes_no_rows_of_its_accounts() -> None:
     """Each worker that its bearer asked has; ids are free, and need no grant of their own."""
-    holder = lonely()
+    holder = lonely(max_from_invitation=2 * MAX_ROWS)
     assert answered(holder.received(ALICE, vouched(1000), later(0))).is_kept
     for number in range(MAX_ROWS):
         holder.received(contact(f"stranger {number}"), ask(0), later(0))
@@ -233,6 +233,15 @@ def test_strangers_do_not_use_up_the_time_for_members() -> None:
         stranger = contact(f"stranger{number}")
         assert holder.received(stranger, replace(vouched(1), grant=b"none"), later(0)) == []
         assert holder.received(stranger, AskAccount(NAME, MONTH, b"none"), later(0)) == []
+    assert answered(holder.received(ALICE, vouched(1), later(0))).is_kept
+
+
+def test_who_has_a_copy_of_a_grant_uses_up_the_time_of_its_invitation_alone() -> None:
+    holder = lonely(max_from_invitation=3)
+    for number in range(10):
+        asks = ask(1, by="carol")
+        assert len(holder.received(contact(f"stranger{number}"), asks, later(0))) == (number < 3)
+    assert holder.received(ALICE, vouched(1, by="carol"), later(0)) == []
     assert answered(holder.received(ALICE, vouched(1), later(0))).is_kept
 
 

@@ -91,6 +91,7 @@ class QuotaHolder:
         self._unsaved: set[_Name] = set()  # of these
         self._learning: dict[_Name, _Learning] = {}
         self._from_peer = Limits(ours.max_from_peer, ours.window_s, ours.max_counted)
+        self._from_invitation = Limits(ours.max_from_invitation, ours.window_s, ours.max_counted)
         self._from_all = Limits(ours.max_from_all, ours.window_s, 1)
 
     def __len__(self) -> int:
@@ -149,13 +150,23 @@ class QuotaHolder:
                 sent += self._known(name, now)
         return sent
 
-    def _has_time(self, now: Moment) -> bool:
-        """For one more request. Strangers, who are without end, do not use it up."""
-        return self._from_all.admits(_ALL, now.mono_s)
+    def _has_time(self, grant: bytes, now: Moment) -> bool:
+        """For one more request. Strangers, who are without end, do not use it up, nor does who has
+        a copy of one grant, for bearers of other invitations."""
+        terms = self._terms(grant)
+        return (
+            terms is not None
+            and self._from_invitation.admits(terms.invitation, now.mono_s)
+            and self._from_all.admits(_ALL, now.mono_s)
+        )
 
     def _asked(self, sender: Contact, message: AskSlice, now: Moment) -> list[Send]:
         terms = self._terms(message.grant)
-        if terms is None or not _is_now(message.month, now) or not self._has_time(now):
+        if (
+            terms is None
+            or not _is_now(message.month, now)
+            or not self._has_time(message.grant, now)
+        ):
             return []
         charter = self._membership.charter
         quotas = {each.name: each.quota for each in network_accounts(terms, charter)}
@@ -239,7 +250,7 @@ class QuotaHolder:
 
     def _told(self, sender: Contact, message: AskAccount, now: Moment) -> list[Send]:
         denied = self._membership.denies_membership(message.grant, sender.peer_id, now)
-        if denied is not None or not self._has_time(now):
+        if denied is not None or not self._has_time(message.grant, now):
             return []
         name = _Name(message.account, message.month)
         account = self._accounts.get(name)

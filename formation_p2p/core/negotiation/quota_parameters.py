@@ -52,8 +52,10 @@ class EscrowParameters:
     max_waiting: int = 256
     # An account in use is looked at with the others so often.
     learn_again_s: float = 20.0
-    # Requests of one peer and of all, at 0.2 ms each, in a window; and how many peers are counted.
+    # Requests of one peer, with grants of one invitation, and of all, at 0.2 ms each, in a window;
+    # and how many peers and invitations are counted. Whoever has a copy of a grant can ask with it.
     window_s: float = 10.0
     max_from_peer: int = 128
+    max_from_invitation: int = 1024
     max_from_all: int = 4096
     max_counted: int = 4096
