@@ -14,11 +14,12 @@ import time
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from inspect import getclosurevars, iscoroutine
+from functools import partial
+from inspect import getclosurevars, iscoroutine, signature
 from itertools import islice
 from pathlib import Path
 from pickle import PickleBuffer
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import IO, Any, ClassVar, Final, Literal, NoReturn
 
 import cloudpickle
@@ -192,7 +193,7 @@ def pickled(
 
 
 def note_part(error: Exception, value: object) -> None:
-    """Add to why a value cannot be pickled which part of it that is: pickle names a type alone."""
+    """Have an error say which part of a value cannot be pickled: pickle names a type alone."""
     if isinstance(error, FormationError):
         return  # it says what to do
     note = name = ""
@@ -204,7 +205,9 @@ def note_part(error: Exception, value: object) -> None:
         name, value = found
         cure = "await it first" if iscoroutine(value) else "make it where the call runs"
         note = f"{name} is a {type(value).__qualname__}, which cannot be sent; {cure}"
-    if note:
+    if note and error.args == (str(error),):
+        error.args = (f"{note} ({error})",)
+    elif note:
         error.add_note(note)
 
 
@@ -220,8 +223,18 @@ def _is_sent(part: object) -> bool:
 
 def _parts(value: object, name: str) -> list[tuple[str, object]]:
     """Of a function what it uses, functions last, for these may use it in turn; of a call each
-    argument; of a container of this name its first items. As people name them."""
+    argument; of a container of this name its first items; of an instance what it has, and its
+    class. As people name them."""
     match value:
+        case MethodType():
+            return [(f"the object of {value.__qualname__}", value.__self__)]
+        case partial():
+            called = getattr(value.func, "__qualname__", type(value.func).__qualname__)
+            of_call = _parts((value.args, dict(value.keywords)), "")
+            return [
+                *((f"{part} of {called}", each) for part, each in of_call),
+                (called, value.func),
+            ]
         case FunctionType():
             try:
                 used = getclosurevars(value)
@@ -229,7 +242,15 @@ def _parts(value: object, name: str) -> list[tuple[str, object]]:
                 return []
             named = {**used.globals, **used.nonlocals}
             names = sorted(named, key=lambda name: isinstance(named[name], FunctionType))
-            return [(f"{each!r}, which {value.__qualname__} uses,", named[each]) for each in names]
+            in_use = [
+                (f"{name!r}, which {value.__qualname__} uses,", named[name]) for name in names
+            ]
+            defaults = [
+                (f"the default of {name!r} of {value.__qualname__}", each.default)
+                for name, each in signature(value).parameters.items()
+                if each.default is not each.empty
+            ]
+            return [*defaults, *in_use]
         case (tuple(args), dict(kwargs)):
             numbered = ((f"argument {number}", each) for number, each in enumerate(args, 1))
             return [*numbered, *((f"the argument {key!r}", kwargs[key]) for key in kwargs)]
@@ -237,13 +258,24 @@ def _parts(value: object, name: str) -> list[tuple[str, object]]:
             called = getattr(function, "__qualname__", type(function).__qualname__)
             of_call = [(f"{part} of {called}", each) for part, each in _parts((args, kwargs), "")]
             return [*of_call, (called, function)]
-        case list() | tuple():
-            items = enumerate(value[:_MAX_ITEMS], 1)
+        case list() | tuple() | set() | frozenset():
+            items = enumerate(islice(value, _MAX_ITEMS), 1)
             return [(f"item {number} of {name}", each) for number, each in items]
         case dict():
             return [(f"{key!r} of {name}", value[key]) for key in islice(value, _MAX_ITEMS)]
+        case type():
+            held = {key: each for key, each in vars(value).items() if not key.startswith("__")}
+            return [(f"{key!r} of {name}", each) for key, each in held.items()]
         case _:
-            return []
+            kind = type(value)
+            if kind.__reduce_ex__ is not object.__reduce_ex__ or (
+                kind.__reduce__ is not object.__reduce__
+            ):
+                return []
+            slots = {key: getattr(value, key, None) for key in getattr(kind, "__slots__", ())}
+            held = {**slots, **getattr(value, "__dict__", {})}
+            parts = [(f"{key!r} of {name}", each) for key, each in held.items()]
+            return [*parts, (f"the class {kind.__qualname__}", kind)]
 
 
 class CallCode:

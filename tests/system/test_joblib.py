@@ -204,7 +204,7 @@ def test_a_call_is_interrupted_named_and_warned_of_as_with_the_backends_of_jobli
             Parallel()(delayed(interrupts)() for _ in range(2))
         with pytest.raises(TypeError) as refused:
             Parallel()(delayed(square)(each) for each in (1, threading.Lock()))
-        assert refused.value.__notes__[0].startswith("argument 1 of square is a lock")
+        assert str(refused.value).startswith("argument 1 of square is a lock")
         table: Any = np.memmap(tmp_path / "table", dtype=int, mode="w+", shape=4)
         with pytest.warns(UserWarning, match="arrives as a copy: return what"):
             assert Parallel()(delayed(fills)(table, n) for n in (1, 2)) in ([1, 2], [1, 3])

@@ -81,4 +81,4 @@ def test_small_arguments_that_may_change_are_pickled_ahead() -> None:
         assert pickle.loads(pickled) == ((row,), {"x": row})
     with pytest.raises(TypeError) as refused:
         pickler.dumps((row, lock), {})
-    assert refused.value.__notes__[0].startswith("argument 2 is a lock")
+    assert str(refused.value).startswith("argument 2 is a lock")
