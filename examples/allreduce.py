@@ -15,6 +15,8 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
+
 from examples.local_network import LocalNetwork
 from formation_p2p import Node
 

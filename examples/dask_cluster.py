@@ -10,6 +10,10 @@ scheduler, too. In a network that is there, leave that out and join with its inv
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
 import dask.array as da
 from distributed import Client, wait

@@ -31,6 +31,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
+
 from examples import complexity
 from examples.complexity import analyse
 from examples.local_network import LocalNetwork, NodeProcess

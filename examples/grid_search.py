@@ -6,6 +6,10 @@ python -m examples.grid_search
 """
 
 import asyncio
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
 import joblib
 from sklearn.datasets import load_digits

@@ -6,6 +6,10 @@ python -m examples.quorum
 
 import asyncio
 import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
 from examples.local_network import LocalNetwork
 from formation_p2p import Disagreement, Node, Quorum

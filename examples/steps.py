@@ -6,8 +6,12 @@ python -m examples.steps
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # where `examples` is
 
 from examples.local_network import LocalNetwork
 from formation_p2p import Node, TaskPlaced, TaskSaved, value_of

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
 import sys
 import tarfile
 import threading
@@ -153,8 +155,9 @@ def test_the_search_of_a_grid_runs_on_three_workers() -> None:
     assert "18 fits: {'C': 10, 'gamma': 0.001} are right in 97" in searched.output
 
 
-def test_two_of_three_workers_agree_and_what_they_do_not_is_told() -> None:
-    with running(sys.executable, "-m", "examples.quorum") as voted:
+@pytest.mark.parametrize("way", [("-m", "examples.quorum"), (example("quorum.py"),)])
+def test_two_of_three_workers_agree_and_what_they_do_not_is_told(way: tuple[str, ...]) -> None:
+    with running(sys.executable, *way) as voted:
         assert voted.ended(within_s=EXAMPLE_S) == 0, voted.output
     assert besides_warning(voted.output).splitlines() == [
         "[97, 997, 9973]",
@@ -190,10 +193,41 @@ def test_two_of_three_owners_ban_the_third() -> None:
     ]
 
 
-def test_steps_go_on_where_their_worker_is_killed() -> None:
-    with running(sys.executable, "-m", "examples.steps") as steps:
+@pytest.mark.parametrize("way", [("-m", "examples.steps"), (example("steps.py"),)])
+def test_steps_go_on_where_their_worker_is_killed(way: tuple[str, ...]) -> None:
+    with running(sys.executable, *way) as steps:
         assert steps.ended(within_s=EXAMPLE_S) == 0, steps.output
     found = re.search(r"pi is about 3.1416 after 30 steps in (\d+) processes", steps.output)
     assert found is not None, steps.output
     # It begins once, and goes on where it was moved to and where it was not killed.
     assert int(found[1]) >= 3
+
+
+STARTS = """
+import importlib.util, sys
+from pathlib import Path
+path = [sys.argv[1], *sys.path[1:]]
+for each in sys.argv[2:]:
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "examples"]:
+        del sys.modules[name]
+    if each.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(f"started_{Path(each).stem}", each)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(each)
+    print(module.__file__)
+"""
+
+
+def test_each_starts_as_a_file_and_as_a_module(tmp_path: Path) -> None:
+    """Up to what it does: what it needs is found from any folder."""
+    files = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
+    modules = [f"examples.{path.stem}" for path in files]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for first, names in ((EXAMPLES, files), (ROOT, modules)):
+        argv = [sys.executable, "-c", STARTS, first, *names]
+        done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stdout.decode().splitlines() == list(map(str, files))
