@@ -95,7 +95,7 @@ def program_of(words: Sequence[str]) -> list[str] | None:
 
 def question_of(argv: list[str]) -> dict[str, Any]:
     """As run.py and client.py ask it."""
-    work: list[Any] = ["ProcessSpec", argv, {}, None, {}, [], {}, [], [], 85]
+    work: list[Any] = ["ProcessSpec", argv, {}, None, {}, [], {}, [], [], 85, {}]
     name = {"name": argv[0], "labels": [argv[0]]}
     return {"ask": "submit", "work": work, "kwargs": _KWARGS, **name, "options": None}
 
