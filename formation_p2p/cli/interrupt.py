@@ -78,6 +78,17 @@ async def _guarded(work: Callable[[Interrupt], Coroutine[Any, Any, int]]) -> int
         if interrupt.number is None:
             raise
         return interrupt.exit_code
+    finally:
+        if interrupt.number is not None:
+            _end_by_signals(loop)
+
+
+def _end_by_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """All is done but for the end of the program: a further signal ends it, without a traceback of
+    wherever it was."""
+    for number in _SIGNALS:
+        if loop.remove_signal_handler(number):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _end_at_once(number: int) -> None:

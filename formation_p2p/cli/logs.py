@@ -17,6 +17,9 @@ from formation_p2p.cli.words import one_line, printable
 # What this package logs at no, one and two `-v`. What its libraries log comes with the last alone.
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
+# What these tell is for the person who started the node, and no fault of the program.
+_FOR_PEOPLE: Final = ("formation_p2p.gates", "formation_p2p.trouble")
+
 _HELP: Final = "Log to stderr; twice for everything, with tracebacks of errors."
 _VERBOSE: Final = inspect.Parameter(
     "verbose",
@@ -46,7 +49,8 @@ class _Lines(logging.Handler):
     """To whatever stderr is at that moment: a live display puts itself in its place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"{record.levelname.lower()}: {record.name}: {record.getMessage()}"
+        of = f"{record.levelname.lower()}: {record.name}"
+        text = f"{'formation' if record.name in _FOR_PEOPLE else of}: {record.getMessage()}"
         if not (record.exc_info and record.exc_info[1]):
             line = one_line(text)
         elif logging.getLogger("formation_p2p").isEnabledFor(logging.DEBUG):
@@ -65,3 +69,5 @@ def log_from(verbosity: int) -> None:
     others = logging.INFO if level == logging.DEBUG else logging.WARNING
     logging.basicConfig(level=others, handlers=[_Lines()], force=True)
     logging.getLogger("formation_p2p").setLevel(level)
+    for name in _FOR_PEOPLE:
+        logging.getLogger(name).setLevel(min(level, logging.INFO))

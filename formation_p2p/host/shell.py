@@ -234,7 +234,7 @@ class Shell:
                     journal.put(effect, self._performer.perform, self._hand_over)
                 else:
                     self._performer.perform(effect)
-            self._gate_log.look(self.peer.dht.missing_gates)
+            self._gate_log.look(self.peer.dht.missing_gates, now.mono_s)
             wait_s = self.peer.next_timeout() - now.mono_s
         except Exception as error:
             # A fault of ours must not take the node down with it, least of all one that a peer
@@ -336,6 +336,11 @@ class Shell:
     def incompatible(self) -> Mapping[PeerId, str]:
         """Peers of another version, which were refused lately, and what to do."""
         return dict(self._stack.incompatible)
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """Where this node listens, whatever peers are told."""
+        return self._stack.bound
 
     @property
     def untimely(self) -> int:

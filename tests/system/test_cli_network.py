@@ -303,6 +303,37 @@ def test_ctrl_c_takes_the_command_back(world: World) -> None:
     assert json.loads(world.bob.line_with('"cancelled"'))["event"] == "ended"
 
 
+# A command that ends in good order, and whose program takes for ever to.
+ENDS_SLOWLY = """
+import asyncio, atexit, time
+from formation_p2p.cli.interrupt import end_with
+
+def end():
+    print("ends", flush=True)
+    time.sleep(1000)
+
+async def work(interrupt):
+    left = asyncio.Event()
+    interrupt.first(left.set, "leaving")
+    print("works", flush=True)
+    await left.wait()
+    return 0
+
+atexit.register(end)
+end_with(work)
+"""
+
+
+def test_a_second_ctrl_c_after_all_has_ended_gives_no_traceback() -> None:
+    with running(sys.executable, "-c", ENDS_SLOWLY) as program:
+        program.line_with("works")
+        program.process.send_signal(signal.SIGINT)
+        program.line_with("ends")
+        program.process.send_signal(signal.SIGINT)
+        assert program.ended() == -signal.SIGINT
+    assert "KeyboardInterrupt" not in program.output
+
+
 def test_a_second_ctrl_c_ends_at_once(world: World) -> None:
     with started(world.carol, "run", "--", "sh", "-c", "echo started; sleep 600") as run:
         run.line_with("started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import time
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from tests.support.commands import started
 from tests.support.loopback import LISTEN, free_port, tcp
 from tests.support.network import DEADLINE_S
 from tests.support.programs import Program
+from tests.support.waiting import until
 
 SMALL = "cpu=0.1,memory=64MiB"
 
@@ -33,6 +35,12 @@ async def runs(folder: Path, name: str, join: str) -> None:
 async def test_the_only_gate_is_killed_and_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "formation_p2p.gates")
+
+    def told() -> list[str]:
+        records = [each for each in caplog.records if each.name == "formation_p2p.gates"]
+        return [each.getMessage().split(" is ")[1].split(";")[0] for each in records]
+
     home = Home(tmp_path / "gate")
     home.create_network()
     async with asyncio.timeout(DEADLINE_S):
@@ -51,11 +59,11 @@ async def test_the_only_gate_is_killed_and_comes_back(
             job = await carol.submit(ProcessSpec(("true",)), needs=SMALL)
             waits = await anext(e async for e in job.events() if isinstance(e, JobWaits))
             assert waits.awaited is Awaited.PEERS
+            await until(told)
             with gate(home, port) as second:
                 second.line_with("to invite others")
                 await runs(tmp_path, "dave", join)
                 (result,) = await job
                 assert result.status == "succeeded"
                 await alice.close()
-    told = [each.getMessage() for each in caplog.records if each.name == "formation_p2p.gates"]
-    assert [text.split(" is ")[1].split(";")[0] for text in told][:2] == ["lost", "back"]
+    assert told()[:2] == ["lost", "back"]

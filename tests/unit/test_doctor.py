@@ -216,6 +216,11 @@ def test_nodes_that_run_are_listed_with_what_is_wrong_with_them() -> None:
 def test_the_port_of_a_gate_is_free_or_its_own() -> None:
     told(network.check_port(4001, None, ()), Verdict.OK, "free")
     told(network.check_port(4001, "Address already in use", (NODE,)), Verdict.OK, "the node here")
+    announced = {"listens": ["/dns4/a.example/tcp/80"], "bound": ["/ip4/0.0.0.0/tcp/4001"]}
+    own = network.check_port(4001, "Address already in use", ({**NODE, **announced},))
+    told(own, Verdict.OK, "the node here")
+    other = ({**NODE, "listens": ["/ip4/192.0.2.1/tcp/40011"]},)
+    told(network.check_port(4001, "in use", other), Verdict.WARNING, "in use")
     taken = network.check_port(4001, "Address already in use", ())
     told(taken, Verdict.WARNING, "already in use", "--listen /ip4/0.0.0.0/tcp/4002")
 
@@ -227,3 +232,11 @@ def test_damaged_databases_are_named() -> None:
     )
     told(damaged, Verdict.FAILURE, "trust-0.db is damaged", "move it away")
     told(whole, Verdict.OK, "sizes.db")
+
+
+def test_what_others_see_of_a_node_is_told_with_its_cure() -> None:
+    trouble = "this machine's clock is 59 min ahead of 6 of 6 peers; set it"
+    _, found = network.check_nodes(HOME, ({**NODE, "troubles": [trouble]},), ())
+    told(found, Verdict.WARNING, "59 min ahead of 6 of 6 peers", "set it")
+    _, bare = network.check_nodes(HOME, ({**NODE, "troubles": ["two nodes run"]},), ())
+    told(bare, Verdict.WARNING, "two nodes run", "see to that machine")

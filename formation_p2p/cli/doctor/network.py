@@ -144,7 +144,10 @@ def check_port(port: int, problem: str | None, nodes: Sequence[Json]) -> Finding
     """The port that a gate listens on by default; `problem` is why it cannot be had."""
     if problem is None:
         return ok("port", f"{port} is free for a gate")
-    if any(f"/tcp/{port}" in address for node in nodes for address in node.get("listens", ())):
+    heard = (
+        address for node in nodes for of in ("listens", "bound") for address in node.get(of, ())
+    )
+    if any(address.split("/p2p/")[0].endswith(f"/tcp/{port}") for address in heard):
         return ok("port", f"{port} is that of the node here")
     advice = f"a gate here needs another one: --listen /ip4/0.0.0.0/tcp/{port + 1}"
     return warning("port", f"{port} cannot be had: {problem}", advice)

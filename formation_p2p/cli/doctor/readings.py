@@ -39,7 +39,7 @@ from formation_p2p.host.machine.kernel_clock import KernelClock, read_clock
 from formation_p2p.host.machine.pythons import interpreters, own_name
 from formation_p2p.host.net.addresses import is_this_machine
 from formation_p2p.host.net.gate_probe import probe_gates
-from formation_p2p.host.storage import memory_samples, trust, usage
+from formation_p2p.host.storage import held, memory_samples, trust, usage
 from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.sqlite import Schema, looking
 
@@ -152,6 +152,7 @@ _CACHES: Final = {"blobs-*": "files and results", "environments-*": "environment
 _DATABASES: Final[Mapping[str, Schema]] = {
     "trust-*.db": trust.SCHEMA,
     usage.USAGE: usage.SCHEMA,
+    held.HELD: held.SCHEMA,
     memory_samples.NAME: memory_samples.SCHEMA,
 }
 # The PCI class of what shows or computes: display controllers, and processing accelerators.
@@ -172,8 +173,16 @@ def examine(home: Path) -> Iterator[Finding]:
     yield from _guarded("uv", lambda: [_uv()])
     yield from _guarded("database", lambda: _databases(home))
     yield from _guarded("node", lambda: network.check_nodes(home, nodes, silent))
-    yield from _guarded("port", lambda: [network.check_port(_GATE_PORT, _port(), nodes)])
+    yield from _guarded("port", lambda: [_check_port(home, nodes)])
     yield from _guarded("grant", lambda: _membership(home, nodes))
+
+
+def _check_port(home: Path, nodes: Sequence[Json]) -> Finding:
+    """A gate of the network that runs on this machine from another home has its port too."""
+    known = Home(home).network()
+    gates = () if known is None else known.gates
+    here = [each for each in gates if is_this_machine(each.split("/")[2])]
+    return network.check_port(_GATE_PORT, _port(), [*nodes, {"listens": here}])
 
 
 def _guarded(name: str, look: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:

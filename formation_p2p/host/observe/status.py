@@ -263,6 +263,7 @@ class StatusSocket:
             "version": self._version,
             "peers": shell.neighbours,
             "listens": shell.addresses,
+            "bound": shell.bound,
             "troubles": shell.troubles,
             "untimely_records": shell.untimely,
             "reach": shell.reach.value,
