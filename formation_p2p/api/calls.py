@@ -44,6 +44,7 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.parcel import LARGE_BYTES, MAX_BUFFERS, Parcel
 from formation_p2p.core.workload.work import PythonCall, Task, task_id
+from formation_p2p.host.code.packages import naming_package
 from formation_p2p.host.code.untracked import missed_in
 from formation_p2p.host.machine.pythons import CLOUDPICKLE, own_name
 from formation_p2p.host.policies import options_of
@@ -326,8 +327,9 @@ def _raised(result: TaskResult, message: str, trust_results: bool) -> Exception:
     # Others would end this process, or the loop that takes the results.
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration | StopAsyncIteration):
         attempts = len(result.reasons)
-        if isinstance(raised, ImportError) and (told := missed_in(str(raised), result.left_out)):
-            raised.msg, raised.args = told, (told,)
+        if isinstance(raised, ImportError):
+            said = missed_in(str(raised), result.left_out) or naming_package(str(raised))
+            raised.msg, raised.args = said, (said,)
         raised.__cause__ = RemoteTraceback(
             with_lines(last.why), result.task_id, str(last.worker), attempts
         )

@@ -33,6 +33,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.refusals import Denied, Refusal, TooClose
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.host.code.packages import naming_package
 from formation_p2p.host.code.untracked import missed_in
 from formation_p2p.host.names import named, with_names
 
@@ -84,7 +85,8 @@ class TaskResult:
                 )
             case "failed":
                 last = self.reasons[-1]
-                why = f"{who} failed on {named(last.worker)}: {with_lines(last.why)}"
+                told = naming_package(with_lines(last.why))
+                why = f"{who} failed on {named(last.worker)}: {told}"
                 if told := missed_in(last.why, self.left_out):
                     why = f"{why.rstrip()}\n{told}"
                 from formation_p2p.core.workload.large_result import kept_size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from formation_p2p.cli.exits import DONE, FAILED, code_of
 from formation_p2p.cli.words import one_line, put, refusal_in_words, say, tally
 from formation_p2p.core.dispatch.job_events import (
+    NOT_TRIED,
     Awaited,
     JobEvent,
     JobWaits,
@@ -34,6 +35,7 @@ from formation_p2p.core.refusals import Refusal, TooClose
 from formation_p2p.core.units import MIB, format_bytes
 from formation_p2p.core.workload.outcome import FailureKind
 from formation_p2p.core.workload.process import ProcessResult
+from formation_p2p.host.code.packages import naming_package
 from formation_p2p.host.names import named
 
 if TYPE_CHECKING:
@@ -65,7 +67,16 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
         why = why.removeprefix(f"{result.kind}: ")
         if printed and result.kind is FailureKind.EXIT and _ended_badly(result.result):
             why = why.partition(":")[0]
-    return one_line(why)
+    return one_line(naming_package(why))
+
+
+def cause_of(result: TaskResult, note: str) -> str:
+    """What a task has in common with others that failed alike: the end of what is said of it."""
+    if result.status != "failed" or not result.reasons or result.waited_for:
+        return note
+    why = result.reasons[-1].why.removeprefix(NOT_TRIED).strip()
+    whole = why.removeprefix(f"{result.kind}: ")
+    return one_line(naming_package(whole.rpartition("\n")[2]))
 
 
 def why_disagreed(result: TaskResult) -> str:

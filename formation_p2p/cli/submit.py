@@ -317,11 +317,13 @@ def bar(total: int) -> Iterator[Show]:
 
 
 def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -> None:
+    from formation_p2p.cli.outcomes import cause_of
     from formation_p2p.cli.tables import console
     from formation_p2p.cli.tables import results as table
 
     notes = {each.task_id: _note(each) for each in results}
-    console().print(table(results, notes))
+    causes = {each.task_id: cause_of(each, notes[each.task_id]) for each in results}
+    console().print(table(results, notes, causes))
     counts = {
         status: sum(each.status == status for each in results)
         for status in ("succeeded", "failed", "disagreed", "unplaceable", "cancelled")

@@ -41,6 +41,8 @@ Columns = dict[str, Callable[[Row], str]]
 
 # Rows of a table of results; a larger job shows those that brought nothing, and counts the rest.
 MAX_RESULT_ROWS: Final = 50
+# Tasks that failed alike are one row from so many on.
+_ALIKE: Final = 3
 # What is not shown on a terminal goes to a file or another program, which wraps nothing.
 _WIDE: Final = 240
 
@@ -293,11 +295,20 @@ def hardware(found: Hardware) -> Table:
     return table
 
 
-def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
-    """`notes` explain some of the tasks, by their id."""
-    shown = ended
-    if len(ended) > MAX_RESULT_ROWS:
-        shown = [each for each in ended if each.status != "succeeded"][:MAX_RESULT_ROWS]
+def results(
+    ended: Sequence[TaskResult], notes: Mapping[str, str], causes: Mapping[str, str]
+) -> Table:
+    """`notes` explain some of the tasks, by their id. Those with the same of the `causes` are one
+    row, where they are many."""
+    alike: dict[tuple[str, str], list[TaskResult]] = {}
+    for each in ended:
+        if each.status != "succeeded":
+            alike.setdefault((each.status, causes[each.task_id]), []).append(each)
+    groups = {cause: found for cause, found in alike.items() if len(found) >= _ALIKE}
+    grouped = {each.task_id for found in groups.values() for each in found}
+    shown = [each for each in ended if each.task_id not in grouped]
+    if len(shown) > MAX_RESULT_ROWS:
+        shown = [each for each in shown if each.status != "succeeded"][:MAX_RESULT_ROWS]
     columns: Columns[TaskResult] = {
         "task": lambda each: printable(each.label),
         "status": lambda each: each.status,
@@ -306,7 +317,14 @@ def results(ended: Sequence[TaskResult], notes: dict[str, str]) -> Table:
         "seconds": lambda each: f"{each.ran_ms / 1000:.1f}" if each.status == "succeeded" else "-",
         "note": lambda each: one_line(notes.get(each.task_id, "")),
     }
-    return table_of(columns, shown)
+    table = table_of(columns, shown)
+    for (status, cause), found in groups.items():
+        workers = {named(each.worker) for each in found if each.worker is not None}
+        where = f"{len(workers)} workers" if len(workers) > 1 else "".join(workers) or "-"
+        tries = str(sum(each.attempts for each in found))
+        first, last = printable(found[0].label), printable(found[-1].label)
+        table.add_row(f"{first} … {last}", status, where, tries, "-", f"{len(found)} x {cause}")
+    return table
 
 
 def jobs(kept: Sequence[JobSummary]) -> Table:

@@ -508,3 +508,33 @@ def test_files_are_written_where_they_belong_and_may_be_executed(tmp_path: Path)
     for name, content in {"a/b/c": b"deep", "a/d": b"less", "e": b""}.items():
         assert (tmp_path / name).read_bytes() == content
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
+REFUSED = """
+import socket
+held = socket.socket()
+held.bind(("127.0.0.1", 0))  # and it does not listen
+socket.create_connection(held.getsockname())
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ((*PYTHON, REFUSED), "ConnectionRefusedError: [Errno 111] Connection refused"),
+        (("sh", "-c", "exit 7"), "ended with exit code 7"),
+        (("sh", "-c", "echo 'curl: (6) Could not resolve host: x' >&2; exit 6"), "exit code 6"),
+        (("sh", "-c", "echo 'socket.gaierror: Name or service not known' >&2; exit 1"), "gaierror"),
+    ],
+)
+def test_a_task_that_lacks_a_network_says_how_to_ask_for_one(
+    argv: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "without").mkdir()
+    (tmp_path / "with").mkdir()
+    without = failed(run(tmp_path / "without", *argv), FailureKind.EXIT)
+    assert words in without.message
+    assert "--needs network=1" in without.message
+    with_one = failed(run(tmp_path / "with", *argv, network=True), FailureKind.EXIT)
+    assert words in with_one.message
+    assert "--needs" not in with_one.message

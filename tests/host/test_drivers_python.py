@@ -889,3 +889,19 @@ def test_a_call_finds_the_process_as_the_call_before_did(
         assert report.text() == "it prints\n" * 2
 
     story(tmp_path, scenario)
+
+
+def test_a_call_that_lacks_a_network_says_how_to_ask_for_one(tmp_path: Path) -> None:
+    def connect() -> None:
+        import socket
+
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))  # and it does not listen
+            socket.create_connection(held.getsockname())
+
+    async def scenario(world: World) -> None:
+        failed = await world.failure(FailureKind.EXCEPTION, connect)
+        refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+        assert failed.message.rpartition("\n")[2].startswith(f"{refused}; it asked for no network")
+
+    story(tmp_path, scenario)

@@ -12,6 +12,11 @@ from tests.support.stories import at, at_work, ends, is_idle, job, only, peer_of
 
 MISSING = Failed(FailureKind.DRIVER, "could not start: sotr: No such file or directory")
 NO_MODULE = Failed(FailureKind.MODULE, "No module named sotr")
+NO_MODULE_OF_A_PROGRAM = Failed(
+    FailureKind.EXIT,
+    "ended with exit code 1: Traceback (most recent call last):\n"
+    "ModuleNotFoundError: No module named 'sotr'",
+)
 NOT_HANDED_OVER = Failed(FailureKind.CALLER, "the caller did not hand over the data of the call")
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
 WORKERS = ("alice", "carol", "dave")
@@ -30,7 +35,7 @@ def town_where(
     return world
 
 
-@pytest.mark.parametrize("failure", [MISSING, NO_MODULE])
+@pytest.mark.parametrize("failure", [MISSING, NO_MODULE, NO_MODULE_OF_A_PROGRAM])
 @pytest.mark.parametrize("fails_s", [0.001, 0.3])  # a sandbox takes a while to start
 def test_what_fails_on_every_worker_before_its_code_runs_is_not_tried_500_times(
     failure: Failed, fails_s: float

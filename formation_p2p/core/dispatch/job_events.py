@@ -115,6 +115,10 @@ class TaskAnswered:
         return replace(self, answer=self.answer.in_brief())
 
 
+# How the reason begins for which a task was given up without an attempt.
+NOT_TRIED: Final = "not tried, since each attempt of its job failed before its own code ran: "
+
+
 class RetryReason(StrEnum):
     """What is known of an attempt without a result: whether what the task does elsewhere, such as
     writing to a shared folder, may be done twice."""

@@ -30,7 +30,14 @@ from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.large_result import (
     is_large,
 )
-from formation_p2p.core.workload.outcome import UNMEASURED, UNSTARTED, Failed, FailureKind, Usage
+from formation_p2p.core.workload.outcome import (
+    UNMEASURED,
+    Failed,
+    FailureKind,
+    Usage,
+    is_unstarted,
+    lacks_module,
+)
 
 
 class Outbox:
@@ -180,11 +187,12 @@ class Jobs:
         had less memory than it takes may ask for more, and that does not count."""
         before = run.last_failure
         run.failed(failed)
-        if failed.kind not in UNSTARTED:
+        unstarted = is_unstarted(failed)
+        if not unstarted:
             run.job.ran()
         attempt = Attempt(attempt_id, worker, f"{failed.kind}: {failed.message}", lost=False)
         task = run.task
-        reason = RetryReason.NOT_BEGUN if failed.kind in UNSTARTED else RetryReason.FAILED
+        reason = RetryReason.NOT_BEGUN if unstarted else RetryReason.FAILED
         retried = job_events.TaskRetried(task.task_id, attempt, reason=reason)
         uncounted = replace(retried, counts=False)
         if failed.kind is FailureKind.MEMORY and task.more_memory_bytes > task.needs.memory_bytes:
@@ -197,8 +205,7 @@ class Jobs:
         run.record_failure(attempt)
         failures = sum(not each.lost for each in run.attempts)
         # One worker may lack a package that others have. What two lack is sent by none.
-        module = FailureKind.MODULE
-        again_missing = failed.kind is module and before is not None and before.kind is module
+        again_missing = lacks_module(failed) and before is not None and lacks_module(before)
         # Its worker keeps the result, which is larger than its caller takes: so is the next.
         kept = failed.kind is FailureKind.OUTPUT and is_large(task.needs.driver, failed.result)
         hopeless = failed.kind is FailureKind.INVALID or again_missing or kept
@@ -209,7 +216,7 @@ class Jobs:
         """Another task of its job has `failed` wherever it could, before its own code ran, and so
         have all that were tried."""
         last = failed.attempts[-1]
-        why = f"not tried, since each attempt of its job failed before its own code ran: {last.why}"
+        why = f"{job_events.NOT_TRIED}{last.why}"
         run.record_failure(Attempt("", last.worker, why, lost=False))
         kind = None if failed.last_failure is None else failed.last_failure.kind
         self._give_up(run, kind, b"")

@@ -53,6 +53,22 @@ class Failed:
     result: bytes = b""
 
 
+# In the last line of what Python says where a program imports what is not there.
+_NO_MODULE: Final = ": No module named "
+
+
+def lacks_module(failed: Failed) -> bool:
+    """Whether its program, or its function, imports what its worker does not have."""
+    if failed.kind is FailureKind.EXIT:
+        return _NO_MODULE in failed.message.rpartition("\n")[2]
+    return failed.kind is FailureKind.MODULE
+
+
+def is_unstarted(failed: Failed) -> bool:
+    """Whether it ended before the task's own code ran, as far as that can be told."""
+    return failed.kind in UNSTARTED or lacks_module(failed)
+
+
 Outcome = Succeeded | Failed
 
 

@@ -47,7 +47,15 @@ MESSAGE_TAIL_BYTES: Final = 2 * KIB
 SMALL_FILES: Final = 4
 SMALL_BYTES: Final = 32 * KIB
 # How programs say that they reach no other machine (gai_strerror(3), errno(3)).
-_OFFLINE: Final = ("name resolution", "Could not resolve host", "Network is unreachable")
+_OFFLINE: Final = (
+    *("name resolution", "Network is unreachable", "Connection refused", "ECONNREFUSED"),
+    *("Could not resolve", "Temporary failure resolving", "unable to resolve", "bad address"),
+    *("Name or service not known", "Failed to connect", "Could not connect", "Couldn't connect"),
+    *("EAI_AGAIN", "ENOTFOUND", "ENETUNREACH", "no such host"),
+)
+# curl(1), which may be told to be silent: it could not resolve the host, or connect to it.
+_OFFLINE_CODES: Final = (6, 7)
+_NEEDS_NETWORK: Final = "; it asked for no network: --needs network=1, or network=1 in needs"
 # How they say that a file is larger than the task's disk (signal(7), errno(3)).
 _TOO_LARGE: Final = ("File size limit exceeded", "File too large")
 # What the kernel runs (execve(2)).
@@ -238,10 +246,17 @@ def failure(ending: Ending, output: Output, execution: Execution, result: bytes 
             return Failed(FailureKind.DRIVER, message, result)
 
 
+def offline_hint(words: str, execution: Execution) -> str:
+    """What to say of a task that asked for no network, where its words say that it lacks one."""
+    is_offline = not execution.network and any(sign in words for sign in _OFFLINE)
+    return _NEEDS_NETWORK if is_offline else ""
+
+
 def _exit_message(code: int, output: Output, execution: Execution) -> str:
     words = _last_words(output)
-    offline = not execution.network and any(sign in words for sign in _OFFLINE)
-    hint = "; it asked for no network, which network=1 among its needs does" if offline else ""
+    hint = offline_hint(words, execution)
+    if not hint and not words and code in _OFFLINE_CODES and not execution.network:
+        hint = _NEEDS_NETWORK
     if any(sign in words for sign in _TOO_LARGE):
         storage = format_bytes(execution.limits.storage_bytes)
         hint = f"; a file is larger than its storage limit of {storage}: ask for more storage"
