@@ -104,6 +104,12 @@ held.madvise(15)  # MADV_NOHUGEPAGE
 for place in range(0, much, 1 << 21): held[place]
 time.sleep(60)
 """
+# Without a byte in them.
+NAMES = """
+import os, time
+for name in range(300_000): os.symlink("x", f"/tmp/{name}")
+time.sleep(60)
+"""
 # The first thread ends, and the process does not.
 THREAD = """
 import ctypes, threading, time
@@ -133,11 +139,12 @@ ctypes.CDLL(None).syscall(SYS_exit, 0)
         SEMAPHORES,
         MESSAGES,
         TABLES,
+        NAMES,
         THREAD,
     ],
     ids=[
         *("file", "among others", "orphan", "hidden", "unreadable", "segments", "small segments"),
-        *("semaphores", "messages", "tables", "thread"),
+        *("semaphores", "messages", "tables", "names", "thread"),
     ],
 )
 def test_memory_counts_wherever_it_is_held(tmp_path: Path, program: str) -> None:

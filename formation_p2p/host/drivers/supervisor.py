@@ -91,6 +91,8 @@ WALK_S = 0.005
 # Every file counts as so much at least, as one with a byte takes on most disks: of files without
 # any a file system has a limited number too, ext4 one for each 16 KiB of its size.
 LEAST_FILE_BYTES = 4096
+# That the kernel takes for a file in memory and its name, beside what is in it (/proc/slabinfo).
+NAME_BYTES = 1024
 # What of System V takes memory, by the columns of its lists, and how many bytes each.
 SYSTEM_V = {
     "shm": ((b"rss", 1),),
@@ -700,6 +702,7 @@ def memory_in_use(memory_bytes: int, in_memory: list[str], unnamed: Unnamed) -> 
         found.extend(family.get(pid, ()))
     files = unnamed.bytes + sum(
         (folder.f_blocks - folder.f_bfree) * folder.f_frsize
+        + (folder.f_files - folder.f_ffree) * NAME_BYTES
         for folder in map(os.statvfs, in_memory)
     )
     shown = [shown_at(pid) for pid in found]
