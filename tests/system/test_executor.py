@@ -114,7 +114,13 @@ async def test_an_exception_is_what_was_raised_and_tells_where(node: Node) -> No
 
 
 class Odd:
-    pass
+    """It says itself what it has."""
+
+    def __getstate__(self) -> int:
+        return 1
+
+    def __setstate__(self, state: int) -> None:
+        self.state = state
 
 
 class OddError(Exception):

@@ -1,5 +1,7 @@
 """Pickles what a call returned or raised, so that its caller can read it as data.
 
+One concept: what of a value travels as data, in a file that needs no other.
+
 `python_child.py` loads this file in the interpreter that runs the calls; it imports cloudpickle,
 nothing of this package, and no library that the task has not imported. What the pickle of a value
 would have its reader run becomes the call of a *marker* instead: a name in a module that does not
@@ -227,7 +229,7 @@ class DataPickler(ResultPickler):
         if makes is UNDESCRIBED or not (
             is_described or kind in PLAIN or kind.__module__ in PLAIN_MODULES
         ):
-            raise PicklingError(f"{kind.__qualname__} is no data")
+            raise PicklingError(f"{kind.__qualname__} is not data")
         return reduced
 
 

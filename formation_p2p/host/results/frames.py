@@ -1,8 +1,7 @@
-"""Values of pandas and Polars, from the columns that frame_pickler.py describes.
+"""Values of pandas, from the columns that frame_pickler.py describes.
 
-Both are made by their public constructors from arrays and lists whose types and lengths were
-checked. Neither library reads bytes of a worker: their own formats name Python classes (pandas), or
-are read without checks (Polars).
+They are made by public constructors from arrays and lists whose types and lengths were checked.
+pandas reads no bytes of a worker: its own formats name Python classes.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ from zoneinfo import ZoneInfo
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results import arrays
-from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.inserting import of_items
 from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.values import ZONE, Reading, text_of
+from formation_p2p.host.results.values import Reading, text_of
 
 # What a column, an index or a series takes beside its values.
-_COLUMN_BYTES: Final = 4096
+COLUMN_BYTES: Final = 4096
 # Of what pandas hashes, to see that it is unique.
 _HASHED_BYTES: Final = 64
 _FREQUENCY: Final = re.compile(r"-?[0-9]{0,9}[A-Za-z-]{1,20}")
@@ -41,15 +39,15 @@ def frame(
     may_repeat: bool = True,
 ) -> Any:
     pd = _pandas()
-    _check(isinstance(index, pd.Index) and isinstance(names, pd.Index))
-    if _is_array(columns):
-        _check(columns.shape == (len(index), len(names)) and columns.dtype.kind in "biufcmM")
-        reading.budget.spend(_COLUMN_BYTES + _copied(columns))
+    check(isinstance(index, pd.Index) and isinstance(names, pd.Index))
+    if is_array(columns):
+        check(columns.shape == (len(index), len(names)) and columns.dtype.kind in "biufcmM")
+        reading.budget.spend(COLUMN_BYTES + _copied(columns))
         made = pd.DataFrame(columns, index=index, copy=False)
     else:
-        _check(type(columns) is list and len(columns) == len(names))
+        check(type(columns) is list and len(columns) == len(names))
         held = [_column(reading, each) for each in columns]
-        _check(all(len(each) == len(index) for each in held))
+        check(all(len(each) == len(index) for each in held))
         if not held:
             reading.budget.spend(len(index))  # which has no bytes
         made = pd.DataFrame(dict(enumerate(held)), index=index, copy=False)
@@ -59,7 +57,7 @@ def frame(
 
 def _flagged(reading: Reading, made: Any, attrs: object, may_repeat: object) -> Any:
     """`may_repeat` are its labels, as its flags say."""
-    _check(type(attrs) is dict)
+    check(type(attrs) is dict)
     made.attrs.update(attrs)
     if may_repeat is not True:
         for axis in made.axes:
@@ -80,7 +78,7 @@ def series(
     pd = _pandas()
     array = _column(reading, column)
     _weigh_names(reading, [name])
-    _check(isinstance(index, pd.Index) and len(array) == len(index))
+    check(isinstance(index, pd.Index) and len(array) == len(index))
     made = pd.Series(array, index=index, name=name, copy=False)
     return _flagged(reading, made, attrs, may_repeat)
 
@@ -92,24 +90,24 @@ def index(reading: Reading, column: Any, name: Any, frequency: str | None) -> An
     dtype = object if array.dtype == object else None
     made: Any = _pandas().Index(array, dtype=dtype, name=name, copy=False)
     if frequency is not None:
-        _check(_FREQUENCY.fullmatch(frequency) is not None)
+        check(_FREQUENCY.fullmatch(frequency) is not None)
         reading.budget.spend(64 * len(made))  # it is compared with what has it
         made.freq = frequency
     return made
 
 
 def range_index(reading: Reading, start: int, stop: int, step: int, name: Any) -> Any:
-    _check(all(type(each) is int for each in (start, stop, step)))
-    reading.budget.spend(_COLUMN_BYTES)
+    check(all(type(each) is int for each in (start, stop, step)))
+    reading.budget.spend(COLUMN_BYTES)
     _weigh_names(reading, [name])
     return _pandas().RangeIndex(start, stop, step, name=name)
 
 
 def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: list[Any]) -> Any:
     pd = _pandas()
-    _check(all(isinstance(each, pd.Index) for each in levels))
-    _check(all(_is_array(each) and each.dtype.kind == "i" for each in codes))
-    reading.budget.spend(sum(_COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
+    check(all(isinstance(each, pd.Index) for each in levels))
+    check(all(is_array(each) and each.dtype.kind == "i" for each in codes))
+    reading.budget.spend(sum(COLUMN_BYTES + _HASHED_BYTES * len(each) for each in levels))
     reading.budget.spend(sum(16 * len(each) for each in codes))
     for each in levels:
         _hash(reading, each)
@@ -119,14 +117,14 @@ def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: li
 
 def timestamp(reading: Reading, moment: Any, zone: Any) -> Any:
     reading.budget.spend(_HASHED_BYTES * 4)
-    _check(isinstance(moment, library("numpy").datetime64))
+    check(isinstance(moment, library("numpy").datetime64))
     made = _pandas().Timestamp(moment)
     return made if zone is None else made.tz_localize("UTC").tz_convert(_zone(zone))
 
 
 def timedelta(reading: Reading, length: Any) -> Any:
     reading.budget.spend(_HASHED_BYTES * 4)
-    _check(isinstance(length, library("numpy").timedelta64))
+    check(isinstance(length, library("numpy").timedelta64))
     return _pandas().Timedelta(length)
 
 
@@ -139,14 +137,14 @@ def interval(reading: Reading, left: Any, right: Any, closed: str) -> Any:
     reading.budget.spend(_HASHED_BYTES * 4)
     kinds = (*_NUMBERS, pd.Timestamp, pd.Timedelta)
     is_number = isinstance(left, library("numpy").number)
-    _check(type(left) is type(right) and (is_number or type(left) in kinds))
-    _check(text_of(closed) in _CLOSED)
+    check(type(left) is type(right) and (is_number or type(left) in kinds))
+    check(text_of(closed) in _CLOSED)
     return pd.Interval(left, right, closed)
 
 
 def period(reading: Reading, ordinal: int, frequency: str) -> Any:
     reading.budget.spend(_HASHED_BYTES * 4)
-    _check(type(ordinal) is int and bool(_FREQUENCY.fullmatch(frequency)))
+    check(type(ordinal) is int and bool(_FREQUENCY.fullmatch(frequency)))
     return _pandas().Period(ordinal=ordinal, freq=frequency)
 
 
@@ -160,21 +158,21 @@ def _hash(reading: Reading, index: Any) -> None:
 
 def _weigh_names(reading: Reading, names: list[Any]) -> None:
     """pandas hashes them."""
-    _check(type(names) is list)
+    check(type(names) is list)
     for name in names:
         reading.budget.hash(*weight_of(name, reading.hashed))
 
 
 def _column(reading: Reading, described: Any) -> Any:
-    _check(type(described) is tuple and bool(described))
+    check(type(described) is tuple and bool(described))
     kind, *parts = described
-    reading.budget.spend(_COLUMN_BYTES)
+    reading.budget.spend(COLUMN_BYTES)
     return _COLUMNS[text_of(kind)](reading, *parts)
 
 
 def _numpy(reading: Reading, array: Any) -> Any:
-    _check(_is_array(array) and array.ndim == 1)
-    _check(array.dtype.kind in "biufcmM")
+    check(is_array(array) and array.ndim == 1)
+    check(array.dtype.kind in "biufcmM")
     reading.budget.spend(_copied(array))
     return array
 
@@ -185,14 +183,14 @@ def _copied(array: Any) -> int:
 
 
 def _zoned(reading: Reading, array: Any, zone: Any) -> Any:
-    _check(_numpy(reading, array).dtype.kind == "M")
+    check(_numpy(reading, array).dtype.kind == "M")
     reading.budget.spend(array.nbytes)
     dates = _pandas().DatetimeIndex(array).tz_localize("UTC")
     return dates.tz_convert(_zone(zone)).array
 
 
 def _zone(zone: object) -> object:
-    _check(type(zone) in (ZoneInfo, datetime.timezone))
+    check(type(zone) in (ZoneInfo, datetime.timezone))
     return zone
 
 
@@ -214,14 +212,14 @@ def _objects(reading: Reading, values: list[Any]) -> Any:
 
 
 def _check_texts(reading: Reading, values: list[Any]) -> None:
-    _check(type(values) is list and all(type(each) in (str, type(None)) for each in values))
+    check(type(values) is list and all(type(each) in (str, type(None)) for each in values))
     texts = sum(len(each) for each in values if type(each) is str)
     reading.budget.spend(32 * len(values) + 4 * texts)
 
 
 def _interval(reading: Reading, left: Any, right: Any, closed: str) -> Any:
     sides = [_column(reading, each) for each in (left, right)]
-    _check(text_of(closed) in _CLOSED)
+    check(text_of(closed) in _CLOSED)
     reading.budget.spend(2 * sum(each.nbytes for each in sides))  # they are compared, and copied
     return _pandas().arrays.IntervalArray.from_arrays(*sides, closed=closed)
 
@@ -232,12 +230,12 @@ def _sparse(
     make = getattr(_pandas().arrays.SparseArray, "from_indices", None)
     if make is None:
         raise NotPlain("a result holds a sparse column, which this pandas cannot make; update it")
-    _check(_numpy(reading, places).dtype.str == "<i4" and type(length) is int)
-    _check(len(_numpy(reading, values)) == len(places) and 0 <= length < 2**31)
+    check(_numpy(reading, places).dtype.str == "<i4" and type(length) is int)
+    check(len(_numpy(reading, values)) == len(places) and 0 <= length < 2**31)
     # pandas looks at them for one of its two kinds only.
-    _check(bool((places[1:] > places[:-1]).all()))
-    _check(not len(places) or 0 <= places[0] <= places[-1] < length)
-    _check(filling is _pandas().NaT or type(filling) in _NUMBERS or _is_scalar(filling))
+    check(bool((places[1:] > places[:-1]).all()))
+    check(not len(places) or 0 <= places[0] <= places[-1] < length)
+    check(filling is _pandas().NaT or type(filling) in _NUMBERS or _is_scalar(filling))
     # Most of what is done with it has one for each place.
     reading.budget.spend(length + 4 * values.nbytes)
     kind = "block" if is_block else "integer"
@@ -246,28 +244,28 @@ def _sparse(
 
 def _categorical(reading: Reading, codes: Any, categories: Any, ordered: bool) -> Any:
     pd = _pandas()
-    _check(_numpy(reading, codes).dtype.kind == "i" and isinstance(categories, pd.Index))
+    check(_numpy(reading, codes).dtype.kind == "i" and isinstance(categories, pd.Index))
     reading.budget.spend(2 * codes.nbytes + _HASHED_BYTES * len(categories))
     _hash(reading, categories)
     return pd.Categorical.from_codes(codes, categories=categories, ordered=ordered)
 
 
 def _period(reading: Reading, ordinals: Any, frequency: str) -> Any:
-    _check(_numpy(reading, ordinals).dtype.str == "<i8" and bool(_FREQUENCY.fullmatch(frequency)))
+    check(_numpy(reading, ordinals).dtype.str == "<i8" and bool(_FREQUENCY.fullmatch(frequency)))
     reading.budget.spend(2 * ordinals.nbytes)
     return _pandas().PeriodIndex.from_ordinals(ordinals, freq=frequency).array
 
 
 def _masked(reading: Reading, data: Any, mask: Any) -> Any:
     pandas = _pandas().arrays
-    _check(_numpy(reading, mask).dtype.kind == "b" and len(data) == len(mask))
+    check(_numpy(reading, mask).dtype.kind == "b" and len(data) == len(mask))
     kinds = {"b": pandas.BooleanArray, "f": pandas.FloatingArray}
     return kinds.get(_numpy(reading, data).dtype.kind, pandas.IntegerArray)(data, mask)
 
 
 def _arrow(_: Reading, array: Any) -> Any:
     pa = library("pyarrow")
-    _check(isinstance(array, pa.Array | pa.ChunkedArray))
+    check(isinstance(array, pa.Array | pa.ChunkedArray))
     return _pandas().arrays.ArrowExtensionArray(array)
 
 
@@ -287,7 +285,7 @@ _COLUMNS: Final[MappingProxyType[str, Callable[..., Any]]] = MappingProxyType(
 )
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
     """And of no subclass: of these the libraries copy more, or other things."""
     return type(value) is library("numpy").ndarray
 
@@ -300,113 +298,6 @@ def _pandas() -> Any:
     return library("pandas")
 
 
-def _check(holds: bool) -> None:
+def check(holds: bool) -> None:
     if not holds:
         raise NotPlain("a result holds a table whose parts do not fit; do not trust its worker")
-
-
-# Polars
-
-_NAMED: Final = frozenset(
-    {
-        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float32"),
-        *("Float64", "Boolean", "String", "Binary", "Date", "Time", "Categorical", "Null"),
-    }
-)
-_UNITS: Final = ("ms", "us", "ns")
-_MAX_DEPTH: Final = 16
-
-
-def polars_frame(reading: Reading, columns: list[Any]) -> Any:
-    made = [polars_series(reading, *each) for each in columns]
-    return _panics(library("polars").DataFrame, made)
-
-
-def polars_series(reading: Reading, name: str, kind: Any, values: Any, valid: Any) -> Any:
-    pl = library("polars")
-    dtype = _polars_type(kind, 0)
-    _check(type(name) is str)
-    reading.budget.spend(_COLUMN_BYTES)
-    if not _is_array(values):
-        _check(type(values) is list and valid is None)
-        _weigh(reading, values, 0)
-        return _panics(pl.Series, name, values, dtype=dtype, strict=True)
-    _check(values.ndim == 1 and values.dtype.kind in "biuf")
-    if kind[0] in ("Date", "Datetime", "Time") and values.size:
-        low, high = _moments(*kind)
-        _check(values.dtype.kind == "i" and low <= values.min() and values.max() <= high)
-    # It copies them, and converts and masks the copy.
-    reading.budget.spend(3 * values.nbytes)
-    made = _panics(pl.Series, name, values)
-    if made.dtype != dtype:
-        made = _panics(made.cast, dtype, strict=True)
-    if valid is not None:
-        _check(_is_array(valid) and valid.dtype.kind == "b")
-        _check(valid.shape == values.shape)
-        both = pl.DataFrame({"values": made, "valid": valid})
-        masked = pl.when(pl.col("valid")).then(pl.col("values"))
-        made = _panics(both.select, masked).to_series().rename(name)
-    return made
-
-
-def _moments(name: str, unit: str = "", _: object = None) -> tuple[int, int]:
-    """Between which Polars can print them: of others it panics."""
-    if name == "Time":
-        return 0, 24 * 3600 * 10**9 - 1
-    days = 95_000_000  # some 260,000 years
-    most = days * {"": 1, "ms": 86_400_000, "us": 86_400_000_000, "ns": 10**12}[unit]
-    return -most, most
-
-
-def _polars_type(kind: Any, depth: int) -> Any:
-    pl = library("polars")
-    _check(type(kind) is tuple and bool(kind) and depth < _MAX_DEPTH)
-    name, *parts = kind
-    text_of(name)
-    if name in ("Datetime", "Duration"):
-        _check(parts[0] in _UNITS)
-        if name == "Duration":
-            return pl.Duration(*parts)
-        _check(parts[1] is None or ZONE.fullmatch(parts[1]) is not None)
-        return pl.Datetime(*parts)
-    if name == "Decimal":
-        return pl.Decimal(*parts)
-    if name == "Enum":
-        (categories,) = parts
-        _check(all(type(each) is str for each in categories))
-        return pl.Enum(categories)
-    if name == "List":
-        return pl.List(_polars_type(parts[0], depth + 1))
-    if name == "Array":
-        inner, size = parts
-        _check(type(size) is int and size > 0)
-        return pl.Array(_polars_type(inner, depth + 1), size)
-    if name == "Struct":
-        names, *inners = parts
-        fields = zip(names, (_polars_type(each, depth + 1) for each in inners), strict=True)
-        return pl.Struct(dict(fields))
-    _check(name in _NAMED and not parts)
-    return getattr(pl, name)
-
-
-def _weigh(reading: Reading, values: Any, depth: int) -> None:
-    """Spend what the values of a column take: one list may be in it any number of times."""
-    _check(depth < _MAX_DEPTH)
-    reading.budget.spend(ITEM_BYTES * len(values))
-    for value in values:
-        if type(value) is str or type(value) is bytes:
-            reading.budget.spend(2 * len(value))
-        elif type(value) is list:
-            _weigh(reading, value, depth + 1)
-        elif type(value) is dict:
-            _weigh(reading, list(value.values()), depth + 1)
-
-
-def _panics(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Its result. What Rust calls a panic is no Exception there."""
-    try:
-        return function(*args, **kwargs)
-    except BaseException as problem:
-        if type(problem).__name__ != "PanicException":
-            raise
-        raise NotPlain(f"a result holds a table that Polars cannot make: {problem}") from None

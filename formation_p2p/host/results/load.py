@@ -20,20 +20,19 @@ import time
 import weakref
 import zoneinfo
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import MARKERS
-from formation_p2p.host.results import arrays, arrow, flags, frames, objects, values
+from formation_p2p.host.results import arrays, arrow, flags, frames, objects, polars_frames, values
 from formation_p2p.host.results.budget import ITEM_BYTES, Budget, Unlimited
 from formation_p2p.host.results.hashing import check_hashed, inserts, weight_of
 from formation_p2p.host.results.inserting import SHORT_BYTES, InsertingUnpickler, of_items
 from formation_p2p.host.results.opcodes import check_calls, check_opcodes
 from formation_p2p.host.results.own_classes import ClassFinder, found_here, imported
+from formation_p2p.host.results.refused_names import TRUST, UNDESCRIBED, refused_name
 from formation_p2p.host.results.values import Reading
 
 # Each builds a value from plain arguments and does nothing else. It takes so many bytes (in CPython
@@ -125,8 +124,8 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "pandas_range": frames.range_index,
     "pandas_series": frames.series,
     "pattern": values.pattern,
-    "polars_frame": frames.polars_frame,
-    "polars_series": frames.polars_series,
+    "polars_frame": polars_frames.frame,
+    "polars_series": polars_frames.series,
     "structure": values.structure,
 }
 
@@ -136,23 +135,9 @@ _TAKE_VALUES: Final = frozenset(
 )
 
 # What comes back to a caller that trusts its workers alone.
-_UNDESCRIBED: Final = "pandas_undescribed"
-_TRUSTED: Final = {**_MARKED, _UNDESCRIBED: lambda _, what, value: value}
+_TRUSTED: Final = {**_MARKED, UNDESCRIBED: lambda _, what, value: value}
 
 Buffer = bytes | bytearray | memoryview
-
-_TRUST: Final = (
-    "pass trust_results=True where the workers may run code on this machine: there "
-    "error.load_trusted() reads this one"
-)
-
-# What to do with what does not travel of them.
-_TABLES: Final = {
-    "numpy": "give it another dtype",
-    "pandas": "give its columns types, as by astype or convert_dtypes",
-    "polars": "collect it, and cast its columns",
-    "pyarrow": "cast its columns",
-}
 
 _STACK_GLOBAL: Final = b"\x93"
 
@@ -160,8 +145,6 @@ _STACK_GLOBAL: Final = b"\x93"
 _SCALAR: Final = re.compile(
     rb"\x80[\x04\x05](\x95.{8})?(N|\x88|\x89|K.|M..|J....|G.{8})\.", re.DOTALL
 ).fullmatch
-
-_CLASS_NAME: Final = re.compile(r"[\w.]{1,200}").fullmatch
 
 _SIZED: Final = frozenset({str, bytes, bytearray, list, tuple, dict, set, frozenset})
 # These hash the items of their argument.
@@ -260,7 +243,7 @@ class _PlainUnpickler(InsertingUnpickler):
         self.memo.clear()
         for name, called in self._found:
             if called() is not None:
-                raise NotPlain(f"a result holds {name} itself, which is not plain data; {_TRUST}")
+                raise NotPlain(f"a result holds {name} itself, which is not plain data; {TRUST}")
 
     def _called(self, module: str, name: str) -> Callable[..., Any]:
         found = _PLAIN.get((module, name))
@@ -284,65 +267,7 @@ def _made_by(pickled: bytes, module: str, name: str) -> str:
     """What the call of a name in this pickle makes, as opcodes.py names it. Raises NotPlain."""
     if (module, name) in _PLAIN or (module == MARKERS and name in _MARKED):
         return _CONTAINERS.get((module, name), "")
-    if module == MARKERS and name != _UNDESCRIBED:
-        raise NotPlain(f"a result holds a {name}, which this version does not know; update it")
-    package = module.partition(".")[0]
-    what = f"a {module}.{name}"
-    if module == MARKERS:
-        what = _text_behind(pickled, name)
-        why = "which does not travel; give it another type, as by astype, or return its text"
-    elif package in _TABLES:
-        if name.startswith("_"):
-            what = f"a value of {package} ({module}.{name})"
-        why = f"with objects in it, or of a kind that does not travel; {_TABLES[package]}"
-    elif package == "cloudpickle":
-        what = "a function, a class or the like"
-        why = f"which travels as code ({module}.{name}); return plain data"
-        if kind := _class_made_by(pickled, name):
-            what = f"an instance of {kind}, or that class"
-            why = "which this program has not sent; return plain data"
-    else:
-        if module == "builtins":
-            what = f"the built-in {name} itself"
-        why = "which is not plain data; return plain data, such as a dataclass"
-    raise NotPlain(f"a result holds {what}, {why}, or {_TRUST}")
-
-
-def _text_behind(pickled: bytes, name: str) -> str:
-    """The first text, for a person to read."""
-    import pickletools  # a refusal alone needs it
-
-    at = pickled.find(name.encode()) + len(name)
-    with suppress(ValueError):  # it is cut short
-        for _, argument, _ in islice(pickletools.genops(pickled[at : at + 4096]), 8):
-            if isinstance(argument, str):
-                return "".join(filter(str.isprintable, argument[:200]))
-    return "a value"
-
-
-def _class_made_by(pickled: bytes, name: str) -> str:
-    """Which class a function of cloudpickle makes first, as far as its arguments tell: for a person
-    to read. Empty where it makes none."""
-    if name not in ("_make_skeleton_class", "_builtin_type"):
-        return ""
-    import pickletools  # a refusal alone needs it
-
-    at = pickled.find(name.encode()) + len(name)
-    found, module, arguments = "", "", [""]
-    with suppress(ValueError):  # it is cut short
-        for opcode, argument, _ in islice(pickletools.genops(pickled[at : at + 4096]), 64):
-            if isinstance(argument, str):
-                if arguments[-1] == "__module__":
-                    module = module or argument
-                arguments.append(argument)
-            elif "BINGET" in opcode.name:
-                arguments.append("")
-            elif opcode.name == "STACK_GLOBAL":
-                arguments[-2:] = [""]
-            elif "TUPLE" in opcode.name:
-                found = found or next(filter(None, arguments), "")
-    kind = f"{'types' if name == '_builtin_type' else module}.{found}".strip(".")
-    return kind if _CLASS_NAME(kind) else ""
+    raise refused_name(pickled, module, name)
 
 
 class _Frugal:

@@ -78,7 +78,7 @@ def error(
 def _check_error(found: FoundClass) -> None:
     cls = found.cls
     if Exception not in type.mro(cls):
-        raise refusal(cls, "which is no exception")
+        raise refusal(cls, "which is not an exception")
     if cls.__module__.partition(".")[0] == PACKAGE:
         raise refusal(cls, "which says what befell this program's own calls")
     base = _base(cls)
@@ -177,7 +177,7 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
     attributes = reading.attributes[cls]
     names, values = state if type(state) is tuple else ((), ())
     if type(names) is not tuple or type(values) is not tuple or not are_texts(names):
-        raise NotPlain("a result has an attribute whose name is no text")
+        raise NotPlain("a result has an attribute whose name is not a text")
     reading.budget.spend(_ATTRIBUTE_BYTES * len(names))
     if type(attributes["__hash__"]) is FunctionType:
         _weigh(reading, made, values)

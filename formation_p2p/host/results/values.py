@@ -174,5 +174,5 @@ def alias(reading: Reading, origin: Any, args: tuple[Any, ...]) -> GenericAlias:
 def text_of(name: object) -> str:
     """What is looked up: of anything else the hash may take long. Raises NotPlain."""
     if type(name) is not str:
-        raise NotPlain("a result has a name that is no text; do not trust its worker")
+        raise NotPlain("a result has a name that is not a text; do not trust its worker")
     return name
