@@ -82,6 +82,7 @@ def decision(made: Decision, rejected: tuple[tuple[PeerId, Refusal], ...]) -> Js
             }
             for each in made.ranked
         ],
+        "why_first": made.why_first,
         "rejected": [refusal(peer_id, why) for peer_id, why in rejected],
     }
 

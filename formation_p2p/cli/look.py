@@ -155,7 +155,7 @@ def explain(
         else:
             console = tables.console()
             if decision.ranked:
-                tables.put_ranked(console, decision.ranked)
+                tables.put_ranked(console, decision)
                 if decision.packages:
                     console.print(decision.packages)
             if decision.ranked and rejected:

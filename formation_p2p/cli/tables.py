@@ -19,6 +19,7 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.placement.decision import (
     DISTANCE_DIGITS,
     Column,
+    Decision,
     Ranked,
     TermTable,
     terms_of,
@@ -216,16 +217,18 @@ def put_code(out: Console, script: str, code: Collected | None, missing: Sequenc
         out.print(f"left out: {printable(', '.join(code.left_out))}", soft_wrap=True)
 
 
-def put_ranked(out: Console, found: Sequence[Ranked]) -> None:
+def put_ranked(out: Console, decision: Decision) -> None:
     """With what does not decide beside it, where the screen is wide enough."""
+    found = decision.ranked
     terms = terms_of(found)
     table = ranked(found, terms)
     unwrapped = out.options.update(max_width=_WIDE)
     if out.measure(table, options=unwrapped).maximum > out.width:
         table = ranked(found, terms, narrow=True)
     out.print(table)
-    if terms.alike:
-        out.print(printable(terms.alike))
+    for line in (terms.alike, decision.why_first):
+        if line:
+            out.print(printable(line), soft_wrap=True)
 
 
 def ranked(found: Sequence[Ranked], terms: TermTable, *, narrow: bool = False) -> Table:

@@ -23,6 +23,7 @@ from formation_p2p.core.placement.candidate import Candidate, TaskView
 from formation_p2p.core.placement.decision import Decision, decide
 from formation_p2p.core.placement.guarded import home_of, seeks_room, sound
 from formation_p2p.core.placement.names import parse_policy
+from formation_p2p.core.placement.policies import Cheapest
 from formation_p2p.core.placement.policy import (
     MAX_TERMS,
     MAX_TEXT,
@@ -245,7 +246,7 @@ def test_where_our_grant_is_not_good_comes_after_who_has_no_room() -> None:
     assert names(decision) == [DAVE.peer_id, BOB.peer_id, ALICE.peer_id]
     assert decision.ranked[-1].lacking == elsewhere
     assert [each.profile.peer_id for each in decision.select(5)] == [DAVE.peer_id]
-    assert str(decision).splitlines()[-1].endswith(f"  {elsewhere}")
+    assert str(decision).splitlines()[-2].endswith(f"  {elsewhere}")
 
 
 def test_no_more_are_selected_than_wanted() -> None:
@@ -288,7 +289,8 @@ def test_a_decision_prints_as_a_table_with_every_term_and_every_reason() -> None
     decision = decided(
         profile(BOB, free_milli=500), profile(DAVE), profile(MALLORY, cpu_milli=100), policy=policy
     )
-    head, columns, weights, first, second, other = str(decision).splitlines()
+    head, columns, weights, first, second, why, other = str(decision).splitlines()
+    assert why == f"…{DAVE.peer_id[-8:]} is first: the others have no room, or may refuse"
     assert head == "policy likes"
     assert columns.split() == ["rank", "worker", "score", "liking", "distance"]
     assert weights.split() == ["*", "0.5"]
@@ -309,7 +311,8 @@ class Picky(Policy):
 
 def test_a_term_that_one_of_two_has_is_a_dash_for_the_other() -> None:
     table = str(decided(profile(ALICE), profile(BOB), policy=Picky(ALICE.peer_id)))
-    _, _, first, second = table.splitlines()
+    _, _, first, second, why = table.splitlines()
+    assert why.endswith(" is first: the policy gives it the highest score")
     assert first.split()[2:4] == ["1.000", "1.000"]
     assert second.split()[2:4] == ["0.000", "-"]
 
@@ -322,15 +325,39 @@ def test_terms_of_one_name_are_shown_each() -> None:
     shown = ["hint prefer", "score", "liking", "liking 2"]
     assert re.split(" {2,}", columns)[2:-1] == shown
     assert re.split(" {2,}", weights.strip()) == ["* 0.375", "* 0.125"]
-    assert row.split()[2:-1] == ["1.000", "0.500", "1.000", "1.000"]
+    assert row.split()[2:-1] == ["yes", "0.500", "1.000", "1.000"]
 
 
 def test_what_is_the_same_for_all_is_told_below_the_table() -> None:
     terms = SchedulingKey(NEEDS, hints=Hints(prefer=(DAVE.peer_id,)))
     table = str(decided(profile(ALICE), profile(BOB), policy=Likes(), terms=terms))
-    _, columns, *_, alike = table.splitlines()
+    _, columns, *_, alike, why = table.splitlines()
+    assert why.endswith("is first: all else is equal, and it is nearest to the key of the task")
     assert columns.split() == ["rank", "worker", "score", "distance"]
-    assert alike == "alike for all: hint prefer 0.000, liking 0.000 * 0.5"
+    assert alike == "alike for all: hint prefer no, liking 0.000 * 0.5"
+
+
+def test_terms_are_in_their_units_and_who_is_first_has_a_reason() -> None:
+    dear = replace(profile(ALICE), price_micro=50_000, labels=(("region", "eu"),))
+    cheap = replace(profile(BOB), price_micro=1)
+    alice, bob = (f"…{each.peer_id[-8:]}" for each in (ALICE, BOB))
+    decision = decided(dear, cheap, policy=Cheapest())
+    assert names(decision) == [BOB.peer_id, ALICE.peer_id]
+    assert decision.why_first == (
+        f"{bob} is first: the policy gives it the highest score, most of all for price: "
+        f"0.00000105 an hour, and 0.0525 an hour for {alice}"
+    )
+    terms = SchedulingKey(NEEDS, hints=Hints(region="eu", avoid=(BOB.peer_id,)))
+    hinted = decided(dear, cheap, policy=Cheapest(), terms=terms)
+    assert names(hinted) == [ALICE.peer_id, BOB.peer_id]
+    assert hinted.why_first == (
+        f"{alice} is first: hints come before the policy, and it meets avoid, region better"
+    )
+    _, heads, _, first, second, _ = str(hinted).splitlines()
+    assert re.split(" {2,}", heads)[2:-1] == ["hint avoid", "hint region", "score", "price"]
+    assert re.split(" {2,}", first)[2:-1] == ["yes", "yes", "2e-05", "0.0525 an hour"]
+    assert re.split(" {2,}", second)[2:-1] == ["no", "no", "1.000", "0.00000105 an hour"]
+    assert decided(dear).why_first == ""
 
 
 def test_only_hints_need_no_score() -> None:
@@ -352,7 +379,7 @@ class Uneven(Policy):
 
 def test_a_weight_that_differs_is_beside_each_and_what_is_tiny_is_not_nothing() -> None:
     table = str(decided(profile(ALICE), profile(BOB), policy=Uneven(ALICE.peer_id)))
-    _, _, first, second = table.splitlines()
+    _, _, first, second, _ = table.splitlines()
     assert first.split()[2:6] == ["0.500", "1.000", "*", "0.5"]
     assert second.split()[2:6] == ["1e-04", "1.000", "*", "0.0001"]
 

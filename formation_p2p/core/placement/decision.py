@@ -92,6 +92,32 @@ class Decision:
         build = f"; {cold} of {len(self.ranked)} workers would install them" if cold else ""
         return f"packages {name}: {there}{more}{build}"
 
+    @property
+    def why_first(self) -> str:
+        """Why the first worker comes before the second, for people; empty without one."""
+        if len(self.ranked) < 2:
+            return ""
+        first, second = self.ranked[:2]
+        return f"{_named(first.profile)} is first: {self._before(first, second)}"
+
+    def _before(self, first: Ranked, second: Ranked) -> str:
+        if second.lacking is not None and first.lacking is None:
+            return "the others have no room, or may refuse"
+        met = [x.name for x, y in zip(first.hints, second.hints, strict=True) if x.value > y.value]
+        if added(first.hints) > added(second.hints):
+            return f"hints come before the policy, and it meets {', '.join(met)} better"
+        if math.isclose(first.score.value, second.score.value, rel_tol=EQUAL):
+            return "all else is equal, and it is nearest to the key of the task"
+        terms = zip(first.score.terms, second.score.terms, strict=False)
+        gains = [(x.value * x.weight - y.value * y.weight, x, y) for x, y in terms]
+        most, ours, theirs = max(gains, default=(0.0, None, None), key=lambda each: each[0])
+        if most <= 0 or ours is None or theirs is None:
+            return "the policy gives it the highest score"
+        return (
+            f"the policy gives it the highest score, most of all for {ours.name}: "
+            f"{_shown(ours)}, and {_shown(theirs)} for {_named(second.profile)}"
+        )
+
     def __str__(self) -> str:
         """A table: the ranked workers with all terms of their scores; then the rejected ones."""
         lines = [f"policy {self.policy}"]
@@ -107,8 +133,7 @@ class Decision:
                 worker = _named(each.profile)
                 rows.append((str(place + 1), worker, *cells, far, _lacking(each)))
             lines += _aligned(rows)
-            if terms.alike:
-                lines.append(terms.alike)
+            lines += [each for each in (terms.alike, self.why_first) if each]
         names = dict(self.names)
         lines += _aligned([(shown_peer(i, names.get(i)), str(why)) for i, why in self.rejected])
         if self.packages:
@@ -268,7 +293,7 @@ def _columns(workers: Sequence[dict[str, Term]]) -> tuple[list[Column], list[str
         if first is not None and len(terms) > 1 and terms.count(first) == len(terms):
             alike.append(f"{name} {_weighed(first)}")
         elif len(weights) == 1:
-            numbers = tuple("-" if each is None else _number(each.value) for each in terms)
+            numbers = tuple("-" if each is None else _shown(each) for each in terms)
             columns.append(Column(name, _times(*weights), numbers))
         else:
             cells = tuple("-" if each is None else _weighed(each) for each in terms)
@@ -291,8 +316,12 @@ def _number(value: float) -> str:
     return f"{value:.0e}" if 0 < value < _LEAST_IN_DECIMALS else f"{value:.3f}"
 
 
+def _shown(term: Term) -> str:
+    return term.shown or _number(term.value)
+
+
 def _weighed(term: Term) -> str:
-    return f"{_number(term.value)} {_times(term.weight)}".rstrip()
+    return f"{_shown(term)} {_times(term.weight)}".rstrip()
 
 
 def _times(weight: float) -> str:

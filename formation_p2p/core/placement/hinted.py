@@ -58,13 +58,21 @@ def welcome(task: TaskView, candidate: Candidate) -> tuple[Term, ...]:
     another one."""
     met = [(kind, _met(kind, task.hints, candidate)) for kind in task.hints.kinds]
     terms = tuple(
-        Term(kind, part - 1.0, LAST_RESORT) if kind is Kind.AVOID else Term(kind, part)
+        Term(kind, part - 1.0, LAST_RESORT, _in_words(part))
+        if kind is Kind.AVOID
+        else Term(kind, part, shown=_in_words(part))
         for kind, part in met
     )
     packages = packages_of(task.needs.environment)
     if not packages:
         return terms
-    return *terms, Term("env", float(packages in candidate.profile.environments))
+    has = float(packages in candidate.profile.environments)
+    return *terms, Term("env", has, shown=_in_words(has))
+
+
+def _in_words(part: float) -> str:
+    """How far a hint is met."""
+    return {0.0: "no", 1.0: "yes"}.get(part, f"{part:.0%}")
 
 
 def unmet(hints: Hints, there: Collection[int], rtt_us: int) -> Unwanted | None:

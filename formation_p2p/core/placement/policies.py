@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 from formation_p2p.core.errors import InvalidInput
@@ -168,10 +169,18 @@ class Cheapest(Policy):
         # As if everything cost a millionth more: prices differ in their scores also beside a worker
         # that asks nothing.
         more = weight_of(task.needs, ())
-        return [scored([Term("price", (lowest + more) / (cost + more))]) for cost in costs]
+        return [
+            scored([Term("price", (lowest + more) / (cost + more), shown=_an_hour(cost))])
+            for cost in costs
+        ]
 
     def __str__(self) -> str:
         return "cheapest"
+
+
+def _an_hour(cost: int) -> str:
+    """For people, to three digits."""
+    return f"{Decimal(f'{cost / ONE_UNIT / 1e6:.3g}'):f} an hour"
 
 
 def _cost(task: TaskView, candidate: Candidate) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import isfinite, nan
 from typing import Final, Protocol, SupportsFloat, TypeAlias
@@ -84,11 +84,13 @@ NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,25})?(?:e[+-]?\d{1,3})?", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One reason for a score: `value` times `weight` is what it adds."""
+    """One reason for a score: `value` times `weight` is what it adds. `shown` is what it stands
+    for, in its unit, where people are to see that in place of the value."""
 
     name: str
     value: float
     weight: float = 1.0
+    shown: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
