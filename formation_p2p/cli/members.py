@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from formation_p2p.cli import flags
+from formation_p2p.cli.online import for_long, online
 from formation_p2p.cli.rights import may_in_words
+from formation_p2p.cli.status import running
 from formation_p2p.cli.words import Json, ago, date, put, say
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import parse_peer_id
@@ -65,18 +68,29 @@ def members(home: Path | None = flags.HOME, as_json: bool = flags.JSON) -> None:
     network = joined_network(place)
     charter = flags.kept_charter(place, network)
     found = _seen(place, network, charter)
+    nodes = running(place.path)
+    there = online(place.path, nodes)
     banned = _banned(charter)
     if as_json:
-        gates = [asdict(gate) for gate in network.contacts()]
-        document = {"network_id": network.network_id.hex(), "members": [*map(_document, found)]}
+        since = there if nodes else None
+        gates = [
+            {**asdict(gate), **_online_in_json(gate.peer_id, since)} for gate in network.contacts()
+        ]
+        rows = [{**_document(x), **_online_in_json(x.member.peer_id, since)} for x in found]
+        document = {"network_id": network.network_id.hex(), "members": rows}
         put(document | {"gates": gates, "banned": banned})
         return
     if found:
-        _show(found)
+        _show(found, there)
     else:
         say(f"formation: no node of {place.path} has met a member yet; start one, such as a worker")
     for gate in network.contacts():
-        print(f"gate {named(gate.peer_id)} at {', '.join(gate.addresses)}")
+        is_there = there.get(gate.peer_id)
+        state = "offline" if is_there is None else f"online {for_long(is_there)}"
+        known = f"; {state}" if nodes else ""
+        print(f"gate {named(gate.peer_id)} at {', '.join(gate.addresses)}{known}")
+    if found and not nodes:
+        say("formation: no node of this home runs, which would know who is online")
     for each in banned:
         print(f"banned {each['kind']} {each['id']}, by version {each['version']} of the charter")
 
@@ -141,14 +155,25 @@ def _seen(home: Home, network: Network, charter: Charter | None = None) -> list[
     ]
 
 
-def _show(found: list[_Seen]) -> None:
+def _online_in_json(peer_id: str, there: Mapping[str, int] | None) -> Json:
+    """None where no node runs that would know."""
+    if there is None:
+        return {"online": None, "since_unix_s": None}
+    return {"online": peer_id in there, "since_unix_s": there.get(peer_id)}
+
+
+def _show(found: list[_Seen], there: Mapping[str, int]) -> None:
     from formation_p2p.cli.tables import Columns, console, table_of
 
     columns: Columns[_Seen] = {
         "member": lambda each: named(each.member.peer_id),
         "may": lambda each: may_in_words(each.terms.rights),
         "until": lambda each: _until(each.terms.rights.expires_unix_s),
-        "last seen": lambda each: ago(each.member.seen_unix_s),
+        "online": lambda each: (
+            for_long(since)
+            if (since := there.get(each.member.peer_id)) is not None
+            else f"seen {ago(each.member.seen_unix_s)}"
+        ),
         "invitation": lambda each: each.terms.invitation[:SHOWN_DIGITS],
         "note": _note,
     }

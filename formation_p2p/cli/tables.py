@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from formation_p2p.api.task_result import TaskResult
+from formation_p2p.cli.online import for_long
 from formation_p2p.cli.words import Json, date, one_line, printable, refusal_in_words
 from formation_p2p.core.discovery.trace import Trace
 from formation_p2p.core.identity import PeerId
@@ -92,8 +93,13 @@ def workers(profiles: Iterable[Profile]) -> Table:
     return table_of(columns, shown)
 
 
-def nodes(running: Iterable[Json], workers: Iterable[Json]) -> Group:
-    """The nodes of this machine and the network's workers, of what the nodes told in JSON."""
+# Of those that take no work and are online, as fit a line or two.
+MAX_ONLINE: Final = 8
+
+
+def nodes(running: Iterable[Json], workers: Iterable[Json], others: Iterable[Json] = ()) -> Group:
+    """The nodes of this machine, the network's workers, and what is online beside these, of what
+    the nodes told in JSON."""
     parts: list[Table | Text] = []
     for node in running:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node["since_unix_s"]))
@@ -103,6 +109,10 @@ def nodes(running: Iterable[Json], workers: Iterable[Json]) -> Group:
         parts.append(Text(f"{head}  since {since}", "bold"))
         parts += [table for table in _of_node(node) if table.rows]
         parts.append(Text())
+    there = [f"{named(each['peer_id'])} {for_long(each['since_unix_s'])}" for each in others]
+    if there:
+        more = f" and {len(there) - MAX_ONLINE} more" if len(there) > MAX_ONLINE else ""
+        parts.append(Text(f"also online: {', '.join(there[:MAX_ONLINE])}{more}"))
     return Group(*parts, _workers_now(workers))
 
 
@@ -193,9 +203,15 @@ def _workers_now(workers: Iterable[Json]) -> Table:
         "worker": lambda each: named(each["peer_id"]),
         "cpu free": free("cpu_milli", format_milli),
         "memory free": free("memory_bytes", format_bytes),
+        "online": _online,
         "drivers": lambda each: printable(" ".join(each["drivers"])),
     }
     return table_of(columns, workers)
+
+
+def _online(worker: Json) -> str:
+    since = worker.get("online_since_unix_s")
+    return "-" if since is None else for_long(since)
 
 
 def put_code(out: Console, script: str, code: Collected | None, missing: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from formation_p2p.cli import flags
 from formation_p2p.cli.flags import option
+from formation_p2p.cli.online import online
 from formation_p2p.cli.words import Json, one_line, printable, put, say
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.home_path import home_path
@@ -60,7 +61,7 @@ def top(
     from formation_p2p.cli.tables import console, nodes
 
     seen = _look(place, with_workers=True)
-    shown = nodes(seen["nodes"], _as_of_now(seen))
+    shown = nodes(seen["nodes"], _as_of_now(seen), seen["online"])
     if once or not console().is_terminal:  # in a pipe nothing can be drawn over
         console().print(shown)
         return
@@ -69,13 +70,13 @@ def top(
         while True:
             time.sleep(EVERY_S)
             again = time.monotonic() - looked_s > WORKERS_EVERY_S
-            workers = seen["workers"]
+            before = seen
             seen = _look(place, with_workers=again)
             if again:
                 looked_s = time.monotonic()
             else:
-                seen["workers"] = workers
-            live.update(nodes(seen["nodes"], _as_of_now(seen)), refresh=True)
+                seen |= {name: before[name] for name in ("workers", "online")}
+            live.update(nodes(seen["nodes"], _as_of_now(seen), seen["online"]), refresh=True)
 
 
 def logs(
@@ -120,7 +121,15 @@ def _look(home: Path, *, with_workers: bool) -> Json:
     for node in nodes:
         for each in (*node["held"], *node["granted"], *node.get("hosted", ())):
             learn_from(each)
-    return {"nodes": nodes, "workers": workers}
+    there = online(home, nodes)
+    rows = [{**each, "online_since_unix_s": there.get(each["peer_id"])} for each in workers]
+    others = {each["peer_id"] for each in workers}
+    online_too = [
+        {"peer_id": peer_id, "since_unix_s": since}
+        for peer_id, since in sorted(there.items(), key=lambda each: each[1])
+        if peer_id not in others
+    ]
+    return {"nodes": nodes, "workers": rows, "online": online_too}
 
 
 def _ask(path: Path, what: str) -> Json:

@@ -6,21 +6,25 @@ import json
 import logging
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from formation_p2p.cli.members import members
+from formation_p2p.cli.online import for_long, online
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.peer.effects import MemberMet
 from formation_p2p.core.trust.grants import Right, Rights, issue, read_grant
 from formation_p2p.core.trust.network import Network, parse_invite
+from formation_p2p.host.clock import moment
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.names import name_of
 from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.member_file import (
     FILE,
+    ONLINE_S,
     Member,
     learn_names,
     read_members,
@@ -263,3 +267,51 @@ def test_gates_are_listed_whether_or_not_they_were_met(
     members(home.path, True)
     (gate,) = json.loads(capsys.readouterr().out)["gates"]
     assert gate["peer_id"] == CAROL.peer_id
+
+
+def test_a_member_is_online_since_it_was_met_first_without_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at(unix_s: float, *, has_left: bool = False, of: SeenMembers | None = None) -> int:
+        now = moment()._replace(unix_s=unix_s)
+        monkeypatch.setattr("formation_p2p.host.storage.members.moment", lambda: now)
+        table = SeenMembers(tmp_path, NETWORK) if of is None else of
+        table.met(replace(met(ALICE.peer_id), has_left=has_left))
+        table.write()
+        return seen(tmp_path)[ALICE.peer_id].since_unix_s
+
+    table = SeenMembers(tmp_path, NETWORK)
+    assert at(1000, of=table) == 1000
+    assert at(1100, of=table) == 1000
+    assert at(1200) == 1000  # another run of the node
+    assert at(1200 + ONLINE_S) == 1000
+    assert at(1201 + 2 * ONLINE_S) == 1201 + 2 * ONLINE_S
+    assert at(2000, has_left=True) == 0
+    assert at(2001) == 2001
+
+
+def test_who_is_online_is_told_with_since_when(tmp_path: Path) -> None:
+    now = int(time.time())
+    grants = ((ALICE, now, now - 7300), (CAROL, now - 3600, now - 9000), (DAVE, now, 0))
+    rows = [Member(each.peer_id, "", GRANT, seen, since) for each, seen, since in grants]
+    write_members(tmp_path, NETWORK.network_id, rows)
+    assert online(tmp_path, []) == {}
+    node = {"peer_id": "own", "since_unix_s": now - 60, "connections": []}
+    assert online(tmp_path, [node]) == {"own": now - 60, ALICE.peer_id: now - 7300}
+    links = [
+        {"peer_id": CAROL.peer_id, "since_unix_s": now - 5},
+        {"peer_id": DAVE.peer_id, "since_unix_s": now - 50},
+        {"peer_id": DAVE.peer_id, "since_unix_s": now - 40},
+    ]
+    found = online(tmp_path, [{**node, "connections": links}])
+    assert found[DAVE.peer_id] == now - 50
+    assert found[CAROL.peer_id] == now - 9000
+    assert for_long(now - 7300) == "for 2 h"
+
+
+def test_a_file_of_before_tells_no_since(tmp_path: Path) -> None:
+    write_members(tmp_path, NETWORK.network_id, [Member(ALICE.peer_id, "", GRANT, 5, 4)])
+    document = json.loads((tmp_path / FILE).read_text())
+    document["members"][0].pop()
+    (tmp_path / FILE).write_text(json.dumps(document))
+    assert seen(tmp_path)[ALICE.peer_id] == Member(ALICE.peer_id, "", GRANT, 5, 0)

@@ -67,11 +67,12 @@ class RejectRequest(Effect):
 class MemberMet(Effect):
     """A peer has shown a grant of this network that is good now: in a profile that was not seen
     before, or with a request for a lease. `name` is what it goes by, empty where it does not say.
-    """
+    One that `has_left` has said so."""
 
     peer_id: PeerId
     name: str
     grant: bytes = field(repr=False)
+    has_left: bool = False
 
 
 WorkerEffect = (

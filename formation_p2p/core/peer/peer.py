@@ -422,7 +422,8 @@ class Peer:
             self.dht.met(profile.peer_id)
             self._wants.met(profile)
             self._reciprocity.met(profile.peer_id, self._place_of(profile.grant))
-            met = MemberMet(profile.peer_id, profile.name, profile.grant, cause="its profile")
+            who = profile.peer_id, profile.name, profile.grant, profile.withdrawn
+            met = MemberMet(*who, cause="its profile")
             self._met.append(met)
 
     def _moved(self, event: events.AddressesChanged, now: Moment) -> None:

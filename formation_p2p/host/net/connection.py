@@ -181,6 +181,11 @@ class Connection:
             await trio.sleep(LOOK_S)
 
     @property
+    def age_s(self) -> float:
+        """How long ago it was opened."""
+        return trio.current_time() - self.opened_at
+
+    @property
     def idle_s(self) -> float:
         """How long ago a stream last carried data."""
         return trio.current_time() - self.muxer.active_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -181,4 +182,5 @@ def connection_in_json(connection: Connection) -> dict[str, Any]:
         "path": connection.path.value,
         "via": connection.via,
         "inbound": connection.inbound,
+        "since_unix_s": round(time.time() - connection.age_s),
     }

@@ -21,18 +21,23 @@ from formation_p2p.host.storage.whole_file import read_rows, write_whole
 FILE: Final = "members"
 # More than a person looks through. Of more, those met last are kept.
 MAX_MEMBERS: Final = 1024
+# Workers announce themselves again before two minutes have passed. Who was not met for twice as
+# long was offline.
+ONLINE_S: Final = 240
 # Each has a grant of 2 KiB at most, in base64, and a name of 63 characters.
 _MAX_FILE_BYTES: Final = MAX_MEMBERS * 3072
 
 
 class Member(NamedTuple):
     """`name` is what it goes by, empty where it has not said; `seen_unix_s` when it was met last,
-    and showed this grant."""
+    and showed this grant. It is online since `since_unix_s`, as far as it was met again and again;
+    0 once it has said that it leaves."""
 
     peer_id: PeerId
     name: str
     grant: bytes
     seen_unix_s: int
+    since_unix_s: int = 0
 
 
 def learn_names(home: Path) -> None:
@@ -58,16 +63,16 @@ def write_members(home: Path, network_id: bytes, members: Iterable[Member]) -> N
     """Whole or not at all, also where another process writes it at the same moment. Raises
     OSError."""
     rows = [
-        [each.peer_id, each.name, base64.b64encode(each.grant).decode(), each.seen_unix_s]
-        for each in members
+        [peer_id, name, base64.b64encode(grant).decode(), seen, since]
+        for peer_id, name, grant, seen, since in members
     ]
     text = json.dumps({"network": network_id.hex(), "members": rows})
     write_whole(home / FILE, text)
 
 
-def _row(peer: Any, name: Any, grant: Any, unix_s: Any) -> Member:
+def _row(peer: Any, name: Any, grant: Any, unix_s: Any, since: Any = 0) -> Member:
     """Raises ValueError, TypeError, InvalidInput."""
     if name != "":
         check_host_name("name", name)
     token = base64.b64decode(grant, validate=True)
-    return Member(parse_peer_id(peer), name, token, int(unix_s))
+    return Member(parse_peer_id(peer), name, token, int(unix_s), int(since))

@@ -16,6 +16,7 @@ from formation_p2p.host.names import learn_name
 from formation_p2p.host.storage.member_file import (
     FILE,
     MAX_MEMBERS,
+    ONLINE_S,
     Member,
     read_members,
     write_members,
@@ -53,7 +54,11 @@ class SeenMembers:
         now_unix_s = int(moment().unix_s)
         known = self._known.get(met.peer_id)
         name = met.name or ("" if known is None else known.name)
-        member = Member(met.peer_id, name, met.grant, now_unix_s)
+        member = Member(met.peer_id, name, met.grant, now_unix_s, now_unix_s)
+        if met.has_left:
+            member = member._replace(since_unix_s=0)
+        elif known is not None:
+            member = _going_on(member, known)
         if known is not None:
             same = known._replace(seen_unix_s=now_unix_s) == member
             if same and now_unix_s < known.seen_unix_s + self._again_s:
@@ -81,6 +86,7 @@ class SeenMembers:
         for peer_id in self._unwritten:
             met = self._known[peer_id]
             known = rows.pop(peer_id, met)
+            met = _going_on(met, known) if met.since_unix_s else met
             rows[peer_id] = met._replace(name=met.name or known.name)
         kept = sorted(rows.values(), key=lambda each: each.seen_unix_s)[-self._max_members :]
         try:
@@ -89,3 +95,9 @@ class SeenMembers:
             log.warning("%s could not be written: %s", self._home / FILE, error.strerror or error)
         else:
             self._unwritten.clear()
+
+
+def _going_on(met: Member, before: Member) -> Member:
+    """Online for as long as before, unless it was gone in between."""
+    is_new = not before.since_unix_s or met.since_unix_s > before.seen_unix_s + ONLINE_S
+    return met if is_new else met._replace(since_unix_s=before.since_unix_s)
