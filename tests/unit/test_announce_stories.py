@@ -78,6 +78,7 @@ def test_a_task_finds_a_worker_in_each_way(find: Find) -> None:
     assert messages["Commit"] == messages["Dispatch"] == 1
 
 
+@pytest.mark.at_length
 def test_a_want_that_is_spread_reaches_those_that_are_free() -> None:
     """Of eight workers seven are busy, and bob asks none of them."""
     world = crowd(7, run=taking(30))
@@ -236,6 +237,7 @@ def test_a_stranger_reaches_no_worker() -> None:
         assert not {"SpreadWant", "HandWant", "Offer"} & said(world).keys()
 
 
+@pytest.mark.at_length
 def test_one_message_leads_to_as_many_as_it_may_and_no_more() -> None:
     """A relay that sends bob's want to all, again and again, gains nothing."""
     world = crowd(9)

@@ -180,7 +180,7 @@ prices = st.sampled_from([None, -1, 0, 7, 2**32 - 2, 2**32 - 1, 2**32, 2**41])
 times = st.sampled_from([0.0, NOW - 0.5, NOW, NOW + 0.5, 2.0**32 - 1, 2.0**33, 2.0**41])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(said | st.sampled_from(PEERS[:12]), max_size=40),
     st.lists(st.tuples(world.needs, times, st.booleans(), prices), min_size=5, max_size=5),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from formation_p2p.core.gang.events import GangFormed, MemberReplaced
 from formation_p2p.core.gang.spec import GangSpec
 from formation_p2p.core.negotiation.messages import Enlist
@@ -15,6 +17,8 @@ from tests.support.charters import charter_of
 from tests.support.services_world import Hamlet, wanting
 from tests.support.stories import only, passed, peer_of
 from tests.unit.test_gang_world import NEEDS, Gangs
+
+pytestmark = pytest.mark.at_length
 
 
 def ban(world: World, *banned: SimNode) -> None:

@@ -300,7 +300,7 @@ def test_the_sources_are_bounded() -> None:
     assert len(known) == MAX_SOURCES
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_sources_do_every_chunk_comes_or_it_gives_up(data: st.DataObject) -> None:
     """The effects stay in bounds, nothing is wanted of one who is not open, and it ends."""

@@ -66,15 +66,6 @@ PROBE = FindNode(peer_id_to_bytes(ALICE.peer_id))
 # -- joining ------------------------------------------------------------------------------------
 
 
-def test_who_joins_through_one_gate_soon_knows_and_is_known() -> None:
-    town = DhtWorld(seed=1)
-    town.join("gate", "alice", "bob", "carol")
-    town.elapse(5)
-    for node in town.nodes.values():
-        others = {other.peer_id for other in town.nodes.values() if other is not node}
-        assert {contact.peer_id for contact in node.dht.table} == others
-
-
 def test_joining_ends_as_searched_with_the_nearest_who_answered() -> None:
     town = DhtWorld(seed=1)
     [gate, bob] = town.join("gate", "bob")
@@ -347,9 +338,6 @@ def test_before_it_joins_a_node_needs_no_ticks() -> None:
     assert alice.dht.next_timeout() == float("inf")
     alice.dht.tick(NOW)
     assert alice.dht.take() == ([], [])
-
-
-# -- what a node answers to those who ask it ------------------------------------------------
 
 
 # -- serving ------------------------------------------------------------------------------------

@@ -421,7 +421,7 @@ junk = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(junk, requests)
 def test_no_bytes_raise_anything_but_a_violation(raw: bytes, request_: Request) -> None:
     for each in (raw, *(integer(1, number) + raw for number in range(2, 6))):

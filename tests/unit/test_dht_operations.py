@@ -53,6 +53,7 @@ EVERYONE = ProviderQuery(Key(0), b"", MAX_PROVIDERS)
 # -- publishing and searching -------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("seed", range(3))
 def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed: int) -> None:
     town = village(seed, 16, k=4)
@@ -223,7 +224,8 @@ def write_near(alice: Alone, write: Write) -> OperationId:
     return alice.dht.operations.deliver([(to, write) for to in nearest], NOW, "a test")
 
 
-def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_late_end_of_a_lookup_that_is_done_does_not_disturb_the_writing(fails: bool) -> None:
     name = value_name(ALICE.peer_id)
     nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
     alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
@@ -237,31 +239,19 @@ def test_a_late_answer_to_a_lookup_that_is_done_does_not_disturb_the_writing() -
     writes = alice.requests()
     assert all(isinstance(write.message, PutValue) for write in writes)
     assert far not in [write.to for write in writes]
-    alice.respond(to_far, Nodes((world.contact("eve"),)))
+    if fails:
+        alice.dht.handle(RequestFailed(to_far.request_id, "no answer"), NOW)
+    else:
+        alice.respond(to_far, Nodes((world.contact("eve"),)))
     assert alice.requests() == []
     for write in writes:
-        alice.respond(write, Stored(name, value))
-    [published] = alice.dht.take()[1]
-    assert published.operation == operation
-
-
-def test_a_late_failure_of_a_lookup_that_is_done_does_not_disturb_the_writing() -> None:
-    name = value_name(ALICE.peer_id)
-    nearest, near, far = nearest_first(name, BOB, CAROL, DAVE)
-    alice = Alone(parameters=DhtParameters(k=2), knows=(near, far))
-    find_closest(alice.dht, name, NOW)
-    to_near, to_far = sorted(alice.requests(), key=lambda sent: sent.to != near)
-    alice.respond(to_near, Nodes((nearest,)))
-    [to_nearest] = alice.requests()
-    alice.respond(to_nearest, Nodes(()))
-    write_near(alice, PutValue(name, world.signed("alice", NOW).raw))
-    writes = alice.requests()
-    alice.dht.handle(RequestFailed(to_far.request_id, "no answer"), NOW)
-    assert alice.requests() == []
-    for write in writes:
-        alice.dht.handle(RequestFailed(write.request_id, "no answer"), NOW)
+        if fails:
+            alice.dht.handle(RequestFailed(write.request_id, "no answer"), NOW)
+        else:
+            alice.respond(write, Stored(name, value))
     [published] = alice.dht.take()[1]
     assert isinstance(published, Published)
+    assert published.operation == operation
 
 
 def test_an_answer_after_the_search_has_ended_is_only_used_for_the_table() -> None:
@@ -299,8 +289,11 @@ def test_an_abandoned_publish_tells_who_may_have_taken_it_and_then_nothing() -> 
 
 def test_abandoned_while_it_still_looks_nobody_has_taken_it() -> None:
     alice = Alone(knows=(BOB,))
-    operation = find_closest(alice.dht, value_name(ALICE.peer_id), NOW)
-    assert alice.dht.operations.abandon(operation) == ()
+    for operation in (
+        find_closest(alice.dht, value_name(ALICE.peer_id), NOW),
+        alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test"),
+    ):
+        assert alice.dht.operations.abandon(operation) == ()
 
 
 def test_writes_to_certain_peers_go_to_them_alone_and_one_to_itself_is_kept_at_once() -> None:
@@ -361,13 +354,6 @@ def test_an_answer_to_a_publish_that_was_abandoned_is_for_the_table_alone() -> N
     alice.respond(sent, Stored(write.name, write.value))
     assert alice.dht.take() == ([], [])
     assert BOB.peer_id in alice.dht.table
-
-
-def test_a_search_is_not_abandoned_by_who_gives_up_publishing() -> None:
-    """Nothing was written, so nobody is named."""
-    alice = Alone(knows=(BOB,))
-    operation = alice.dht.search(GetProviders(ANY, EVERYONE), NOW, "a test")
-    assert alice.dht.operations.abandon(operation) == ()
 
 
 def test_the_nearest_to_a_name_are_found_among_peers_and_oneself() -> None:
@@ -544,20 +530,16 @@ def is_settled(worker: Worker) -> bool:
     return bool(spans) and all(low == high for low, high in spans)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     "lie",
     [
-        pytest.param(ShardCount(MUCH, MUCH, MUCH, MUCH, MAX_DEPTH, MUCH), id="everything"),
-        # The ways of these are covered by the first.
-        *(
-            pytest.param(lie, id=id, marks=pytest.mark.at_length)
-            for id, lie in {
-                "all deeper": ShardCount(0, 0, 0, 2**31, MAX_DEPTH, 0),
-                "all here": ShardCount(2**31, 2**31, 0, 0, 0, 0),
-                "everywhere": ShardCount(9, 0, 2**31, 2**31, 1, 0),
-            }.items()
-        ),
+        ShardCount(MUCH, MUCH, MUCH, MUCH, MAX_DEPTH, MUCH),
+        ShardCount(0, 0, 0, 2**31, MAX_DEPTH, 0),
+        ShardCount(2**31, 2**31, 0, 0, 0, 0),
+        ShardCount(9, 0, 2**31, 2**31, 1, 0),
     ],
+    ids=["everything", "all deeper", "all here", "everywhere"],
 )
 def test_counts_without_measure_end_the_walk_at_the_deepest_shard_at_last(lie: ShardCount) -> None:
     town, alice = settled(*people(12))

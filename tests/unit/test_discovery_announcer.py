@@ -150,16 +150,6 @@ def people(count: int) -> list[str]:
 # -- when and where -------------------------------------------------------------------------------
 
 
-def test_a_worker_is_announced_under_every_name_that_it_belongs_to() -> None:
-    town, alice = started("alice", "bob", "carol")
-    town.elapse(1)
-    assert len(alice.issued) == 1
-    assert len(alice.names) > 10
-    for node in town.nodes.values():
-        for name in alice.names:
-            assert stored(node, name, town.now) == [0]
-
-
 @pytest.mark.at_length
 def test_of_many_peers_the_nearest_to_each_name_hold_it() -> None:
     town, alice = started(*people(40))

@@ -215,7 +215,7 @@ def test_a_shard_splits_into_as_many_as_its_members_fill(members: int, levels: i
     assert deeper_by(members, SHARDS) == levels
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, MAX_DEPTH), st.integers(0, 2**32))
 def test_whatever_it_is_told_a_walk_ends_and_reads_no_depth_twice(start: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -320,7 +320,7 @@ class Shards:
 UNSIGNED = world.profile("worker", NOW)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 80), st.integers(0, 8))
 def test_all_workers_near_a_key_are_in_the_shards_that_its_walk_reads(
     seed: int, size: int, start: int

@@ -485,6 +485,7 @@ def test_where_nobody_has_room_all_that_suit_are_named(market: Market) -> None:
     assert found.trace.lookups == 2
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("free", [13, 18, 25])
 def test_a_search_goes_on_while_nobody_has_room(market: Market, free: int) -> None:
     """Of 26 shards, read in the order of their distance, one has some with room."""

@@ -41,13 +41,6 @@ def test_at_first_a_worker_looks_for_its_home_from_the_top() -> None:
     assert membership.span == Span(0, 0)
 
 
-def test_when_it_has_found_it_it_looks_no_more() -> None:
-    membership = ShardMembership("any")
-    assert membership.settle(Span(3, 3), 7.0)
-    assert membership.state is MembershipState.SETTLED
-    assert (membership.span, membership.moved_s) == (Span(3, 3), 7.0)
-
-
 def test_where_it_already_was_nothing_changes() -> None:
     membership = member_at(3, since_s=7.0)
     membership.heard(3, ShardCount(9))

@@ -8,12 +8,9 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.sim.world import World
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.at_length
-def test_a_worker_that_announced_when_there_were_few_is_found_after_more_have_come(
-    seed: int,
-) -> None:
-    world = World(seed)
+def test_a_worker_that_announced_when_there_were_few_is_found_after_more_have_come() -> None:
+    world = World(1)
     world.add("gate")
     world.elapse(1)
     alice = world.add("alice", serve=world.machine())

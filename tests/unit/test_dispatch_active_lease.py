@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formation_p2p.core.dispatch.active_lease import ActiveLease
@@ -190,6 +190,7 @@ KINDS = st.integers(0, 40).map(lambda n: b"" if n == 0 else b"%d" % n) | st.samp
 )
 
 
+@settings(max_examples=15)
 @given(st.lists(st.lists(st.tuples(SIZES, KINDS), min_size=1, max_size=8), max_size=6), st.data())
 def test_whatever_goes_out_alice_runs_with_what_it_shares(
     batches: list[list[tuple[int, bytes]]], data: st.DataObject

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from formation_p2p.core.dispatch.active_lease import ActiveLease
 from formation_p2p.core.dispatch.job_events import TaskSucceeded
 from formation_p2p.core.dispatch.task_group import TaskGroup
@@ -17,6 +19,8 @@ from formation_p2p.core.refusals import Faulty, Leaving, Silent
 from formation_p2p.core.resources.capability import Capability, idle
 from formation_p2p.core.workload.outcome import Succeeded
 from tests.support.stories import ALICE, CAROL, NEEDS, at, at_work, job, known, only, passed, town
+
+pytestmark = pytest.mark.at_length
 
 SILENT = Silent("it did not answer within 3.0 s")
 FAULTY = Faulty("no space left on device")

@@ -211,6 +211,7 @@ def test_only_an_attempt_in_flight_under_its_fence_is_heard_and_only_what_is_new
     assert told(fence, attempt_id, 7, alice.contact) == 0
 
 
+@pytest.mark.at_length
 def test_a_worker_does_not_use_up_the_numbers_of_a_task() -> None:
     """Whatever it sends meanwhile, the next worker's checkpoints have numbers left."""
     world, bob, alice, _ = begun(alice=1)

@@ -121,14 +121,6 @@ def test_tasks_that_came_first_are_sent_to_the_nearest_once_there_is_one() -> No
     assert asked(group) == [CAROL.peer_id, ALICE.peer_id]
 
 
-def test_a_task_that_was_given_back_goes_first() -> None:
-    group = group_of(ALICE)
-    first, second = runs(2)
-    group.queues.wait(first)
-    group.queues.wait(second, first=True)
-    assert next_for(group, ALICE) is second
-
-
 def test_a_free_worker_takes_over_from_the_longest_queue() -> None:
     group = group_of(ALICE, CAROL, DAVE)
     of_carol, of_dave = near(CAROL, ALICE, DAVE, count=2), near(DAVE, ALICE, CAROL)

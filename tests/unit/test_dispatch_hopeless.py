@@ -59,6 +59,7 @@ def test_one_worker_that_fails_all_does_not_speak_for_the_others() -> None:
     assert len(only(ends(bob).values(), TaskSucceeded)) == 200
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("fails_s", [0.001, 0.3])
 def test_nor_while_another_one_is_busy_with_the_first_task(fails_s: float) -> None:
     world = town_where({"alice": MISSING}, seconds=5.0, fails_s=fails_s, alice=1, carol=1)

@@ -198,19 +198,6 @@ def once(lost: str, reader: str, times: int = 1) -> Callable[[str, str], str | N
     return missing
 
 
-def test_a_worker_that_has_lost_the_files_that_it_kept_has_them_made_again() -> None:
-    town = Town(once("in-0", "job/1"), alice=1)
-    town.bob.submit(reading({1: [0]}, 2))
-    town.world.elapse(20)
-    assert town.bob.reported[-1] == JobEnded(2, 0, 0, 0)
-    (reopened,) = only(town.bob.reported, TaskReopened)
-    assert (reopened.task_id, name_of(town.world, reopened.worker)) == ("job/0", "alice")
-    assert town.told(TaskSucceeded) == ["0", "0", "1"]
-    assert [attempt for attempt, _ in town.ran] == ["job/0#1", "job/1#1", "job/0#2", "job/1#2"]
-    (blob,) = town.read["job/1#2"].values()
-    assert blob.cid.digest == digest_of(b"job/0#2")  # not those that are lost
-
-
 def test_the_files_of_a_worker_that_died_are_made_again_elsewhere() -> None:
     town = Town(alice=1, carol=1, dave=1)
     kept: list[str] = []

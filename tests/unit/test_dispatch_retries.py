@@ -35,6 +35,7 @@ def test_of_one_that_ended_with_its_worker_it_is_said_that_it_may_have_run() -> 
     assert bob.reported[-1] == JobEnded(1, 0, 0, 0)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

@@ -254,6 +254,7 @@ def test_a_worker_that_has_only_just_started_is_found_by_the_second_look() -> No
     assert all_succeeded(bob, 1)
 
 
+@pytest.mark.at_length
 def test_a_job_waits_for_workers_that_are_full_and_runs_when_they_are_not() -> None:
     world = lasting(4)
     bob, eve = world.nodes["bob"], world.add("eve")
@@ -372,6 +373,7 @@ def test_a_worker_dies_in_mid_task_and_its_tasks_run_elsewhere() -> None:
     assert all(again[task] != "alice" for task in moved)
 
 
+@pytest.mark.at_length
 def test_a_worker_that_is_cut_off_in_silence_is_lost_when_its_lease_expires() -> None:
     """Nobody is told: packets vanish. Both sides stop believing in the lease, the worker last."""
     world, bob = at_work(lasting(30), job(3), for_s=2)
@@ -482,6 +484,7 @@ def test_a_worker_that_leaves_says_so_and_its_tasks_run_elsewhere() -> None:
     assert all_succeeded(bob, 6)
 
 
+@pytest.mark.at_length
 def test_a_poison_task_gives_up_and_what_waited_behind_it_succeeds() -> None:
     """It takes down every worker that runs it, and each time the other task waits there too."""
     run = lambda x: (60.0 if x.work.payload == b"poison" else 0.5, Succeeded(x.work.payload))  # noqa: E731
@@ -728,6 +731,7 @@ def test_more_goes_out_when_half_of_it_is_done() -> None:
     assert min(middle) >= 3  # of ten
 
 
+@pytest.mark.at_length
 def test_payloads_under_way_stay_within_what_a_worker_takes() -> None:
     world, bob = at_work(lasting(0.3, alice=1))
     most = 0

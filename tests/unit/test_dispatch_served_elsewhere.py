@@ -13,6 +13,8 @@ from formation_p2p.sim.node import SimNode
 from formation_p2p.sim.world import World
 from tests.support.stories import ends, job, only, passed, peer_of, town
 
+pytestmark = pytest.mark.at_length
+
 LONG_S = 40.0
 
 

@@ -43,6 +43,8 @@ from tests.support.stories import (
     where,
 )
 
+pytestmark = pytest.mark.at_length
+
 NEVER = float("inf")
 EXIT = Failed(FailureKind.EXIT, "exit code 1")
 
@@ -173,7 +175,6 @@ def test_what_waits_behind_a_slow_task_runs_elsewhere() -> None:
     assert len(only(bob.reported, TaskPlaced)) == 30 + len(recalled)
 
 
-@pytest.mark.at_length
 def test_where_all_tasks_are_slow_nothing_goes_to_and_fro() -> None:
     """Each waits behind another once, is taken back, and then waits with the scheduler."""
     world, bob = at_work(slowly(lambda running: True), job(12), for_s=29)

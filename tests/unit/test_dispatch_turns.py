@@ -54,6 +54,7 @@ def test_the_running_task_ends_and_what_waits_goes_on_later() -> None:
     assert not only(bob.reported, TaskRetried)
 
 
+@pytest.mark.at_length
 def test_tasks_that_have_not_begun_are_taken_back() -> None:
     world, bob, dave = town(0.02)
     bob.submit(job(2000, job_id="many"))
@@ -112,6 +113,7 @@ def test_explain_says_after_whose_slice() -> None:
     assert "'s slice, in " in str(ranked.lacking)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     ("needs", "priority", "is_told"),
     [

@@ -151,12 +151,6 @@ def problem_of(answer: said.Answer | None) -> Problem:
 # -- values ---------------------------------------------------------------------------------------
 
 
-def test_what_one_member_sets_another_gets() -> None:
-    world = World()
-    assert world.set(0, "a", b"1") is not None
-    assert value_of(world.get(1, "a")) == b"1"
-
-
 def test_a_value_that_is_not_there_yet_is_waited_for() -> None:
     world = World()
     assert world.get(1, "a", MINUTE_MS) is None

@@ -258,6 +258,7 @@ def test_fewer_workers_than_three_are_all_members() -> None:
     assert set(gangs.rosters().values()) == {(0, 1, (0, 1)), (1, 1, (0, 1))}
 
 
+@pytest.mark.at_length
 def test_a_gang_waits_for_room_and_holds_nothing_meanwhile() -> None:
     gangs = Gangs("alice", "carol", "dave")
     erin = gangs.world.add("erin")
@@ -286,6 +287,7 @@ def test_bundles_go_where_they_fit_whatever_their_order() -> None:
     assert by_rank == [gangs.workers[name].identity.peer_id for name in ("small", "large")]
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     ("arrange", "machines"),
     [
@@ -684,6 +686,7 @@ def test_a_gang_whose_known_workers_have_no_room_finds_one_that_came_since() -> 
     assert {gangs.name_of(each.peer_id) for each in gangs.formed().members} == {"dave", "frank"}
 
 
+@pytest.mark.at_length
 def test_searches_of_a_gang_that_waits_for_room_become_rare_while_they_bring_nothing() -> None:
     gangs = Gangs("alice", "carol")
     erin = gangs.world.add("erin")

@@ -532,6 +532,7 @@ def test_what_has_not_saved_or_is_well_off_stays_where_it_is() -> None:
     assert not only(bob.reported, TaskRetried)
 
 
+@pytest.mark.at_length
 def test_another_job_stays_where_it_is() -> None:
     world, bob, _ = rebalanced(rebalance=False)
     world.elapse(1000)

@@ -492,7 +492,7 @@ class Worker(RuleBasedStateMachine):
             assert len(self.lessor) == 0
 
 
-Worker.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Worker.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestAWorker = Worker.TestCase
 
 
@@ -513,7 +513,7 @@ prices = st.sampled_from([0, 1, 100, 101, MAX_INT])
 holds_ms = st.sampled_from([0, 1, 499, 500, 1500, 10_000, 10_001, MAX_MS])
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     resources_world.needs,
     st.lists(st.tuples(claimed, prices, holds_ms), min_size=1, max_size=3),
@@ -560,7 +560,7 @@ def test_a_scheduler_commits_to_nothing_less_and_nothing_dearer_than_it_asked_fo
 # -- who gives way ----------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(resources_world.capabilities, st.lists(resources_world.needs, max_size=6), st.data())
 def test_those_who_give_way_are_enough_and_each_of_them_must(
     capability: Capability, holders: list[Requirements], data: st.DataObject

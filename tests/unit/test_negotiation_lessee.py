@@ -511,13 +511,6 @@ def test_a_lease_is_renewed_at_two_thirds_and_then_every_second(bob: Bob) -> Non
     assert lease.expires_s == 16.7  # from the first renewal that was not answered
 
 
-def test_this_side_never_believes_in_a_lease_longer_than_the_worker(bob: Bob) -> None:
-    """The answer may have been long under way: what counts is when it was asked for."""
-    lease = bob.committed(ALICE, now_s=0)
-    bob.lessee.received(ALICE, Leased(lease.lease_id, 5, LEASE_MS, 64), at(0))  # at, say, 2.9
-    assert lease.expires_s == 10.0
-
-
 def test_however_long_a_worker_grants_it_is_heard_from(bob: Bob) -> None:
     lease = bob.committed(ALICE)
     bob.lessee.received(ALICE, Leased(lease.lease_id, 5, 24 * 3600 * 1000, 64), at(0))

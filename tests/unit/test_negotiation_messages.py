@@ -103,20 +103,20 @@ def put(value: Any, path: list[int], new: object) -> Any:
     return [*value[:place], put(value[place], path[1:], new), *value[place + 1 :]]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(messages)
 def test_every_message_comes_back_as_it_was(message: WorkMessage) -> None:
     assert parse(pack(message)) == message
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.binary(max_size=64))
 def test_no_bytes_break_the_parser(raw: bytes) -> None:
     with contextlib.suppress(ProtocolViolation):
         parse(raw)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(messages, st.data())
 def test_no_damage_to_a_frame_breaks_the_parser(message: WorkMessage, data: st.DataObject) -> None:
     raw = bytearray(pack(message))
@@ -128,7 +128,7 @@ def test_no_damage_to_a_frame_breaks_the_parser(message: WorkMessage, data: st.D
             parse(damaged)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(messages, st.lists(st.integers(0, 20), max_size=4), anything)
 def test_no_field_of_another_kind_breaks_the_parser(
     message: WorkMessage, path: list[int], new: object

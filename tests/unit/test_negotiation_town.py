@@ -38,6 +38,8 @@ from tests.support.stories import (
     workers_of,
 )
 
+pytestmark = pytest.mark.at_length
+
 
 def lasting(seconds: float, **cores: int) -> World:
     return town(run=lambda running: (seconds, Succeeded(running.work.payload)), **cores)
@@ -189,7 +191,6 @@ def test_any_message_from_a_worker_is_a_sign_of_life() -> None:
     assert group.wake_s == group.candidates.next_askable_s() < world.now_s + 10
 
 
-@pytest.mark.at_length
 def test_a_worker_that_fails_all_it_takes_does_not_draw_every_task() -> None:
     """It is soon done with each, and would be free for the next all the time."""
 

@@ -145,6 +145,7 @@ def test_where_no_other_can_hold_them_its_worker_alone_does_and_others_are_asked
     assert [len(each.others) for each in town.asked[:2]] == [1, 1]
 
 
+@pytest.mark.at_length
 def test_the_place_of_a_holder_that_dies_goes_to_another() -> None:
     town = Copying(longs=("job/1",))
     town.bob.submit(kept({2: [0, 1]}, 3))
@@ -170,6 +171,7 @@ def sources_of_needed(town: Copying) -> list[str]:
     return town.names(needed.sources)
 
 
+@pytest.mark.at_length
 def test_others_are_looked_for_where_what_was_known_of_them_has_expired() -> None:
     town = Copying(longs=("job/1",))
     plain = town.world.run
@@ -226,6 +228,7 @@ def test_another_life_has_nothing_held_of_what_is_none_of_a_process() -> None:
     assert town.asked == []
 
 
+@pytest.mark.at_length
 def test_a_worker_that_leaves_hands_over_what_it_made() -> None:
     town = Copying(longs=("job/1", "job/2"))
     town.bob.submit(kept({}, 3, linger_s=60.0))
@@ -339,6 +342,7 @@ def test_outputs_stay_within_the_region_and_scope_of_their_job() -> None:
     assert len(town.outputs()[0].sources) == 1
 
 
+@pytest.mark.at_length
 def test_another_operator_comes_first() -> None:
     town = Copying(alice=1)
     for name in ("erin", "fred", "gina", "hank"):

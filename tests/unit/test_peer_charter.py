@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from formation_p2p.core.dht import messages as kad
 from formation_p2p.core.dht.operations import OperationId, Published
 from formation_p2p.core.dht.rpc import RequestReceived, ResponseReceived, SendRequest, SendResponse
@@ -52,6 +54,7 @@ def versions(nodes: list[SimNode]) -> set[int]:
     return {peer_of(node).membership.version for node in nodes}
 
 
+@pytest.mark.at_length
 def test_a_charter_that_one_node_was_given_is_adopted_by_all() -> None:
     world, nodes = town()
     first = charter_of(world)
@@ -187,6 +190,7 @@ def test_a_banned_invitation_bans_all_that_was_bound_of_it() -> None:
     assert not any(isinstance(each, TaskSucceeded) for each in bob.reported)
 
 
+@pytest.mark.at_length
 def test_a_node_is_told_that_the_charter_bans_it_and_others_are_not() -> None:
     world, (gate, bob, *workers) = town()
     peers = charter_of(world, banned_keys=frozenset({workers[0].identity.peer_id}))

@@ -113,6 +113,7 @@ def test_a_clock_that_is_an_hour_off_costs_its_own_node_alone(wrong: str, off_s:
 # -- floods ---------------------------------------------------------------------------------
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("who", ["dave", "mallory"])
 def test_a_flood_of_requests_holds_a_bounded_part_for_a_moment(who: str) -> None:
     world = town(alice=2)
@@ -266,7 +267,7 @@ def named_by(world: World, message: WorkMessage, choice: int, grant: bytes) -> W
     return replace(message, **{name: known[name] for name in known.keys() & mine})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -295,7 +296,7 @@ def test_whatever_others_send_the_job_comes_to_its_true_results(
     assert peer_of(bob).lessee.held == {}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), aimed(), st.sampled_from([0, 0, 0.01, 0.5, 3])), max_size=30)
 )

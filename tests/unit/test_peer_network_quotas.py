@@ -3,6 +3,8 @@ quota, and the others keep its account."""
 
 from __future__ import annotations
 
+import pytest
+
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
@@ -124,6 +126,7 @@ def test_grants_without_hours_ask_for_nothing() -> None:
     assert all(each.voucher is None for each in only(messages, Commit) + only(messages, Renew))
 
 
+@pytest.mark.at_length
 def test_hours_that_the_charter_gives_are_those_of_all_workers_too() -> None:
     world = village(Quota())
     root = KeySet(1, (world.root.public_key,))

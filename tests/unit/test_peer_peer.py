@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from formation_p2p.core.dht.messages import PutValue
-from formation_p2p.core.dht.rpc import SendRequest
 from formation_p2p.core.discovery.parameters import DiscoveryParameters
 from formation_p2p.core.dispatch.job_events import (
     EmitJobEvent,
@@ -368,18 +367,6 @@ def test_a_node_with_nothing_to_do_has_left_at_once_and_once_only() -> None:
     assert bob.peer.handle(Leave(), at(10)) == [Left(cause="")]
     assert bob.peer.handle(Leave(), at(10)) == []
     assert bob.peer.handle(Tick(), at(11)) == []
-
-
-def test_a_worker_has_left_only_when_its_profile_is_withdrawn() -> None:
-    world = town(alice=1)
-    alice = world.nodes["alice"]
-    effects = alice.peer.handle(Leave(), at(world.now_s))
-    assert only(effects, SendRequest)
-    assert only(effects, Left) == []
-    for effect in effects:
-        world.performer.perform(alice, effect)
-    world.elapse(0.5)
-    assert alice.left
 
 
 def test_a_worker_has_left_when_its_profile_is_withdrawn_and_nothing_runs() -> None:

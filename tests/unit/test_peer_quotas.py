@@ -242,6 +242,7 @@ def test_a_permissive_worker_is_asked_although_the_grant_is_good_elsewhere() -> 
     assert "site=lab" in tolerated.why
 
 
+@pytest.mark.at_length
 def test_who_waits_for_his_hours_is_told_when_they_begin() -> None:
     world, bob = at_work(village(1, hours=parse_hours("thu 00:10-01:00")), job(), for_s=60)
     (ranked,) = decided(bob).ranked

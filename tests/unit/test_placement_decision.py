@@ -198,13 +198,6 @@ def test_the_same_candidates_rank_the_same_in_any_order_they_are_heard_of() -> N
         assert decided(*candidates).ranked == first.ranked
 
 
-def test_the_higher_score_comes_first_and_among_equals_the_nearer() -> None:
-    policy = Likes(((DAVE.peer_id, 1.0),))
-    first, *others = names(decided(*map(profile, (ALICE, BOB, DAVE)), policy=policy))
-    assert first == DAVE.peer_id
-    assert others == names(decided(*map(profile, (ALICE, BOB))))
-
-
 @pytest.mark.parametrize("score", [0.5, 1e-9])
 def test_scores_that_rounding_tells_apart_are_equal(score: float) -> None:
     everyone = tuple(map(profile, (ALICE, BOB, DAVE)))

@@ -19,14 +19,14 @@ beside_a_peer = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PEERS), unique=True), keys | beside_a_peer)
 def test_the_nearest_is_the_one_at_the_least_distance(peers: list[PeerId], target: Key) -> None:
     measured = min(peers, key=lambda peer: distance(key_of_peer(peer), target), default=None)
     assert Peers(peers).nearest(target) == measured
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(PEERS), unique=True), keys | beside_a_peer, st.integers(1, len(PEERS))
 )

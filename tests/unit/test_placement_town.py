@@ -25,6 +25,8 @@ from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
 from tests.support.stories import NEEDS, at_work, job, name_of, only, passed, worker_of, workers_of
 
+pytestmark = pytest.mark.at_length
+
 
 def shop(**prices: int) -> World:
     """Workers of one core each, at these prices; bob has tasks."""
@@ -40,7 +42,6 @@ def shop(**prices: int) -> World:
 PRICES = {"alice": 300, "carol": 100, "dave": 200}
 
 
-@pytest.mark.at_length
 def test_the_cheapest_worker_is_asked_first_whatever_the_distance() -> None:
     for number in range(5):
         world = shop(**PRICES)

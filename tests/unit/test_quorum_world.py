@@ -138,6 +138,7 @@ def of_one_operator() -> tuple[World, SimNode]:
     return world, bob
 
 
+@pytest.mark.at_length
 def test_a_job_that_a_state_keeps_waits_for_a_worker_that_may_be_away() -> None:
     world, bob = of_one_operator()
     world.deliver(bob, Submit(job(quorum=Quorum(2, of=3)), durable=True))
@@ -204,6 +205,7 @@ def test_an_answer_of_one_found_wrong_meanwhile_counts_no_more() -> None:
     assert not any(each.counts for each in late)
 
 
+@pytest.mark.at_length
 def test_a_copy_goes_on_where_the_answer_of_another_counts_no_more() -> None:
     """dave lies at once, and slowly; what he is slow with, another is begun with meanwhile."""
     lies: list[bytes] = []
@@ -452,6 +454,7 @@ def test_a_job_is_cancelled_while_copies_wait_and_run() -> None:
     assert all(isinstance(ended[f"other/{n}"], TaskSucceeded) for n in range(2))
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("quorum", [AT_ONCE, NEAR])
 def test_a_copy_that_outlives_what_its_worker_has_announced_counts(quorum: Quorum) -> None:
     """Nobody looks for workers while copies run, and what is known of these expires."""

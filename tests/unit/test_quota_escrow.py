@@ -63,6 +63,7 @@ def test_the_next_slice_is_asked_for_just_before_the_last_is_used_up() -> None:
     assert circle.status("alice").allowed.cpu_milli_s > FIRST
 
 
+@pytest.mark.at_length
 def test_two_workers_together_have_no_more_than_the_quota() -> None:
     circle = Circle()
     for name in ("alice", "carol"):
@@ -262,6 +263,7 @@ def test_answers_of_others_and_to_other_requests_count_for_nothing() -> None:
     assert circle.status("alice") == before
 
 
+@pytest.mark.at_length
 def test_after_a_refusal_the_holders_are_asked_again_in_a_while() -> None:
     circle = Circle()
     for name in ("alice", "carol"):

@@ -87,6 +87,7 @@ def test_a_read_that_is_stopped_meanwhile_is_the_last() -> None:
     assert reader.next_timeout() < later.mono_s + 2
 
 
+@pytest.mark.at_length
 def test_a_worker_that_serves_no_more_reads_the_catalog_no_more() -> None:
     hamlet = Hamlet(4)
     hamlet.world.elapse(60)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
 
+import pytest
+
 from formation_p2p.core.keyspace import Key, distance, key_of
 from formation_p2p.core.peer.events import PeerEvent, Recalled
 from formation_p2p.core.peer.peer import Peer
@@ -67,6 +69,7 @@ def without_holders(cause: str) -> tuple[Hamlet, SimNode]:
     return hamlet, worker
 
 
+@pytest.mark.at_length
 def test_a_claim_is_put_at_others_where_most_of_its_holders_have_died() -> None:
     hamlet, worker = without_holders("claim")
     hamlet.world.elapse(6)
@@ -83,6 +86,7 @@ def test_a_claim_that_no_peer_takes_is_given_up() -> None:
     assert worker.replicas.running == {}
 
 
+@pytest.mark.at_length
 def test_a_claim_is_checked_at_others_where_most_of_its_holders_have_died() -> None:
     hamlet, worker = without_holders("check")
     hamlet.world.elapse(2.5)
@@ -111,6 +115,7 @@ def test_a_read_that_took_long_is_made_anew_before_a_claim() -> None:
     assert len(hamlet.having("echo")) == 1  # where every read takes long, it is claimed at last
 
 
+@pytest.mark.at_length
 def test_a_guardian_that_has_died_is_not_chosen_again() -> None:
     hamlet = Hamlet(8).given(wanting(1), for_s=60)
     [has] = hamlet.having("echo")
@@ -134,6 +139,7 @@ def test_who_had_a_slot_before_is_in_doubt_with_who_has_it() -> None:
     assert now.state is ClaimState.READY
 
 
+@pytest.mark.at_length
 def test_a_slot_whose_guardians_have_died_too_is_filled_before_its_claim_ends() -> None:
     hamlet = Hamlet(20).given(wanting(1), for_s=92)
     [has] = hamlet.having("echo")
@@ -274,3 +280,20 @@ def test_a_worker_that_leaves_has_its_slot_again_and_one_that_is_drained_has_not
     hamlet.world.deliver(worker, DrainReplica("echo"))
     hamlet.world.elapse(60)
     assert services_of(worker).had == ()
+
+
+def contest(seed: int) -> Hamlet:
+    """Some workers far from each other, so that each has claimed before it hears of the others."""
+    hamlet = Hamlet(6, seed=seed)
+    hamlet.world.elapse(5)
+    hamlet.world.latency = lambda a, b: 0.4
+    hamlet.publish(wanting(1))
+    hamlet.world.elapse(60)
+    return hamlet
+
+
+def test_of_workers_that_claim_a_slot_at_once_one_starts_and_the_others_yield() -> None:
+    contests = [contest(seed) for seed in range(2)]
+    assert [len(hamlet.having("echo")) for hamlet in contests] == [1] * 2
+    assert [len(hamlet.steps(ServiceStep.STARTED)) for hamlet in contests] == [1] * 2
+    assert "another has the slot" in set().union(*map(why_yielded, contests))

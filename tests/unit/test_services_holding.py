@@ -328,6 +328,7 @@ def test_a_service_grows_with_its_load_and_shrinks_slowly() -> None:
     assert {wanted_at(hamlet, node) for node in hamlet.workers} == {1}
 
 
+@pytest.mark.at_length
 def test_a_moment_of_load_starts_nothing() -> None:
     hamlet = serving(ELASTIC)
     [first] = hamlet.having("echo")
@@ -415,6 +416,7 @@ def grant_to(hamlet: Hamlet, node: SimNode, *may: Right) -> None:
     hamlet.world.deliver(node, Renewed(Network(hamlet.world.root.public_key, (), grant)))
 
 
+@pytest.mark.at_length
 def test_a_lent_machine_that_begins_to_serve_is_found_as_a_guardian() -> None:
     hamlet, lender, replica = hamlet_and_lender()
     hamlet.world.elapse(400)

@@ -31,6 +31,7 @@ def settled(hamlet: Hamlet) -> None:
     assert hamlet.world.messages["services: republish"] == before
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("cause", ["confirm", "claim", "check"])
 def test_a_service_that_is_withdrawn_on_the_way_is_not_started(cause: str) -> None:
     hamlet = lone()

@@ -103,6 +103,7 @@ def test_a_worker_on_which_alone_it_fails_keeps_the_old_one_and_tries_again() ->
     assert versions(hamlet) == [2, 2]
 
 
+@pytest.mark.at_length
 def test_what_is_missing_meanwhile_is_filled_with_the_version_that_serves() -> None:
     hamlet = updating(5, 2, None, for_s=30)
     assert [claim.failed_version for claim in claims(hamlet)] == [2, 0]
@@ -113,6 +114,7 @@ def test_what_is_missing_meanwhile_is_filled_with_the_version_that_serves() -> N
     assert versions(hamlet) == [1, 1]
 
 
+@pytest.mark.at_length
 def test_a_version_that_failed_is_tried_again_later_and_a_newer_one_at_once() -> None:
     hamlet = updating(2, 2, None, for_s=30)
     hamlet.world.performer.start_s = lambda service: 1.0
@@ -214,6 +216,7 @@ def test_another_worker_takes_it_on_or_where_none_has_room_one_after_the_other_m
     assert least == fewest_of_all
 
 
+@pytest.mark.at_length
 def test_where_others_could_and_do_not_the_last_one_stays() -> None:
     hamlet = started(2, 1, needs=LARGE)
     [idle] = [node for node in hamlet.workers if node not in hamlet.having("echo")]

@@ -86,6 +86,7 @@ def path_of(alice: Kind | None, bob: Kind | None) -> Path:
     return Path.PUNCHED if alice is bob is Kind.CONE else Path.RELAYED
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(("alice", "bob"), list(product(KINDS, KINDS)))
 def test_every_pair_of_routers_comes_to_its_results_on_the_path_of_the_table(
     alice: Kind | None, bob: Kind | None

@@ -220,6 +220,7 @@ def sleepy_town(count: int = 400, *, connected: bool = True) -> tuple[World, lis
     return world, nodes
 
 
+@pytest.mark.at_length
 def test_who_sleeps_wakes_when_asked_and_knows_the_town() -> None:
     world, nodes = sleepy_town()
     assert not any(node.awake for node in nodes)
@@ -282,6 +283,7 @@ def test_what_else_there_is_to_do_with_one_who_wakes_is_done_once() -> None:
     assert newcomer not in woken
 
 
+@pytest.mark.at_length
 def test_who_comes_to_a_town_that_was_laid_out_joins_it() -> None:
     world, nodes = sleepy_town()
     newcomer = world.add("newcomer", public=True, gates=nodes[:2])

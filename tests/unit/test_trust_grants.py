@@ -254,6 +254,7 @@ def test_a_rule_is_refused_even_from_the_root() -> None:
     assert "does not know" in why(by_root('right("submit") <- operation("submit");'))
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize(
     "grant", [issue(ROOT, ALL, ALICE), bind(issue(ROOT, ALL), KEY, ALICE)], ids=["issued", "bound"]
 )
@@ -626,7 +627,7 @@ def test_a_block_that_cannot_be_printed_is_refused(block: bytes) -> None:
     assert "one of its blocks cannot be read" in why(with_raw_block(issue(ROOT, ALL, ALICE), block))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.binary(max_size=60))
 def test_no_block_breaks_the_check(content: bytes) -> None:
     for block in (content, b"\x18\x03" + content):

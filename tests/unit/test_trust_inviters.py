@@ -265,6 +265,7 @@ def until_unix_s(node: SimNode) -> int:
     return peer_of(node).grant.expires_unix_s
 
 
+@pytest.mark.at_length
 def test_a_member_is_renewed_by_an_inviter_until_the_charter_drops_him() -> None:
     world, ivan, alice = town()
     first = town_charter(world, None, ivan)
@@ -318,6 +319,7 @@ def test_a_node_that_does_not_renew_answers_none() -> None:
     assert "no peer is known that could" in peer_of(alice).renewal.failed
 
 
+@pytest.mark.at_length
 def test_one_that_has_just_joined_finds_the_inviters_and_is_renewed() -> None:
     world, ivan, _ = town()
     for number in range(30):

@@ -261,6 +261,7 @@ def test_a_job_whose_submitters_grant_ends_is_told_so() -> None:
     assert not only(bob.reported, JobWaits)
 
 
+@pytest.mark.at_length
 @pytest.mark.parametrize("behind_s", [0, 20])
 def test_a_job_that_is_kept_waits_for_a_new_grant_whosever_clock_is_ahead(behind_s: int) -> None:
     world = World(7, lambda running: (25.0, Succeeded(b"")))

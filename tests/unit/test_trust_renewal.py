@@ -127,7 +127,7 @@ narrowings = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(given_rights, narrowings)
 def test_whatever_was_given_and_narrowed_is_renewed_as_it_is(
     rights: Rights, narrowed: list[Block]
@@ -328,6 +328,7 @@ def until_unix_s(node: SimNode) -> int:
     return peer_of(node).grant.expires_unix_s
 
 
+@pytest.mark.at_length
 def test_a_member_has_its_grant_renewed_at_two_thirds_of_its_life_time_and_again() -> None:
     world = town()
     alice, bob = world.nodes["alice"], world.nodes["bob"]
@@ -358,6 +359,7 @@ def test_one_that_is_not_to_be_renewed_is_not_asked_for(life: Life | None) -> No
     assert only(passed(world, "alice", "gate"), AskGrant) == []
 
 
+@pytest.mark.at_length
 def test_where_no_peer_has_the_key_it_is_tried_more_and_more_rarely_and_told() -> None:
     world = town(issues=False)
     alice = world.nodes["alice"]

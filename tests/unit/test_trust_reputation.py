@@ -255,7 +255,7 @@ def test_of_more_voices_than_can_be_kept_the_strongest_are() -> None:
 # -- laws of what others can do -------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     histories,
     st.lists(
@@ -281,7 +281,7 @@ def test_any_number_of_identities_that_did_nothing_change_no_score(
     assert beset.take() == alone.take()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(histories, st.dictionaries(st.integers(0, 11), st.tuples(histories, opinions), max_size=12))
 def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
     history: list[Experience], voices: dict[int, tuple[list[Experience], Opinion]]
@@ -305,7 +305,7 @@ def test_all_voices_together_count_no_more_than_one_that_is_fully_trusted(
         assert worst == EXECUTE_MILLI
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 10), min_size=2, max_size=6), opinions)
 def test_work_shared_out_among_identities_gives_them_no_more_voice_than_one(
     shares: list[int], opinion: Opinion

@@ -253,7 +253,7 @@ def test_nine_keys_fit_with_all_their_signatures() -> None:
     assert why_not(bound, root.root_id()) == ""
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_no_altered_byte_passes(data: st.DataObject) -> None:
     grant = bytearray(WHOLE)
