@@ -111,44 +111,6 @@ def _one_of_many(peer_id: PeerId, rng: random.Random) -> Profile:
     )
 
 
-@pytest.mark.parametrize("free_now", [False, True])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "cpu=1m,memory=1MiB",
-        "cpu=60,memory=900GiB",
-        "cpu=1,memory=1GB",
-        "gpu=1,gpu.memory=80GB",
-        "gpu=4,gpu.cc=8.0",
-        "gpu=5,gpu.model=h100|a100",
-        "gpu=3,gpu.model=h100,gpu.share=0.5,driver=python",
-        "gpu=2,gpu.model=a100,gpu.share=0.5,gpu.memory=20GB",
-        "label.region=eu,driver=wasm",
-        "label.region=eu,label.rack=r7",
-        "label.rack=r77",
-        "network=1000,storage=100GiB",
-        "network=1001",
-        "driver=dask",
-    ],
-)
-def test_the_nearest_are_those_found_by_hand(text: str, free_now: bool) -> None:
-    rng = random.Random(text)
-    profiles = crowd(len(PEERS), rng)
-    town = table_of(profiles, Table(steps=SMALL_STEPS))
-    needs = parse_requirements(text)
-    for price in (None, 0, 4999):
-        target = Key(rng.getrandbits(KEY_BITS))
-        expected = by_hand(profiles, needs, target, NOW, free_now, price)
-        for count in (0, 1, 20, len(PEERS)):
-            nearest = town.nearest(
-                needs, target, count, NOW, free_now=free_now, max_price_micro=price
-            )
-            assert nearest == expected[:count]
-        matched = town.match(needs, NOW, free_now=free_now, max_price_micro=price)
-        assert matched == by_hand(profiles, needs, HERE, NOW, free_now, price)
-
-
 said = st.builds(
     profile,
     st.sampled_from(PEERS[:12]),
@@ -215,23 +177,6 @@ def test_after_any_changes_the_table_is_what_was_last_said(
             assert {each.peer_id for each in matched} == {each.peer_id for each in expected}
 
 
-@pytest.mark.parametrize(
-    ("price", "max_price", "admitted"),
-    [
-        (0, -1, False),
-        (7, 7, True),
-        (8, 7, False),
-        (2**32, 2**32 - 1, False),
-        (2**32, 2**32, True),
-        (2**40, 2**32, False),
-        (2**40, 2**41, True),
-    ],
-)
-def test_a_price_is_compared_in_full(price: int, max_price: int, admitted: bool) -> None:
-    town = table_of([profile(ALICE, price_micro=price)])
-    assert bool(town.match(PIECE, NOW, max_price_micro=max_price)) is admitted
-
-
 @pytest.mark.parametrize("size", [1, MIB - 1, MIB, GIB - 1, GIB + 1, 2**52, 2**52 + MIB, 2**60])
 def test_a_byte_decides(size: int) -> None:
     """Past 4 PiB as well, which is all that the column can tell."""
@@ -266,15 +211,6 @@ def test_what_is_reserved_is_no_longer_free_and_comes_back() -> None:
     assert len(town.match(half, NOW, free_now=True)) == 1
 
 
-def test_the_place_of_one_who_left_goes_to_the_next_who_comes() -> None:
-    town = table_of([profile(ALICE, drivers=("wasm",)), profile(BOB)])
-    assert town.remove(ALICE)
-    assert not town.remove(ALICE)
-    town.put(profile(CAROL))
-    assert town.match(Requirements(driver="wasm"), NOW) == []
-    assert {each.peer_id for each in town.match(PIECE, NOW)} == {BOB, CAROL}
-
-
 def test_a_full_table_takes_nobody_new_and_listens_to_those_it_has() -> None:
     town = Table(limit=2)
     assert town.put(profile(ALICE))
@@ -285,11 +221,6 @@ def test_a_full_table_takes_nobody_new_and_listens_to_those_it_has() -> None:
     assert sorted(each.sequence for each in town.match(PIECE, NOW)) == [1, 2]
     assert town.put(profile(ALICE, withdrawn=True))
     assert town.put(profile(CAROL))
-
-
-def test_an_empty_table_names_nobody() -> None:
-    assert Table().nearest(PIECE, HERE, 20, NOW) == []
-    assert Table().match(PIECE, NOW) == []
 
 
 def test_keys_that_begin_alike_are_told_apart_and_equal_ones_by_peer_id() -> None:
