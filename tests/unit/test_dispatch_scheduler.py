@@ -919,16 +919,6 @@ def test_the_only_worker_restarts_and_the_job_waits_for_it() -> None:
     assert all_succeeded(bob, 20)
 
 
-def test_the_only_worker_leaves_and_the_job_does_not_wait_for_ever() -> None:
-    world, bob = at_work(lasting(2.0, alice=1), job(3), for_s=1)
-    alice = world.nodes["alice"]
-    alice.leave()
-    world.elapse(12)
-    assert only(bob.reported, TaskUnplaceable) == []
-    world.elapse(6)
-    assert bob.reported[-1] == JobEnded(0, 0, 3, 0)
-
-
 def test_who_asks_while_such_tasks_run_hears_of_a_worker_that_discovery_no_longer_names() -> None:
     world = lasting(60, alice=1, carol=1)
     bob, alice = world.nodes["bob"], world.nodes["alice"]

@@ -165,12 +165,6 @@ def test_the_nearest_to_each_other_are_chosen() -> None:
     assert together(workers[:2], 3, far) == set(workers[:2])
 
 
-def test_a_swap_betters_a_choice_that_began_badly() -> None:
-    """Begun from a, its nearest is b, and c is near to both but for what swapping a brings."""
-    far = {(A, B): 1, (A, C): 9, (A, D): 9, (B, C): 2, (B, D): 2, (C, D): 1}
-    assert together([A, B, C, D], 3, far) == {B, C, D}
-
-
 def test_a_replacement_is_near_to_those_who_stayed() -> None:
     far = {(A, B): 1, (A, C): 9, (B, C): 5}
     of = {w: {SMALL: [n]} for n, w in enumerate((C, B))}

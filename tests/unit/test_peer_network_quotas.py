@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
+from formation_p2p.core.dispatch.job_events import TaskUnplaceable
 from formation_p2p.core.negotiation.messages import AskSlice, Commit, Renew, SliceAnswer
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.negotiation.quota_status import Verdict
@@ -72,17 +72,6 @@ def test_the_hours_of_a_grant_are_those_of_all_workers() -> None:
     assert used_s(world) <= LIMIT_S + OVERRUN_S
 
 
-def test_what_one_worker_gives_back_another_uses() -> None:
-    world, bob = at_work(village(task_s=20), job(1), for_s=60)
-    alice = world.nodes["alice"]
-    (done,) = only(ends(bob).values(), TaskSucceeded)
-    assert done.task_id == "job/0"
-    for name in WORKERS:
-        for each in worker_of(world.nodes[name]).escrow.status():
-            assert each.allowed.cpu_milli_s <= 21_000
-    assert alice.alive
-
-
 def test_a_worker_that_leaves_gives_its_slice_back() -> None:
     world = village(Quota(cpu_milli_hours=1000))
     alice, bob = world.nodes["alice"], world.nodes["bob"]
@@ -95,35 +84,6 @@ def test_a_worker_that_leaves_gives_its_slice_back() -> None:
     last = only(passed(world, "alice", "hugo"), AskSlice)[-1]
     assert before.verdict is Verdict.HELD
     assert last.wanted.cpu_milli_s < before.allowed.cpu_milli_s
-
-
-def test_where_all_holders_are_gone_the_workers_count_as_they_did() -> None:
-    world = village()
-    alice, bob = world.nodes["alice"], world.nodes["bob"]
-    world.kill(world.nodes["carol"])
-    for name, node in world.nodes.items():
-        if name not in ("alice", "bob"):
-            world.cut(alice, node)
-    world.elapse(60)
-    bob.submit(job(1))
-    world.elapse(180)
-    assert alice.used[("2026-01", bob.identity.peer_id)].cpu_milli_s / 1000 >= LIMIT_S
-    assert all("CPU quota" in str(why) for _, why in _reasons(world))
-
-
-def _reasons(world: World) -> list[tuple[object, object]]:
-    ended = only(ends(world.nodes["bob"]).values(), TaskUnplaceable)
-    return [each for end in ended for each in end.reasons if isinstance(each[1], Denied)]
-
-
-def test_grants_without_hours_ask_for_nothing() -> None:
-    world = village(Quota(leases=2), task_s=1)
-    world.nodes["bob"].submit(job(3))
-    world.elapse(30)
-    assert len(only(ends(world.nodes["bob"]).values(), TaskSucceeded)) == 3
-    messages = [each.message for each in world.sent]
-    assert not only(messages, AskSlice)
-    assert all(each.voucher is None for each in only(messages, Commit) + only(messages, Renew))
 
 
 @pytest.mark.at_length

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import pytest
 
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
@@ -264,51 +266,32 @@ def test_a_worker_that_dies_between_its_offer_and_the_lease_has_refused() -> Non
     ]
 
 
-def test_a_large_result_is_not_kept() -> None:
-    large = TaskSucceeded("job/0", ALICE, b"x" * 2**20, 7)
-    noted = reported(large)
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(20):
-        event = TaskSucceeded("job/0", ALICE, bytes(2**20), 7)
-        noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
-        del event
-    kept = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert kept < 2**20
-    assert len(noted.of("job/0", None)) == 21
+def saved(number: int) -> TaskSaved:
+    told = bytes([number]) * MAX_INLINE_BYTES
+    return TaskSaved("job/0", Checkpoint(number, inline(told), told), ())
 
 
-def test_what_a_task_saves_is_not_kept() -> None:
-    """Of tasks that save twice a second, the ring would be a GiB."""
-    assert TaskSaved("job/0", Checkpoint(1, inline(b"x")), ()).in_brief().checkpoint.sequence == 1
-    noted = reported()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for number in range(1, 101):
-        told = bytes([number]) * MAX_INLINE_BYTES
-        event = TaskSaved("job/0", Checkpoint(number, inline(told), told), ())
-        noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
-        del event, told
-    kept = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert kept < 2**20
-    assert len(noted.of("job/0", None)) == 100
+def succeeded(number: int) -> TaskSucceeded:
+    return TaskSucceeded("job/0", ALICE, bytes(2**20 + number), 7)
 
 
-def test_what_a_failed_task_brought_is_not_kept_where_it_is_large() -> None:
+def gave_up(number: int) -> TaskGaveUp:
     attempts = (Attempt("job/0#1", ALICE, "exit code 1", lost=False),)
-    noted = reported(TaskGaveUp("job/0", attempts, FailureKind.EXIT, bytes(2**20)))
-    [entry] = noted.of("job/0", None)
-    assert (entry.step, entry.cause) == (StoryStep.FAILED, "exit code 1")
+    return TaskGaveUp("job/0", attempts, FailureKind.EXIT, bytes(2**20 + number))
+
+
+@pytest.mark.parametrize(("make", "count"), [(saved, 100), (succeeded, 20), (gave_up, 1)])
+def test_what_is_large_is_not_kept(make: Callable[[int], JobEvent], count: int) -> None:
+    """Of tasks that save twice a second, the ring would be a GiB."""
+    noted = reported(make(1))
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    event = TaskGaveUp("job/0", attempts, FailureKind.EXIT, bytes(2**20))
-    noted.emitted([EmitJobEvent("job", event, cause="test")], at(1))
-    del event
+    for number in range(1, count + 1):
+        noted.emitted([EmitJobEvent("job", make(number), cause="test")], at(1))
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert kept < 2**16
+    assert kept < 2**20
+    assert len(noted.of("job/0", None)) == count + 1
 
 
 def test_the_story_of_a_task_is_found_among_several_jobs_of_several_tasks() -> None:

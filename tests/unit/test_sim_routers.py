@@ -98,15 +98,6 @@ def test_every_pair_of_routers_comes_to_its_results_on_the_path_of_the_table(
     assert town.path is path_of(alice, bob)
 
 
-def test_two_behind_one_router_find_each_other_without_a_gate_between_them() -> None:
-    town = Town(Kind.SYMMETRIC, Kind.SYMMETRIC, same=True)
-    town.submit()
-    town.world.elapse(10)
-    assert len(town.results) == 4
-    assert town.path is Path.DIRECT
-    assert town.routers.made[Path.RELAYED] == 0
-
-
 def test_what_is_announced_is_what_leads_there() -> None:
     town = Town(Kind.CONE, Kind.FULL, gates=2)
     circuits = [each for each in town.announced(town.alice) if "/p2p-circuit" in each]

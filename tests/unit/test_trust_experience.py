@@ -142,19 +142,6 @@ def note(account: PeerHistory, experience: Experience, at_s: float) -> None:
     account.add(experience, age_of(at_s), at_s)
 
 
-@pytest.mark.parametrize("by_s", [10 * YEAR_S, -MONDAY + 100], ids=["ten years ahead", "1970"])
-def test_one_result_while_the_clock_is_wrong_neither_wipes_nor_freezes_a_history(by_s: int) -> None:
-    account = account_of(*[Experience.WRONG] * 2)
-    note(account, Experience.SUCCESS, MONDAY + by_s)
-    good, bad = account.aged(age_of(MONDAY))
-    assert (round(good / 1024), round(bad / 1024)) == (1, MEMORY - 1)
-    note(account, Experience.SUCCESS, MONDAY)
-    good, bad = account.aged(age_of(MONDAY))
-    assert (round(good / 1024), round(bad / 1024)) == (2, MEMORY - 2)
-    assert account.seen_unix_s == MONDAY
-    assert account.aged(age_of(MONDAY + 2 * HALF_LIFE_S)) == (good >> 2, bad >> 2)
-
-
 @given(
     histories,
     st.lists(st.tuples(far_off_s, st.sampled_from(Experience)), min_size=1, max_size=5),
