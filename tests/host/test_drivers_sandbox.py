@@ -559,7 +559,7 @@ def a_bwrap(folder: Path, script: str) -> None:
             "echo 'bwrap: No permissions to create new namespace' >&2; exit 1",
             "does not work here (bwrap: No permissions to create new namespace); allow",
         ),
-        ("exit 7", "does not work here (it ended with 7)"),
+        ("exit 7", "bin/bwrap ended with 7)"),
     ],
 )
 def test_a_machine_without_a_sandbox_says_so_and_runs_tasks_unless_one_is_required(

@@ -289,6 +289,17 @@ def test_who_is_outside_leads_to_no_place_inside(index: str, address: str, *, ma
     assert _may_lead_to(index, address) == may
 
 
+def test_a_request_of_a_build_takes_little_memory(relay: IndexRelay) -> None:
+    """Python itself would keep a hundred lines of 64 KiB of each."""
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=relay.answer, args=(theirs,))
+    thread.start()
+    lines = [b"x-%d: %s\r\n" % (number, b"x" * 60_000) for number in range(90)]
+    with ours, pytest.raises((BrokenPipeError, ConnectionResetError)):
+        ours.sendall(b"GET / HTTP/1.1\r\n" + b"".join(lines))
+    thread.join()
+
+
 def test_connections_that_a_build_opens_take_few_descriptors_of_the_node(relay: IndexRelay) -> None:
     ours, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     more = 200

@@ -32,7 +32,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import (
@@ -69,6 +69,8 @@ MAX_PAGE_BYTES: Final = 64 * MIB
 MAX_PAGES: Final = 2
 _SMALL_PAGE_BYTES: Final = MIB
 _PIECE_BYTES: Final = 256 * KIB
+# Of a request of uv some 2 KiB: of its kind Python takes 6 MiB, for each connection.
+MAX_HEAD_BYTES: Final = 32 * KIB
 _SEAL_BYTES: Final = 32
 _ASKED: Final = ("Accept", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "User-Agent")
 _ANSWERED: Final = (
@@ -328,6 +330,25 @@ def _file_name(url: str) -> str:
     return urlsplit(url).path.rpartition("/")[2]
 
 
+class _Heads:
+    """The heads of requests, line by line, of MAX_HEAD_BYTES each at most."""
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self._lines = lines
+        self.left = 0
+
+    def readline(self, limit: int) -> bytes:
+        """Raises OSError."""
+        line = self._lines.readline(min(limit, self.left + 1))
+        self.left -= len(line)
+        if self.left < 0:
+            raise OSError(errno.EMSGSIZE, f"a request of more than {MAX_HEAD_BYTES} bytes")
+        return line
+
+    def close(self) -> None:
+        self._lines.close()
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One connection from the sandbox, in a thread: any program there may have opened it."""
 
@@ -338,6 +359,15 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         self._relay = relay
         super().__init__(connection, client, relay)  # type: ignore[arg-type]  # it asks no server
+
+    def setup(self) -> None:
+        super().setup()
+        self._heads: Any = _Heads(self.rfile)
+        self.rfile = self._heads
+
+    def handle_one_request(self) -> None:
+        self._heads.left = MAX_HEAD_BYTES
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         asked = self._relay.request(self.path)
