@@ -30,9 +30,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import (
@@ -330,16 +331,17 @@ def _file_name(url: str) -> str:
     return urlsplit(url).path.rpartition("/")[2]
 
 
-class _Heads:
+class _Heads(BufferedIOBase):
     """The heads of requests, line by line, of MAX_HEAD_BYTES each at most."""
 
-    def __init__(self, lines: BinaryIO) -> None:
+    def __init__(self, lines: BufferedIOBase) -> None:
         self._lines = lines
         self.left = 0
 
-    def readline(self, limit: int) -> bytes:
+    def readline(self, limit: int | None = -1, /) -> bytes:
         """Raises OSError."""
-        line = self._lines.readline(min(limit, self.left + 1))
+        most = self.left + 1
+        line = self._lines.readline(most if limit is None or limit < 0 else min(limit, most))
         self.left -= len(line)
         if self.left < 0:
             raise OSError(errno.EMSGSIZE, f"a request of more than {MAX_HEAD_BYTES} bytes")
@@ -362,8 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._heads: Any = _Heads(self.rfile)
-        self.rfile = self._heads
+        self.rfile = self._heads = _Heads(self.rfile)
 
     def handle_one_request(self) -> None:
         self._heads.left = MAX_HEAD_BYTES
