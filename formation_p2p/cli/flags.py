@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 import time
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # request for one does.
 MAX_INVITE_CHARS: Final = 16 * 1024
 _NO_INVITE: Final = "it is neither an invite nor a readable file; paste all of it"
+# In UTF-8 and UTF-16.
+_MAX_CHAR_BYTES: Final = 4
 _PREFIX: Final = re.compile(r"\s*formation\d+:")
 
 _DURATION: Final = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)\s*", re.ASCII)
@@ -187,7 +190,9 @@ def read_invite(given: str) -> str:
         from formation_p2p.cli.gateway_url import invite_from  # with urllib, which few need
 
         return invite_from(given)
-    if _PREFIX.match(given):
+    from formation_p2p.core.records.pasted_text import cleaned
+
+    if _PREFIX.match(cleaned(given)):
         return given
     try:
         return _pasted("invite", given, MAX_INVITE_CHARS)
@@ -218,9 +223,12 @@ def _pasted(what: str, given: str, max_chars: int) -> str:
     if given == "-":
         if sys.stdin.isatty():
             print(f"Paste the {what}, then press Enter and Ctrl-D.", file=sys.stderr)
-        return sys.stdin.read(max_chars)
-    with Path(given).expanduser().open(encoding="ascii", errors="replace") as file:
-        return file.read(max_chars)
+        raw = sys.stdin.buffer.read(_MAX_CHAR_BYTES * max_chars)
+    else:
+        with Path(given).expanduser().open("rb") as file:
+            raw = file.read(_MAX_CHAR_BYTES * max_chars)
+    is_wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return raw.decode("utf-16" if is_wide else "utf-8", errors="replace")[:max_chars]
 
 
 def home_of(home: Path | None, join: str | None, name: str | None = None) -> Home:

@@ -71,6 +71,7 @@ from formation_p2p.core.errors import (
 )
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.placement.decision import Ranked, terms_of
+from formation_p2p.core.records.pasted_text import cleaned
 from formation_p2p.core.refusals import Denied, Infeasible, Leaving, TooClose
 from formation_p2p.core.resources.capability import Limits
 from formation_p2p.core.resources.requirements import Requirements
@@ -144,7 +145,7 @@ def test_an_invite_comes_as_it_is_from_a_file_or_from_stdin(
     assert read_invite("formation1:abc") == "formation1:abc"
     (tmp_path / "join").write_text("formation1:def\n")
     assert read_invite(str(tmp_path / "join")) == "formation1:def\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO("formation1:\n  ghi\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"formation1:\n  ghi\n")))
     assert read_invite("-") == "formation1:\n  ghi\n"
 
 
@@ -613,3 +614,11 @@ def test_programs_read_what_each_answer_of_a_quorum_says() -> None:
         (0, "4\n"),
         (None, None),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("text", ["formation1:ghi", "“formation1:ghi”", "> formation1:\n> ghi\n"])
+def test_an_invite_is_read_however_it_was_saved(tmp_path: Path, encoding: str, text: str) -> None:
+    (tmp_path / "invite").write_text(text, encoding=encoding)
+    assert cleaned(read_invite(str(tmp_path / "invite"))) == "formation1:ghi"
+    assert read_invite(text) == text

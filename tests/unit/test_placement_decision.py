@@ -348,7 +348,7 @@ def test_terms_are_in_their_units_and_who_is_first_has_a_reason() -> None:
     )
     _, heads, _, first, second, _ = str(hinted).splitlines()
     assert re.split(" {2,}", heads)[2:-1] == ["hint avoid", "hint region", "score", "price"]
-    assert re.split(" {2,}", first)[2:-1] == ["yes", "yes", "2e-05", "0.0525 an hour"]
+    assert re.split(" {2,}", first)[2:-1] == ["yes", "yes", "4e-05", "0.0525 an hour"]
     assert re.split(" {2,}", second)[2:-1] == ["no", "no", "1.000", "0.00000105 an hour"]
     assert decided(dear).why_first == ""
 

@@ -42,6 +42,31 @@ def test_a_paste_that_was_broken_into_lines_is_good() -> None:
     assert parse_invite(broken) == NETWORK
 
 
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "\ufeff{}",
+        "\u201c{}\u201d",
+        "\u00ab{}\u00bb",
+        "'{}'",
+        "`{}`",
+        "<{}>",
+        "> {}",
+        ">> \u201e{}\u201c\r\n",
+        "{}\u200b",
+    ],
+)
+def test_what_mail_adds_to_an_invite_is_no_part_of_it(pasted: str) -> None:
+    text = NETWORK.invite()
+    assert parse_invite(pasted.format(text)) == NETWORK
+    quoted = "\n> ".join(text[n : n + 60] for n in range(0, len(text), 60))
+    assert parse_invite(pasted.format(quoted)) == NETWORK
+    for hyphen in ("\u2010", "\u2011"):
+        assert parse_invite(text.replace("-", hyphen)) == NETWORK
+    for dash in ("\u2013", "\u2014"):
+        assert parse_invite(text.replace("--", dash)) == NETWORK
+
+
 @given(st.data())
 def test_a_bad_paste_is_told(data: st.DataObject) -> None:
     text = NETWORK.invite()

@@ -15,10 +15,27 @@ def pasted_text(prefix: str, body: bytes) -> str:
     return prefix + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
 
+# What mail and word processors put around and into a text: marks of the byte order and of where to
+# break, quotation marks, the sign of a quoted line, and dashes in the place of hyphens. None is of
+# a text, so that each can only mean one thing.
+_QUOTES: Final = (*range(0x2018, 0x2020), 0x2039, 0x203A, *map(ord, "\"'`<>\xab\xbb"))
+_ADDED: Final = dict.fromkeys((*map(ord, "\ufeff\u200b\u2060\xad"), *_QUOTES)) | {
+    ord("\u2010"): "-",
+    ord("\u2011"): "-",
+    ord("\u2013"): "--",
+    ord("\u2014"): "--",
+}
+
+
+def cleaned(text: str) -> str:
+    """As it was before it was pasted: terminals and mail programs break long lines as well."""
+    return "".join(text.translate(_ADDED).split())
+
+
 def body_of(text: str, prefix: str, what: str, most_bytes: int) -> bytes:
     """What a text was made of, if that is `most_bytes` or less. Raises InvalidInput of `what`,
     whose message says nothing of what the text holds."""
-    joined = "".join(text.split())  # terminals and mail programs break long lines
+    joined = cleaned(text)
     if not joined.startswith(prefix):
         raise InvalidInput(what, f"it does not begin with {prefix}; paste all of it")
     if len(joined) > len(prefix) + (most_bytes + _CHECKSUM_BYTES) * 4 // 3 + 4:

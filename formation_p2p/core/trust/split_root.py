@@ -13,7 +13,7 @@ from typing import Final
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import Identity, PeerId
 from formation_p2p.core.records import addresses, codec
-from formation_p2p.core.records.pasted_text import body_of, pasted_text
+from formation_p2p.core.records.pasted_text import body_of, cleaned, pasted_text
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.records.resources import take_row
 from formation_p2p.core.trust.grant_form import Cosigned, read_form
@@ -121,7 +121,7 @@ def _signed_by(here: Iterable[Identity], request: GrantRequest) -> GrantRequest:
 
 
 def is_request(text: str) -> bool:
-    return text.lstrip().startswith(_PREFIX)
+    return cleaned(text).startswith(_PREFIX)
 
 
 def parse_request(text: str) -> GrantRequest:
