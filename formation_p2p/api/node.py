@@ -327,7 +327,7 @@ class Node(GatewayNode):
     async def troubles(self) -> tuple[str, ...]:
         """What peers show to be wrong with this machine, and what to do: a clock that is off, or
         another node with this one's identity."""
-        return await self._bridge.look(lambda shell: shell.troubles)
+        return await self._bridge.look(lambda shell: shell.stack.witness.troubles)
 
     async def incompatible(self) -> Mapping[PeerId, str]:
         """The peers that this node refused lately since their version of the protocols is another

@@ -58,7 +58,8 @@ def top(
             time.sleep(EVERY_S)
     from rich.live import Live
 
-    from formation_p2p.cli.tables import console, nodes
+    from formation_p2p.cli.node_tables import nodes
+    from formation_p2p.cli.tables import console
 
     seen = _look(place, with_workers=True)
     shown = nodes(seen["nodes"], _as_of_now(seen), seen["online"])

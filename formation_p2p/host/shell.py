@@ -338,19 +338,9 @@ class Shell:
         return dict(self._stack.incompatible)
 
     @property
-    def bound(self) -> tuple[str, ...]:
-        """Where this node listens, whatever peers are told."""
-        return self._stack.bound
-
-    @property
-    def untimely(self) -> int:
-        """How many records were dropped for their time."""
-        return self.peer.untimely
-
-    @property
-    def troubles(self) -> tuple[str, ...]:
-        """What peers show to be wrong with this machine, and what to do; see Witness."""
-        return self._stack.witness.troubles
+    def stack(self) -> Stack:
+        """The network underneath, to be looked at."""
+        return self._stack
 
     @property
     def _is_ending(self) -> bool:

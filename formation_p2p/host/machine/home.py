@@ -40,7 +40,6 @@ from formation_p2p.core.trust.network import Network, parse_invite
 from formation_p2p.core.trust.root_keys import KeySet
 from formation_p2p.core.trust.split_root import GrantRequest, renewal_of, request_of, root_of
 from formation_p2p.core.workload.scope import NOWHERE, Place
-from formation_p2p.host.machine.folders import remove_folder_now
 from formation_p2p.host.machine.home_folder import HomeFolder, identity_in, key_line
 from formation_p2p.host.machine.home_path import IDENTITY
 
@@ -78,15 +77,6 @@ _OF_NETWORK: Final = (
     *("charter", "members", "peers"),
     *("held.sqlite", "held.sqlite-wal", "held.sqlite-shm", "held.sqlite.lock"),
 )
-
-# What nodes keep in a home, but for the keys of a root: --state files lie where people put them.
-_OURS: Final = re.compile(
-    r"identity(-\d+)?\.(key|lock)|grant-\d+|network|withdrawn|name|charter|members|peers"
-    r"|(held|usage)\.sqlite(-wal|-shm|\.lock)?|(trust-\d+|sizes)\.db(-wal|-shm|\.lock)?"
-    r"|(scratch|blobs|services|environments)-\d+(\.lock)?|status-\d+\.sock"
-    r"|control\.(sock|lock)|worker\.lock|published|code|wheels|.*\.unfinished"
-)
-_IS_ROOT: Final = re.compile(r"root(-\d+)?\.key")
 
 # Nodes that run from one home at the same time: a worker, a gate, and a person's commands.
 MAX_IDENTITIES: Final = 16
@@ -239,20 +229,6 @@ class Home(HomeFolder):
                 (self.path / name).unlink(missing_ok=True)
             files = map(_root_file, range(MAX_ROOT_KEYS))
             return [name for name in files if (self.path / name).exists()]
-
-    def purge(self) -> list[str]:
-        """Remove all that nodes keep in the folder, and the folder where nothing else is in it; not
-        the keys of a root, whose files it returns: they are all that this network has."""
-        with self._locked():
-            for path in self.path.iterdir():
-                if _OURS.fullmatch(path.name) is None:
-                    continue
-                remove_folder_now(path)
-            stay = [path.name for path in self.path.iterdir() if path.name != ".lock"]
-            if not stay:
-                (self.path / ".lock").unlink()
-                self.path.rmdir()
-        return sorted(name for name in stay if _IS_ROOT.fullmatch(name))
 
     def invite(self, rights: Rights, peer_id: PeerId | None = None) -> str:
         """An invite for its bearer, or for one peer. It is a secret: see `Network`.

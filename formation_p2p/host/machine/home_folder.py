@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Final
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
-from formation_p2p.host.machine.folders import sync_folder
+from formation_p2p.host.machine.folders import remove_folder_now, sync_folder
 from formation_p2p.host.machine.home_path import home_path
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,16 @@ _MEND: Final = {
 }
 
 
+# What nodes keep in a home, but for the keys of a root: --state files lie where people put them.
+_OURS: Final = re.compile(
+    r"identity(-\d+)?\.(key|lock)|grant-\d+|network|withdrawn|name|charter|members|peers"
+    r"|(held|usage)\.sqlite(-wal|-shm|\.lock)?|(trust-\d+|sizes)\.db(-wal|-shm|\.lock)?"
+    r"|(scratch|blobs|services|environments)-\d+(\.lock)?|status-\d+\.sock"
+    r"|control\.(sock|lock)|worker\.lock|published|code|wheels|.*\.unfinished"
+)
+_IS_ROOT: Final = re.compile(r"root(-\d+)?\.key")
+
+
 class HomeFolder:
     """What a Home does to its files. All that follows `_locked` is called under that lock."""
 
@@ -50,6 +61,20 @@ class HomeFolder:
 
     def __repr__(self) -> str:
         return f"Home({self.path})"
+
+    def purge(self) -> list[str]:
+        """Remove all that nodes keep in the folder, and the folder where nothing else is in it; not
+        the keys of a root, whose files it returns: they are all that this network has."""
+        with self._locked():
+            for path in self.path.iterdir():
+                if _OURS.fullmatch(path.name) is None:
+                    continue
+                remove_folder_now(path)
+            stay = [path.name for path in self.path.iterdir() if path.name != ".lock"]
+            if not stay:
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
+        return sorted(name for name in stay if _IS_ROOT.fullmatch(name))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -75,7 +75,6 @@ class StreamHandlers:
         public_key: bytes,
         on_pushed: Callable[[Connection], None],
         addresses: Callable[[PeerId], tuple[str, ...]],
-        witness: Witness,
     ) -> None:
         self.by_protocol: dict[str, StreamHandler] = {
             net_identify.PROTOCOL: self._tell,
@@ -83,7 +82,7 @@ class StreamHandlers:
             PING_PROTOCOL: _pong,
         }
         self._addresses = addresses
-        self._witness = witness
+        self.witness = Witness()
         self.unlisted: frozenset[str] = frozenset()
         """Protocols that are served, and that identify does not tell of."""
         self._public_key = public_key
@@ -128,14 +127,14 @@ class StreamHandlers:
 
     def _now(self, connection: Connection) -> _Told:
         listed = tuple(protocol for protocol in self.by_protocol if protocol not in self.unlisted)
-        witness = self._witness
+        witness = self.witness
         is_twin = witness.is_twin(connection.peer)
         return self._addresses(connection.peer), listed, is_twin, witness.clock_sets
 
     def _message(self, stream: MuxedStream, told: _Told) -> bytes:
         addresses, protocols, is_twin, _ = told
         of_us = self._public_key, addresses, protocols
-        return net_identify.message(*of_us, stream, self._witness.run_id, is_twin=is_twin)
+        return net_identify.message(*of_us, stream, self.witness.run_id, is_twin=is_twin)
 
     async def _pushed(self, stream: MuxedStream, connection: Connection) -> None:
         """Serve identify push: what a peer that dialled us is, or what changed of it since."""

@@ -48,7 +48,6 @@ from formation_p2p.host.net.swarm import Swarm, Whereabouts
 from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.upgrading import Upgrading
-from formation_p2p.host.net.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -103,16 +102,12 @@ class Stack:
         self._listen = parse_all("listen", listen)
         self._kad_protocol = kad_protocol
         self.limits = PeerLimitsTable(parameters)
-        self.witness = Witness()
-        self.served = StreamHandlers(
-            identity.libp2p_public_key, self._pushed, self.own.told, self.witness
-        )
+        self.served = StreamHandlers(identity.libp2p_public_key, self._pushed, self.own.told)
+        self.witness = self.served.witness
         self._pending: set[trio.CancelScope] = set()
-        self.incompatible = IncompatiblePeers()
-        self._drops = DropLog()
+        self.incompatible, self._drops = IncompatiblePeers(), DropLog()
         self._runs = False
-        self._closing = trio.Event()
-        self._closed = trio.Event()
+        self._closing, self._closed = trio.Event(), trio.Event()
 
     def serve(self, protocol: str, serve: Serve) -> None:
         """Speak one protocol more, on streams that peers open. Call it before `run`."""

@@ -270,7 +270,7 @@ def _seen(shell: Shell) -> Iterator[Metric]:
         yield _counters("want_offers", "Offers of this worker for wants, by outcome.", offers)
         yield _counters("quota_slices", "Slices of quotas asked for.", dict(status.slices))
     yield _counter(
-        "untimely_records", "Records dropped since they are not of this time.", shell.untimely
+        "untimely_records", "Records dropped since they are not of this time.", shell.peer.untimely
     )
     copies = dict(status.copies)
     yield _counters("quorum_copies", "Copies of this node's tasks with a quorum.", copies)
