@@ -98,6 +98,8 @@ from formation_p2p.core.placement.policy import Policy as Policy
 from formation_p2p.core.placement.policy import Score as Score
 from formation_p2p.core.placement.policy import Term as Term
 from formation_p2p.core.placement.scored import Scored as Scored
+from formation_p2p.core.placement.task_options import CallKwargs as CallKwargs
+from formation_p2p.core.placement.task_options import TaskOptionKwargs as TaskOptionKwargs
 from formation_p2p.core.placement.task_options import TaskOptions as TaskOptions
 from formation_p2p.core.placement.xor import HASHES as HASHES
 from formation_p2p.core.placement.xor import Xor as Xor

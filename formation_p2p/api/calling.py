@@ -20,6 +20,7 @@ from formation_p2p.api.code import CallCode
 from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.durable import DurableJobs
 from formation_p2p.api.executor import NodeExecutor
+from formation_p2p.api.keywords import listing
 from formation_p2p.api.lifecycle import Lifecycle
 from formation_p2p.api.map import LOOK_AHEAD, Flow
 from formation_p2p.api.mapped import Mapped
@@ -298,6 +299,7 @@ class CallingNode(DataNode):
         **kwargs: Unpack[CallKwargs],
     ) -> Mapped[R]: ...
 
+    @listing(CallKwargs)
     def map(
         self,
         function: Callable[..., R],
@@ -322,7 +324,7 @@ class CallingNode(DataNode):
 
         `show_output` is as for `submit`. With `progress` a bar on stderr shows how many calls have
         ended and failed, or a line now and then where it is not a terminal; or a function of your
-        own is called, on the loop, with how many brought a result, how many failed, and how many
+        own is called with how many brought a result, how many failed, and how many
         there are: None for items without a length.
 
         The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
@@ -354,6 +356,7 @@ class CallingNode(DataNode):
             ordered,
         )
 
+    @listing(CallKwargs)
     def executor(
         self,
         *,
@@ -367,9 +370,8 @@ class CallingNode(DataNode):
 
         Use it from any thread. `max_workers` is how many calls may be in flight at once; None for
         as many as the network takes. A call is tried once unless `attempts` says otherwise.
-        `show_output` is as for `submit`. The
-        keyword arguments are those of `CallKwargs`; they change `options`. Leaving the node cancels
-        what has not begun.
+        `show_output` is as for `submit`. The keyword arguments are those of `CallKwargs`; they
+        change `options`. Leaving the node cancels what has not begun.
         """
         self._lifecycle.check()
         chosen = call_options(kwargs, options, call="executor")

@@ -18,6 +18,7 @@ from formation_p2p.api.calls import of_calls
 from formation_p2p.api.environments import resolved
 from formation_p2p.api.gang import Gang, GangMeans
 from formation_p2p.api.gang_pool import pool_of_workers
+from formation_p2p.api.keywords import listing
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.gang.choice import Arrangement
@@ -100,6 +101,7 @@ _E = TypeVar("_E", bound=StrEnum)
 class GangNode(CallingNode):
     """The part of `Node` that is about gangs."""
 
+    @listing(GangKwargs)
     def gang(
         self,
         members: int | Sequence[Needs] | None = None,
@@ -192,6 +194,7 @@ SCHEDULER_NEEDS: Final = "cpu=0.5,memory=1GiB"
 class ClusterNode(GangNode):
     """The part of `Node` that is about Dask."""
 
+    @listing(GangKwargs)
     def dask(
         self,
         workers: int | tuple[int, int] = (1, 16),

@@ -16,6 +16,7 @@ from formation_p2p.api.chartering import offer_charter
 from formation_p2p.api.environments import resolved
 from formation_p2p.api.gateway_node import GatewayNode
 from formation_p2p.api.job import MAX_GRACE_S, JobHandle
+from formation_p2p.api.keywords import listing
 from formation_p2p.api.output import is_shown
 from formation_p2p.api.planned_calls import steps_call, with_code
 from formation_p2p.api.probing import contact_of
@@ -141,6 +142,7 @@ class Node(GatewayNode):
             bind,
         )
 
+    @listing(TaskOptionKwargs)
     async def submit(
         self,
         work: Plan | Work | Iterable[Work],
@@ -165,6 +167,7 @@ class Node(GatewayNode):
         submission = Submission(self._services, self._bridge, self._durable)
         return await submission.begin(plan, code, name, chosen, shown=is_shown(show_output))
 
+    @listing(TaskOptionKwargs)
     async def submit_steps(
         self,
         function: Callable[..., Generator[Any, None, Any]],
@@ -227,6 +230,7 @@ class Node(GatewayNode):
         self._lifecycle.check_loop()
         return () if self._durable is None else await self._durable.summaries()
 
+    @listing(TaskOptionKwargs)
     async def run(
         self,
         argv: Sequence[str],
@@ -257,6 +261,7 @@ class Node(GatewayNode):
         found = await self._bridge.explain(None, "any worker")
         return tuple(ranked.profile for ranked in found.decision.ranked)
 
+    @listing(PlacementKwargs)
     async def explain(
         self,
         needs: Needs,
@@ -279,6 +284,7 @@ class Node(GatewayNode):
         decision = (await self._discovered(chosen, name)).decision
         return replace(decision, code=await asyncio.to_thread(self._code.of, modules))
 
+    @listing(PlacementKwargs)
     async def discover(
         self,
         needs: Needs,

@@ -15,7 +15,16 @@ from formation_p2p.api.config import NodeBase, NodeConfig
 from formation_p2p.api.node import Node
 from formation_p2p.api.reference import Reference
 from formation_p2p.api.sync_gang import gang_of
-from formation_p2p.api.sync_loop import Synchronous, SyncJob, SyncLoop, calls, job_of, made, waits
+from formation_p2p.api.sync_loop import (
+    Synchronous,
+    SyncJob,
+    SyncLoop,
+    calls,
+    job_of,
+    made,
+    waits,
+    without_await,
+)
 from formation_p2p.api.sync_service import service_of
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.reached import Reached
@@ -97,6 +106,22 @@ class SyncNode(Synchronous[Node], NodeBase):
     job = made(Node.job, job_of)
     kept = waits(Node.kept)
     map = waits(Node.map)
+    map.__doc__ = """`[function(item) for item in items]`, each on whichever machine can: the list,
+        once all are there. `executor` brings one result after the other.
+
+        With several iterables, `function` takes one item of each, as with the built-in `map`: the
+        shortest ends it. At most `buffersize` items are ahead of what has ended.
+
+        `show_output` is as for `submit`. With `progress` a bar on stderr shows how many calls have
+        ended and failed, or a line now and then where it is not a terminal; or a function of your
+        own is called with how many brought a result, how many failed, and how many there are: None
+        for items without a length.
+
+        The keyword arguments are those of `CallKwargs`; they change `options`. Results are data
+        unless `trust_results` (docs/data.md says which). Raises the first failure known, in the
+        order of the items: what the function raised, TaskRaised, TaskFailed, ResultTooLarge,
+        NotPlain or Unplaceable, as `value_of` does; the rest is cancelled then.
+        """
     executor = calls(Node.executor)
     run = waits(Node.run)
     get = waits(Node.get)
@@ -131,6 +156,8 @@ class SyncNode(Synchronous[Node], NodeBase):
     @functools.wraps(Node.dask)
     def dask(self, *args: Any, **kwargs: Any) -> Any:
         return self._loop.call(lambda: self._wrapped._dask(*args, **kwargs))(asynchronous=False)
+
+    dask.__doc__ = without_await(Node.dask.__doc__ or "")
 
     @overload
     def put(  # type: ignore[overload-overlap]

@@ -7,7 +7,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent import futures
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from formation_p2p.api.job import JobHandle
 from formation_p2p.api.lifecycle import Lifecycle
@@ -21,6 +21,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
+
+
+_SAID: Final = (
+    ("async ", ""),
+    ("await ", ""),
+    ("; where it is awaited, ", "; "),
+    (", asynchronous=True", ""),
+    ("is called on the loop, with", "is called with"),
+)
 
 
 class SyncLoop:
@@ -117,6 +126,13 @@ class Synchronous(Generic[S_co]):
 # Each makes a method from one of what is wrapped, with its signature and documentation.
 
 
+def without_await(text: str) -> str:
+    """What a method of asyncio says of itself, where a call waits for it."""
+    for said, instead in _SAID:
+        text = text.replace(said, instead)
+    return text
+
+
 def made(
     method: Callable[Concatenate[S, P], T], use: Callable[[SyncLoop, Callable[[], T]], U]
 ) -> Callable[Concatenate[Synchronous[S], P], U]:
@@ -127,6 +143,7 @@ def made(
         with SHORTLY:
             return use(self._loop, lambda: method(self._wrapped, *args, **kwargs))
 
+    call.__doc__ = without_await(method.__doc__ or "")
     return call
 
 

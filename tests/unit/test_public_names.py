@@ -10,7 +10,8 @@ import pytest
 import formation_p2p
 
 PUBLIC = """
-AmbiguousPeer Answer Attempt Awaited Balanced Blob Busy Candidate Capability Capacity Cheapest
+AmbiguousPeer Answer Attempt Awaited Balanced Blob Busy CallKwargs Candidate Capability Capacity
+Cheapest
 CodeSent ContainerSpec Decision Denied Disagreement Discovery Distrusted Driver Env
 EnvironmentSettings Execution Experience Failed FailureKind Faulty FormationError Gang GangEnded
 GangEvent GangFormed GangMember GiveUp GivingWay Gone Gpu GrantEnded HASHES Hardware Heard Hints
@@ -23,7 +24,8 @@ RelaySettings RemoteError RemoteTraceback Repartition Repartitioned Replace Repo
 ResultTooLarge Retention RetryReason Right Rights RoundTrip Scope ScopeShares Score Scored
 ServiceClient ServiceConnection ServiceError ServicesView Silent Spread Stage Standing StateError
 Step StoryEntry StoryStep Succeeded SyncGang SyncJob SyncNode SyncServiceClient TakeOver
-TaskAnswered TaskBegan TaskCancelled TaskDisagreed TaskFailed TaskGaveUp TaskOptions TaskPlaced
+TaskAnswered TaskBegan TaskCancelled TaskDisagreed TaskFailed TaskGaveUp TaskOptionKwargs
+TaskOptions TaskPlaced
 TaskPrinted TaskRaised TaskRecalled TaskResult TaskRetried TaskSaved TaskSucceeded TaskUnplaceable
 TaskView Term TooClose TooDear Trace Trusted Turns Unalike Unauthorized Unbuildable Unplaceable
 Unreachable Unwanted Usage WasmSpec WorkerLost Xor __version__ checkpoint cluster derive

@@ -5,20 +5,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
 import textwrap
 import threading
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from formation_p2p import Gang, JobHandle, Node, SyncGang, SyncJob, SyncNode
+from formation_p2p import (
+    CallKwargs,
+    Gang,
+    Hints,
+    JobHandle,
+    Node,
+    Requirements,
+    SyncGang,
+    SyncJob,
+    SyncNode,
+    TaskOptionKwargs,
+    TaskOptions,
+)
 from formation_p2p.api.bridge import JobObserver
 from formation_p2p.api.gang_store import GangStore
 from formation_p2p.api.sync_gang import SyncGangStore
+from formation_p2p.core.placement.task_options import DEFAULT_OPTIONS
 
 PAIRS: list[tuple[type, type]] = [
     (Node, SyncNode),
@@ -69,6 +85,33 @@ def test_every_signature_is_the_same(kind: type, sync: type, name: str) -> None:
         assert getattr(sync, name).__doc__, "it says what it does"
         assert isinstance(ours, types.FunctionType | classmethod)
         assert not inspect.iscoroutinefunction(getattr(sync, name))
+
+
+@pytest.mark.parametrize("method", [Node.map, SyncNode.map, SyncNode.executor, Node.submit])
+def test_help_lists_the_options_on_one_screen(method: Callable[..., object]) -> None:
+    found = inspect.signature(method)
+    kind = TaskOptionKwargs if method is Node.submit else CallKwargs
+    assert kind.__annotations__.keys() <= found.parameters.keys()
+    assert found.parameters["options"].default.attempts == found.parameters["attempts"].default
+    text = pydoc.plain(pydoc.render_doc(method))
+    assert "needs: 'Needs' = Requirements()" in text
+    assert "gpu_memory_bytes" not in text
+    assert len(text.splitlines()) < 60
+
+
+@pytest.mark.parametrize(("kind", "sync"), PAIRS)
+def test_what_waits_does_not_speak_of_await(kind: type, sync: type) -> None:
+    told = {name: getattr(sync, name).__doc__ or "" for name in public(sync) - {"join"}}  # of both
+    assert [name for name in told if re.search(r"\bawait|\basync", told[name])] == []
+
+
+def test_options_are_shown_as_far_as_they_say_something() -> None:
+    assert repr(DEFAULT_OPTIONS) == "TaskOptions()"
+    needs, hints = Requirements(cpu_milli=2000), Hints(region="eu", required={"region"})
+    assert repr(needs) == "Requirements(cpu_milli=2000)"
+    text = "TaskOptions(needs=Requirements(cpu_milli=2000), attempts=1)"
+    assert repr(TaskOptions(needs=needs, attempts=1)) == text
+    assert repr(hints) == "Hints(region='eu', required=frozenset({'region'}))"
 
 
 TYPED = """

@@ -8,7 +8,7 @@ of the calls that take it), act on it in `core`, and give it a flag in cli/task_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from types import UnionType
 from typing import Any, Final, NamedTuple, Self, TypedDict
@@ -23,7 +23,7 @@ from formation_p2p.core.placement.policy import Gated, PlacementPolicy, PolicyFa
 from formation_p2p.core.placement.xor import Xor
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.records.resources import pack_requirements, unpack_requirements
-from formation_p2p.core.resources.bounds import check_amount, shown
+from formation_p2p.core.resources.bounds import brief, check_amount, shown
 from formation_p2p.core.resources.python import parse_python, python_name
 from formation_p2p.core.resources.requirements import (
     Requirements,
@@ -198,7 +198,7 @@ def _check_time(name: str, value: object, most_s: float) -> None:
         raise InvalidInput(name, f"{shown(value)} s is not above 0 and up to {most_s} s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TaskOptions:
     """The options of a job, checked. `TaskOptionKwargs` says what each means.
 
@@ -206,7 +206,7 @@ class TaskOptions:
     """
 
     needs: Requirements = Requirements()  # noqa: RUF009 - it is frozen
-    memory_given: bool = True
+    memory_given: bool = field(default=True, repr=False)
     priority: int = 0
     attempts: int = 3
     timeout_s: float | None = None
@@ -225,6 +225,8 @@ class TaskOptions:
     rebalance: bool = False
     copies: int = 1
     on_behalf: bytes = b""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         _check_kind("needs", self.needs, Requirements, "Requirements, or a text such as 'cpu=2'")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.units import MAX_BYTES, MAX_MILLI, MIB
@@ -63,6 +64,14 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return "a number of too many digits"  # Python refuses to write out thousands of them
     return f"a {type(value).__name__}"
+
+
+def brief(value: Any) -> str:
+    """A dataclass as Python writes it, with the fields that differ from their defaults alone."""
+    told = ((each.name, getattr(value, each.name)) for each in fields(value) if each.repr)
+    defaults = {each.name: each.default for each in fields(value)}
+    given = ", ".join(f"{name}={each!r}" for name, each in told if each != defaults[name])
+    return f"{type(value).__name__}({given})"
 
 
 def check_amount(field: str, value: object, least: int, most: int) -> None:

@@ -36,7 +36,7 @@ from formation_p2p.core.units import MAX_BYTES, MIB, parse_bytes, parse_milli
 MAX_MODELS_ASKED: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Requirements:
     """Models and labels are sorted, so that equal needs have one hash.
 
@@ -67,6 +67,8 @@ class Requirements:
     cloudpickle: int = 0
     environment: str = ""
     gpu_vendor: str = ""
+
+    __repr__ = bounds.brief
 
     def __post_init__(self) -> None:
         # At least a thousandth of a core and a byte: tasks that need nothing would have no bound.

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId
-from formation_p2p.core.resources.bounds import check_amount, shown, sorted_labels
+from formation_p2p.core.resources.bounds import brief, check_amount, shown, sorted_labels
 from formation_p2p.core.units import parse_bytes
 from formation_p2p.core.workload.blob import CHUNK_BYTES, RAW, Blob, Cid
 
@@ -75,7 +75,7 @@ _KINDS: Final = {_LABEL if kind is Kind.LABEL else str(kind): kind for kind in K
 _SINGLE: Final = (Kind.REGION, Kind.RTT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Hints:
     """Each field is a kind of hint, as the module says, in the order of `Kind`. `required` names
     the kinds that are conditions: `Hints(region="eu-west", required={"region"})`. Raises
@@ -97,6 +97,8 @@ class Hints:
     required: Collection[str] = frozenset()
     kinds: tuple[Kind, ...] = field(init=False, repr=False, compare=False)
     """The kinds given. They are read with every candidate, and so computed once."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         _check_each(Kind.PREFER, self.prefer, _check_peer)
