@@ -87,6 +87,8 @@ def _cached(wrapper: Any) -> tuple[Any, ...]:
 # What pickle refers to by name, and how to make another one.
 _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     functools._lru_cache_wrapper: _cached,
+    # Before Python 3.12 it has a lock.
+    functools.cached_property: lambda it: (type(it), (it.func,), {"attrname": it.attrname}),
     typing.NewType: lambda new: (typing.NewType, (new.__name__, new.__supertype__)),
     typing.ParamSpec: lambda spec: (typing.ParamSpec, (spec.__name__,)),
     typing.TypeVarTuple: lambda spec: (typing.TypeVarTuple, (spec.__name__,)),
@@ -100,8 +102,9 @@ def reduced(value: Any) -> tuple[Any, ...] | None:
     reducer = _REDUCERS.get(type(value))
     if reducer is None:
         return None
-    name = getattr(value, "__qualname__", value.__name__)
-    return reducer(value) if "<" in name or is_sent(value.__module__) else None
+    named = getattr(value, "func", value)
+    name = getattr(named, "__qualname__", "") or named.__name__
+    return reducer(value) if "<" in name or is_sent(named.__module__) else None
 
 
 def reduced_code(code: CodeType) -> tuple[Any, ...]:

@@ -86,7 +86,7 @@ FALSE_ARRAYS = {
     "scalar": Call("numpy_scalar", "<f8", b""),
     "object scalar": Call("numpy_scalar", "|O", bytes(8)),
     "scalar of what": Call("numpy_scalar", "<f8", [1]),
-    "dtype": Call("numpy_dtype", "|O"),
+    "dtype": Call("numpy_dtype", ("|O", (2,))),
     "no such part": array(spec=(*structure(), "recarray")),
     "a part that is no text": array(spec=(*structure(), 1)),
     "record of objects": array(spec=(*structure(formats=("|O",)), "record")),

@@ -72,6 +72,7 @@ PANDAS: dict[str, Any] = {
     "all texts": TABLE[["text", "python"]],
     "no texts": pd.Series([], dtype="str"),
     "grouped": TABLE.groupby("text")[["whole", "float"]].describe(),
+    "dtypes": TABLE.dtypes,
     "unique": TABLE.set_flags(allows_duplicate_labels=False),
     "unique series": TABLE["text"].set_flags(allows_duplicate_labels=False),
 }

@@ -12,12 +12,15 @@ import decimal
 import enum
 import io
 import ipaddress
+import json
 import os
 import pickle
 import re
 import resource
+import subprocess
 import threading
 import time
+import urllib.parse
 import zoneinfo
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,6 +73,9 @@ STANDARD: list[Any] = [
     range(1, 9, 2),
     slice(1, None, [2]),
     {int: len, "type": type(None), ValueError: KeyError},
+    [decimal.InvalidOperation, json.JSONDecodeError, np.linalg.LinAlgError],
+    argparse.Namespace(a=1, b=[2]),
+    urllib.parse.urlparse("http://a/b?c"),
 ]
 
 
@@ -93,7 +99,6 @@ def test_what_a_structure_has_besides_its_items_comes_back() -> None:
         *(datetime.datetime, collections.Counter, [collections.deque], {1: decimal.Decimal}),
         *(os.system, os.path.join, SystemExit, SimpleNamespace, abc.ABC),
         list[datetime.date],
-        argparse.Namespace(a=1),
     ],
     ids=repr,
 )
@@ -259,7 +264,7 @@ class OfDict(dict[str, int]):
 REFUSED = [Deleted, Hashed, Asking, AskedAll, Stated, OfAsking, OfStandard]
 
 
-@pytest.mark.parametrize("kind", [*REFUSED, Base, argparse.Namespace, SimpleNamespace])
+@pytest.mark.parametrize("kind", [*REFUSED, Base, argparse.ArgumentParser, SimpleNamespace])
 def test_a_class_whose_code_could_run_has_no_instances(kind: type) -> None:
     """Whatever a worker says of it."""
     RAN.clear()
@@ -371,11 +376,19 @@ def test_no_argument_of_a_marker_is_asked_anything() -> None:
 
     tables = [PANDAS[name] for name in ("mixed", "by two", "by interval", "unique series", "days")]
     masked = np.ma.masked_array([1, 2], [False, True])
-    moments = [pd.Period("2026"), pd.Interval(0, 1), pd.NaT, pd.Timestamp(0), pd.Timedelta(1)]
+    moments = [pd.Period("2026"), pd.Interval(0, 1), pd.NaT, pd.Timestamp(0), pd.Int8Dtype()]
+    moments.append(pd.Timedelta(1))
     found = calls_of(
         [
             *(STANDARD, ARRAYS, ERRORS, OWN, SCALARS, [*TEXTS.values()], POLARS, ARROW, tables),
-            *(moments, masked, np.ones(2).view(np.recarray), Shape(1.0), Flags(3)),
+            *(
+                moments,
+                masked,
+                memoryview(b"x"),
+                np.ones(2).view(np.recarray),
+                Shape(1.0),
+                Flags(3),
+            ),
             *(ARROW["text"], ARROW["whole"].chunk(0), POLARS["whole"], np.array([None])),
         ]
     )
@@ -434,6 +447,11 @@ def test_no_argument_of_a_plain_kind_is_asked_anything(kind: str) -> None:
         Call("machine_array", "u", 4, "little", b"\xff" * 4),
         Call("machine_array", "d", 8, "little", [1.0]),
         Call("machine_array", "o", 8, "little", b""),
+        Call("view", b"abc", "d", (1,)),
+        Call("view", b"abc", "B", (2**60,)),
+        Call("error_class", ("builtins", "SystemExit", "")),
+        Call("error_class", ("formation_p2p.core.errors", "NodeClosed", "")),
+        Call("pandas_dtype", ("eval", "1")),
         Call("pattern", "(" * 3000, 0),
         Call("pattern", "a" * 5000, 0),
         Call("pattern", "a", int(re.DEBUG)),
@@ -521,6 +539,25 @@ def test_an_exception_of_an_installed_package_comes_back_as_itself(error: Except
 def test_an_exception_of_the_network_itself_does_not_come_from_a_worker() -> None:
     with pytest.raises(NotPlain, match="says what befell"):
         travelled(NodeClosed("it is over"))
+
+
+@pytest.mark.parametrize("array", [np.arange(6, dtype="u1")[::2], np.ones((2, 3))], ids=str)
+def test_a_view_of_memory_comes_back(array: Any) -> None:
+    view = memoryview(array)
+    assert travelled(view) == travelled(view, trust=True) == view
+
+
+def test_what_a_program_said_comes_back() -> None:
+    done = subprocess.run(["true"], check=True, capture_output=True)
+    read = travelled(done)
+    assert (type(read), read.args, read.stdout) == (type(done), ["true"], b"")
+
+
+def test_an_error_that_tells_classes_comes_back() -> None:
+    with pytest.raises(decimal.InvalidOperation) as raised:
+        decimal.Decimal("x")
+    read = load_result(python_error.dumps(raised.value, result_pickler))
+    assert (type(read), read.args) == (decimal.InvalidOperation, raised.value.args)
 
 
 @dataclass

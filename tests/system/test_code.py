@@ -399,6 +399,10 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
             def double(self):
                 return 2 * self.x
 
+            @functools.cached_property
+            def half(self):
+                return self.x / 2
+
         def square(n):
             return n * n
 
@@ -419,7 +423,7 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
                 for function in (fib, tenfold, through, next_id, pooled, in_processes):
                     print(node.map(function, [4], needs=NEEDS)[0])
                 print(node.map(functools.partial(fib), [4], needs=NEEDS)[0])
-                cached = lambda n: Point(n).double() + fib.cache_parameters()["maxsize"]
+                cached = lambda n: Point(n).double() * Point(n).half + fib.cache_parameters()["maxsize"]
                 print(node.map(cached, [4], needs=NEEDS))
                 print(node.map(functools.lru_cache(lambda n: n), [4], needs=NEEDS))
 
@@ -438,7 +442,7 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
         "([0, 1, 4, 9], [5, 8], [0, 1, 2, 3])",
         "[0, 1, 4, 9]",
         "3",
-        "[107]",
+        "[115.0]",
         "[4]",
         "[[0, -1, -2]]",
     ]

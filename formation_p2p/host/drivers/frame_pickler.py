@@ -24,6 +24,8 @@ IS_DATA: Callable[[object], bool] = MARKED._is_data  # of `result_pickler.py`
 
 def pandas_reducer(kind: type) -> Reducer | None:
     pd = sys.modules["pandas"]
+    if issubclass(kind, pd.api.extensions.ExtensionDtype):
+        return reduce_dtype
     return {
         pd.DataFrame: reduce_frame,
         pd.Series: reduce_series,
@@ -107,6 +109,11 @@ def reduce_range(index: Any) -> Reduced:
 def reduce_multi_index(index: Any) -> Reduced:
     codes = [sys.modules["numpy"].asarray(each) for each in index.codes]
     return MARKED.pandas_multi_index, (list(index.levels), codes, list(index.names))
+
+
+def reduce_dtype(dtype: Any) -> Reduced:
+    described = column(sys.modules["pandas"].Series([], dtype=dtype).array)
+    return None if described is None else (MARKED.pandas_dtype, (described,))
 
 
 def reduce_timestamp(value: Any) -> Reduced:

@@ -92,6 +92,8 @@ STRUCTURES = frozenset(
         *("posix.times_result", "posix.uname_result", "resource.struct_rusage"),
     }
 )
+# Ordinary classes of the standard library that have data alone.
+STANDARD = frozenset({"argparse.Namespace", "subprocess.CompletedProcess"})
 FACTORIES = frozenset({bool, bytes, dict, float, int, list, set, str, tuple})
 
 
@@ -171,7 +173,8 @@ def reducer_of(kind: type) -> Reducer | None:
         return None
     if dataclasses.is_dataclass(kind):
         return reduce_dataclass
-    return reduce_instance if is_own(kind.__module__) else None
+    is_plain = is_own(kind.__module__) or f"{kind.__module__}.{kind.__qualname__}" in STANDARD
+    return reduce_instance if is_plain else None
 
 
 def is_own(module: str) -> bool:
@@ -355,6 +358,18 @@ def reduce_builtin(value: Any) -> Reduced:
     return (MARKED.builtin, (BUILTINS[value],)) if value in BUILTINS else None
 
 
+def reduce_class(value: type) -> Reduced:
+    """A built-in one, or one of exceptions."""
+    if value in BUILTINS or not issubclass(value, Exception):
+        return reduce_builtin(value)
+    name = name_of(value)
+    return None if name is None else (MARKED.error_class, (name,))
+
+
+def reduce_view(value: memoryview) -> Reduced:
+    return MARKED.view, (value.tobytes(), value.format, value.shape)
+
+
 def reduce_namespace(value: types.SimpleNamespace) -> Reduced:
     return MARKED.namespace, (), filling(vars(value)), None, None, MARKED.fill
 
@@ -374,9 +389,11 @@ VALUES: dict[type, Reducer] = {
     slice: lambda value: (MARKED.called, ("slice", value.start, value.stop, value.step)),
     types.GenericAlias: lambda value: (MARKED.alias, (value.__origin__, value.__args__)),
     types.SimpleNamespace: reduce_namespace,
+    memoryview: reduce_view,
+    type: reduce_class,
     uuid.UUID: reduce_uuid,
     **dict.fromkeys(
-        (type, types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented)), reduce_builtin
+        (types.BuiltinFunctionType, type(Ellipsis), type(NotImplemented)), reduce_builtin
     ),
 }
 
@@ -478,7 +495,7 @@ def reduce_scalar(value: Any) -> Reduced:
 
 
 def reduce_dtype(value: Any) -> Reduced:
-    kind = spec(value)
+    kind = "|O" if value.char == "O" else spec(value)
     return None if kind is None else (MARKED.numpy_dtype, (kind,))
 
 

@@ -37,6 +37,9 @@ _LETTER_BYTES: Final = 6
 
 
 def dtype(reading: Reading, spec: Spec) -> np.dtype[Any]:
+    """Itself, which may be that of objects."""
+    if type(spec) is str and spec == "|O":
+        return library("numpy").dtype(object)  # type: ignore[no-any-return]  # it tells no types
     return _dtype(reading, spec, 0)
 
 

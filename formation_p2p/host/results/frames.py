@@ -115,6 +115,11 @@ def multi_index(reading: Reading, levels: list[Any], codes: list[Any], names: li
     return pd.MultiIndex(levels=levels, codes=codes, names=names)
 
 
+def dtype(reading: Reading, column: Any) -> Any:
+    """Of a column that is empty."""
+    return _column(reading, column).dtype
+
+
 def timestamp(reading: Reading, moment: Any, zone: Any) -> Any:
     reading.budget.spend(_HASHED_BYTES * 4)
     check(isinstance(moment, library("numpy").datetime64))

@@ -105,6 +105,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "defaultdict": values.defaultdict,
     "enum": objects.member,
     "error": objects.error,
+    "error_class": objects.error_class,
     "fill": objects.fill,
     "flags": flags.flags,
     "instance": objects.instance,
@@ -116,6 +117,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "numpy_objects": arrays.shaped_objects,
     "numpy_records": arrays.records,
     "numpy_texts": arrays.texts,
+    "pandas_dtype": frames.dtype,
     "pandas_frame": frames.frame,
     "pandas_index": frames.index,
     "pandas_interval": frames.interval,
@@ -127,6 +129,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "polars_frame": polars_frames.frame,
     "polars_series": polars_frames.series,
     "structure": values.structure,
+    "view": values.view,
 }
 
 # These look into none of the values among their arguments.

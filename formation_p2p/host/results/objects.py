@@ -20,6 +20,7 @@ from types import (
 from typing import Any, Final, Generic, Protocol
 
 from formation_p2p.core.errors import NotPlain
+from formation_p2p.host.drivers.result_pickler import STANDARD
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.own_classes import PACKAGE, ClassName, FoundClass, is_own
@@ -87,6 +88,11 @@ def _check_error(found: FoundClass) -> None:
     _check_harmless(cls)
 
 
+def error_class(reading: Reading, name: ClassName) -> type:
+    """That of an exception, itself."""
+    return checked(reading, error, name, _check_error)
+
+
 def dataclass(reading: Reading, name: ClassName) -> object:
     return _made(reading, checked(reading, dataclass, name, _check_dataclass))
 
@@ -118,6 +124,8 @@ def _check_instance(found: FoundClass) -> None:
     """Of modules of the program's own alone, and with nothing that says itself how it is made or
     what it has."""
     cls = found.cls
+    if found.standard and f"{cls.__module__}.{cls.__qualname__}" in STANDARD:
+        return
     if not found.own:
         raise refusal(cls, "which is not of this program's own modules")
     for base in type.mro(cls):
@@ -148,7 +156,11 @@ def _check_namedtuple(found: FoundClass) -> None:
     bare = type.mro(cls) == [cls, tuple, object] and not (
         cls.__dict__.keys() - _NAMEDTUPLE - set(names.get("_fields", ()))
     )
-    if tuple not in type.mro(cls) or "_fields" not in names or not (found.own or bare):
+    if (
+        tuple not in type.mro(cls)
+        or "_fields" not in names
+        or not (found.own or found.standard or bare)
+    ):
         raise refusal(cls, "which is not a namedtuple of this program")
     _check_harmless(cls)
 

@@ -44,7 +44,7 @@ def refused_name(pickled: bytes, module: str, name: str) -> NotPlain:
         why = f"which travels as code ({module}.{name}); return plain data"
         if kind := _class_made_by(pickled, name):
             what = f"an instance of {kind}, or that class"
-            why = "which this program has not sent; return plain data"
+            why = "which is not data; return plain data"
     else:
         if module == "builtins":
             what = f"the built-in {name} itself"

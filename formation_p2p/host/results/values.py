@@ -129,6 +129,13 @@ def machine_array(
     return made
 
 
+def view(reading: Reading, data: bytes, kind: str, shape: tuple[int, ...]) -> memoryview:
+    if type(data) is not bytes or type(shape) is not tuple or len(text_of(kind)) > 2:
+        raise NotPlain("a result holds a memoryview of what are no bytes")
+    reading.budget.spend(_INSTANCE_BYTES + 16 * len(shape))
+    return memoryview(data).cast(kind, shape)  # type: ignore[call-overload]  # it checks both
+
+
 def pattern(reading: Reading, text: str | bytes, flags: int) -> re.Pattern[Any]:
     """What takes time to make is bounded: above all a range of letters without case is gone
     through letter by letter."""
