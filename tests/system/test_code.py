@@ -423,7 +423,8 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
                 for function in (fib, tenfold, through, next_id, pooled, in_processes):
                     print(node.map(function, [4], needs=NEEDS)[0])
                 print(node.map(functools.partial(fib), [4], needs=NEEDS)[0])
-                cached = lambda n: Point(n).double() * Point(n).half + fib.cache_parameters()["maxsize"]
+                most = lambda: fib.cache_parameters()["maxsize"]
+                cached = lambda n: Point(n).double() * Point(n).half + most()
                 print(node.map(cached, [4], needs=NEEDS))
                 print(node.map(functools.lru_cache(lambda n: n), [4], needs=NEEDS))
 

@@ -133,7 +133,8 @@ def view(reading: Reading, data: bytes, kind: str, shape: tuple[int, ...]) -> me
     if type(data) is not bytes or type(shape) is not tuple or len(text_of(kind)) > 2:
         raise NotPlain("a result holds a memoryview of what are no bytes")
     reading.budget.spend(_INSTANCE_BYTES + 16 * len(shape))
-    return memoryview(data).cast(kind, shape)  # type: ignore[call-overload]  # it checks both
+    made: memoryview = memoryview(data).cast(kind, shape)  # type: ignore[call-overload]  # it checks
+    return made
 
 
 def pattern(reading: Reading, text: str | bytes, flags: int) -> re.Pattern[Any]:
