@@ -259,7 +259,8 @@ def _worker(
 ) -> WorkerView:
     """Its type is what it serves as, or what its machine looks like while it serves nothing."""
     can = profile.capability
-    gives = [f"{can.cpu_milli / 1000:g} cores", format_bytes(can.memory_bytes)]
+    cores = f"{can.cpu_milli / 1000:g}"
+    gives = [f"{cores} core" if cores == "1" else f"{cores} cores", format_bytes(can.memory_bytes)]
     if can.gpus:
         gives.append(f"{len(can.gpus)} GPU" + ("s" if len(can.gpus) > 1 else ""))
     if link := str(profile.link):

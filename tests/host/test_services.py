@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from formation_p2p.core.services.messages import ServiceError, ServiceOpened, ServiceRefusal, pack
+from formation_p2p.core.services.spec import Check
 from formation_p2p.core.services.turns import MAX_WAITING
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.scope import Scope
@@ -18,8 +19,18 @@ from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.protocols.service import PROTOCOL
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.services.asking import why_not
 from formation_p2p.host.services.stream import ServiceStream, serve_caller
-from tests.support.services import Notice, ServiceNode, echo, network_of, read_all, saying, start
+from tests.support.services import (
+    Notice,
+    ServiceNode,
+    echo,
+    listen,
+    network_of,
+    read_all,
+    saying,
+    start,
+)
 from tests.support.stacks import run
 from tests.support.waiting import AT_ONCE_S, HANGS_S, until
 
@@ -89,6 +100,33 @@ def test_what_is_refused_is_refused_with_its_reason_before_any_byte(tmp_path: Pa
             assert (await refused(alice)).refusal is ServiceRefusal.NOT_HERE
             assert "`formation services` lists" in str(await refused(alice, "unheard-of"))
             assert served == []
+
+    run(story)
+
+
+def test_a_check_hears_its_answer_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        said = trio.Event()
+
+        async def slow(stream: trio.SocketStream) -> None:
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await stream.send_all(b"well, ")
+            await stream.send_all(b"well\n")
+            said.set()
+
+        async with trio.open_nursery() as nursery:
+            await listen(nursery, tmp_path / "slow", slow)
+
+            async def connect() -> socket.socket:
+                end = socket.socket(socket.AF_UNIX)
+                end.connect(str(tmp_path / "slow"))
+                return end
+
+            assert await why_not(Check(), "slow", connect) == ""
+            await said.wait()
+            nursery.cancel_scope.cancel()
 
     run(story)
 
