@@ -32,9 +32,7 @@ _files: dict[str, str] = {}  # by the names that workers are told, where they li
 
 def told_file(file: str) -> str:
     """What workers are told: its last part, which says nothing of this machine."""
-    if file.startswith("<"):
-        return file
-    name = Path(file).name
+    name = file if file.startswith("<") else Path(file).name
     if len(_files) >= _MAX_FILES:
         _files.clear()
     _files[name] = file

@@ -179,6 +179,7 @@ def answer(
 ) -> Answer:
     buffers: list[pickle.PickleBuffer] = []
     surroundings.keep()
+    main.reads()
     try:
         reader, function, most, as_member, names = functions[number]
         if isinstance(reader, bytes):  # it is not read yet
@@ -187,7 +188,7 @@ def answer(
             names = main.taken()
             functions[number] = reader, function, most, as_member, names
         args, kwargs = read(reader, arguments)
-        main.define(main.taken(), names)
+        main.define(names)
         surroundings.keep()
         if as_member:
             args = (own_module("member").own(), *args)

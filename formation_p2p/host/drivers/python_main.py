@@ -29,12 +29,12 @@ SIGQUIT = 3  # faulthandler has it
 
 
 class Main:
-    """Of the interpreter: `defined` are the names that the pickles read since it was emptied
-    bring for `__main__`."""
+    """Of the interpreter: `defined` are the names that the pickles of a call bring for `__main__`;
+    None for those that a call reads itself, as a Dask worker does."""
 
     def __init__(self) -> None:
         self.module = sys.modules[MAIN] = types.ModuleType(MAIN)
-        self.defined: dict[str, Any] = {}
+        self.defined: dict[str, Any] | None = None
         for name in ("_function_setstate", "_class_setstate"):
             setattr(by_value, name, self.noting(getattr(by_value, name)))
 
@@ -42,7 +42,7 @@ class Main:
         @functools.wraps(set_state)  # a pickle names it as that
         def noted(thing: Any, state: Any) -> Any:
             made = set_state(thing, state)
-            if thing.__module__ == MAIN:
+            if self.defined is not None and thing.__module__ == MAIN:
                 names = getattr(thing, "__globals__", {})
                 # What the function uses may be a wrapper of a name's own function.
                 self.defined |= {name: names[name] for name in names if not name.startswith("__")}
@@ -52,13 +52,19 @@ class Main:
 
         return noted
 
+    def reads(self) -> None:
+        """What is read from here on is of a call."""
+        self.defined = {}
+
     def taken(self) -> dict[str, Any]:
         taken, self.defined = self.defined, {}
-        return taken
+        return taken or {}
 
-    def define(self, *names: dict[str, Any]) -> None:
-        for each in names:
-            vars(self.module).update(each)
+    def define(self, names: dict[str, Any]) -> None:
+        """Those of a call's function, and of its arguments, all of which are read."""
+        vars(self.module).update(self.taken())
+        vars(self.module).update(names)
+        self.defined = None
 
 
 class Surroundings:
