@@ -14,7 +14,7 @@ from tests.support import evidence
 # How long one example takes says more about what else the machine does. Draws are the same in each
 # run, so that no change fails by what another one left. `--hypothesis-profile=long` draws many
 # more, and others each time.
-settings.register_profile("formation", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("formation", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile("formation")
 

@@ -364,8 +364,9 @@ def test_a_gang_grows_and_shrinks_while_it_works() -> None:
     assert gangs.rosters()[gangs.name_of(gangs.formed().members[0].peer_id)][2] == (0,)
 
 
-@pytest.mark.parametrize("how", ["leaves", "is killed", "vanishes"])
-@pytest.mark.parametrize("of_the_gang", [True, False])
+@pytest.mark.parametrize(
+    ("how", "of_the_gang"), [("leaves", True), ("is killed", False), ("vanishes", True)]
+)
 def test_a_gang_that_cannot_grow_since_a_worker_went_is_told_soon(
     how: str, of_the_gang: bool
 ) -> None:

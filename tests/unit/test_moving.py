@@ -492,9 +492,9 @@ def test_a_cancel_with_grace_is_notice() -> None:
 
 
 def rebalanced(rebalance: bool = True) -> tuple[World, SimNode, SimNode]:
-    """A job of bob's runs for an hour on alice, who takes ten times what carol does, and has
+    """A job of bob's runs for 25 minutes on alice, who takes ten times what carol does, and has
     saved."""
-    world = town(7, lambda running: (3600.0, Succeeded(b"done")))
+    world = town(7, lambda running: (1500.0, Succeeded(b"done")))
     world.add("alice", serve=replace(world.machine(), price_micro=100))
     world.elapse(3)
     bob, alice = world.nodes["bob"], world.nodes["alice"]
@@ -514,7 +514,7 @@ def test_a_job_that_asks_for_it_goes_where_it_is_better_off() -> None:
     assert workers_of(bob) == ["alice", "carol"]
     (moved,) = only(bob.reported, TaskRetried)
     assert moved.reason is RetryReason.MOVED
-    world.elapse(4000)
+    world.elapse(1700)
     assert workers_of(bob) == ["alice", "carol"]
     assert peer_of(bob).scheduler.next_timeout() == float("inf")
 
