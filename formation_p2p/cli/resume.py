@@ -230,7 +230,8 @@ async def _fetch(
             continue
         brought = process_result(result.result)
         folder, with_output = folder_of(task.task_id)
-        make_folder(folder)
+        if with_output and (brought.stdout_tail or brought.stderr_tail):
+            make_folder(folder)
         if with_output:
             write_tail(folder / PRINTED[True], brought.stderr_tail)
             stdout = folder / PRINTED[False]

@@ -59,6 +59,8 @@ def services(
             return DONE if read.heard else UNPLACEABLE
         shown = [gap for gap in view.gaps if gap.status != "ok" or not gaps]
         _show(shown, view)
+        if not shown:
+            say("formation: no service lacks a worker")
         for line in failed_versions(view):
             print(line)
         for service in view.unknown:

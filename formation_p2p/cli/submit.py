@@ -15,6 +15,7 @@ from formation_p2p.cli.exits import IN_WORDS
 from formation_p2p.cli.files import (
     append,
     fetch_outputs,
+    local,
     make_executable,
     make_folder,
     put_secrets,
@@ -146,6 +147,8 @@ def _submit(
     flags.refuse_local(options.scope)
     if out_dir is None and any(task.files_out for task in file.tasks):
         raise InvalidInput("out-dir", "the tasks send files back; say where they go")
+    if out_dir is not None:
+        make_folder(out_dir)
     contents = file.read()
     large = file.large(contents)
     # What is wrong with it is said before any worker is asked.
@@ -227,12 +230,15 @@ class Kept:
         match event:
             case TaskPlaced(task_id) if self._out_dir is not None:
                 self._whole.forget(task_id)
-                folder = self._folder(self._out_dir, task_id)
                 for name in PRINTED:  # by an attempt that failed, or by an earlier job
-                    (folder / name).unlink(missing_ok=True)
+                    path = self._folder(self._out_dir, task_id) / name
+                    with local(path):
+                        path.unlink(missing_ok=True)
             case TaskPrinted(task_id, is_stderr, data) if self._out_dir is not None:
                 self._whole.lacks(event)
-                append(self._folder(self._out_dir, task_id) / PRINTED[is_stderr], data)
+                folder = self._folder(self._out_dir, task_id)
+                make_folder(folder)
+                append(folder / PRINTED[is_stderr], data)
             case TaskSucceeded(task_id, _, result):
                 try:
                     brought = process_result(result)
@@ -240,6 +246,7 @@ class Kept:
                         folder, line = self._folder(self._out_dir, task_id), self._tasks[task_id]
                         lacks = self._whole.lacks(event)
                         if lacks and not brought.stdout_sha256:  # the result has all of it
+                            make_folder(folder)
                             write_tail(folder / PRINTED[False], brought.stdout_tail)
                         elif lacks:
                             self._broken[task_id] = lacks
@@ -265,9 +272,8 @@ class Kept:
         ]
 
     def _folder(self, out_dir: Path, task_id: str) -> Path:
-        folder = out_dir / self._tasks[task_id].label
-        make_folder(folder)
-        return folder
+        """There once something has come."""
+        return out_dir / self._tasks[task_id].label
 
 
 @contextlib.contextmanager
@@ -329,7 +335,8 @@ def report(results: Sequence[TaskResult], took_s: float, out_dir: Path | None) -
         for status in ("succeeded", "failed", "disagreed", "unplaceable", "cancelled")
     }
     counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    where = "" if out_dir is None else f"; their files are in {out_dir}"
+    has_files = out_dir is not None and out_dir.is_dir() and any(out_dir.iterdir())
+    where = f"; their files are in {out_dir}" if has_files else ""
     say(f"{counted}, in {took_s:.1f} s{where}")
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from formation_p2p.api.task_result import TaskResult
@@ -303,8 +303,15 @@ def table_of(columns: Columns[Row], rows: Iterable[Row]) -> Table:
     return table
 
 
+class _Rows(Table):
+    """Nothing at all where there are none."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return super().__rich_console__(console, options) if self.row_count else iter(())
+
+
 def plain_table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = _Rows(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.upper(), overflow="fold")
     return table

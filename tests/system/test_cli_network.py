@@ -234,6 +234,20 @@ def test_a_job_of_many_tasks(world: World, tmp_path: Path) -> None:
     assert not (tmp_path / "out/[red]2/n").exists()
 
 
+def test_a_task_has_a_folder_where_something_came(world: World, tmp_path: Path) -> None:
+    tasks = (("silent", "true"), ("out", "echo a"), ("err", "echo b >&2"), ("file", "touch f"))
+    lines = [f'[[task]]\nlabel = "{x}"\nargv = {json.dumps(["sh", "-c", y])}' for x, y in tasks]
+    (tmp_path / "job.toml").write_text("\n".join([*lines, 'files_out = ["f"]']))
+    done = world.carols("submit", "job.toml", "--out-dir", "out", cwd=tmp_path)
+    assert (done.code, "their files are in out" in done.err) == (0, True)
+    found = {str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*")}
+    assert found == {"out/stdout", "err/stderr", "file/f"}
+    assert len([*tmp_path.glob("out/*")]) == 3
+    (tmp_path / "job.toml").write_text(lines[0])
+    done = world.carols("submit", "job.toml", "--out-dir", "none", cwd=tmp_path)
+    assert (done.code, "their files are in" in done.err) == (0, False)
+
+
 def test_a_job_in_order_says_what_waited_and_what_was_learnt(world: World, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("""
         attempts = 1

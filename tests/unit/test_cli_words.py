@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import pytest
+from rich.console import Console
 
 from formation_p2p.api.calls import value_of
 from formation_p2p.api.task_result import TaskResult
@@ -34,7 +35,7 @@ from formation_p2p.cli.outcomes import (
     why_failed,
 )
 from formation_p2p.cli.rights import in_json, in_words
-from formation_p2p.cli.tables import offer_in_words, ranked, workers
+from formation_p2p.cli.tables import offer_in_words, ranked, table_of, workers
 from formation_p2p.cli.top import _as_of_now
 from formation_p2p.cli.words import one_line, printable, refusal_in_words, tally
 from formation_p2p.core.dispatch.job_events import (
@@ -622,3 +623,10 @@ def test_an_invite_is_read_however_it_was_saved(tmp_path: Path, encoding: str, t
     (tmp_path / "invite").write_text(text, encoding=encoding)
     assert cleaned(read_invite(str(tmp_path / "invite"))) == "formation1:ghi"
     assert read_invite(text) == text
+
+
+def test_a_table_without_rows_is_nothing() -> None:
+    for rows, lines in (((), 0), (("a",), 2)):
+        out = io.StringIO()
+        Console(file=out).print(table_of({"name": str}, rows))
+        assert len(out.getvalue().splitlines()) == lines
