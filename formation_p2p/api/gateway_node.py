@@ -3,6 +3,7 @@ asked for imports them by their name."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import NodeClosed
 from formation_p2p.core.services.view import ServicesView, view_of
 from formation_p2p.host.services.router import WAIT_S
+from formation_p2p.host.storage.http_members import HTTP_MEMBERS, HttpMemberFile
 
 
 class ServiceNode(HostingNode):
@@ -62,6 +64,8 @@ class GatewayNode(ServiceNode):
         nearest = import_module("formation_p2p.gateway.nearest").Nearest(region, near or {})
         runtime, claim = self._services.entered()
 
+        path = self._services.home.path / HTTP_MEMBERS
+
         def ping(to: Contact) -> Awaitable[object]:
             return self._bridge.perform(lambda shell: shell.ping(to))
 
@@ -74,6 +78,7 @@ class GatewayNode(ServiceNode):
             identity=claim.identity,
             nearest=nearest,
             charter=lambda: runtime.charter,
+            file=await asyncio.to_thread(HttpMemberFile, path, claim.network.network_id, listen),
         )
         self._gateways.append(await opened.__aenter__())
         url: str = opened.url

@@ -66,7 +66,8 @@ def gateway(
     """Serve the network over HTTP until Ctrl-C: `/service/NAME/…` leads to a replica of that
     service, `/api/…` takes jobs and workers that speak HTTP only, and `/` shows what is missing.
 
-    Run as many as there are places to reach the network from; they keep nothing. The interface is
+    Run as many as there are places to reach the network from; they keep who
+    registers there, and nothing else. The interface is
     described at `/docs`.
     """
     place, as_json = options.place(), options.as_json

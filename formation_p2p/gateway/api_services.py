@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import FastAPI, HTTPException, Query, Response
 
 from formation_p2p.gateway.coverage import READY, Standing, by_service
-from formation_p2p.gateway.members import LIVES_S, Member
+from formation_p2p.gateway.member import LIVES_S, Member
 from formation_p2p.gateway.sources import WorkerView
 
 if TYPE_CHECKING:

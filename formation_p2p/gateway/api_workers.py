@@ -8,7 +8,8 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, Field
 
 from formation_p2p.gateway.asgi import HOLDER
-from formation_p2p.gateway.members import HEARTBEAT_S, MAX_MODELS, Members
+from formation_p2p.gateway.member import HEARTBEAT_S
+from formation_p2p.gateway.members import MAX_MODELS, Members
 from formation_p2p.gateway.tunnel_url import MAX_URL_CHARS
 
 # Of a text that is only shown.

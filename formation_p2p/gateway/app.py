@@ -22,6 +22,7 @@ from formation_p2p.gateway.nearest import Nearest
 from formation_p2p.gateway.observed import Observed
 from formation_p2p.gateway.requests import RequestLog
 from formation_p2p.gateway.sources import ServiceUnavailable, Source
+from formation_p2p.host.storage.http_members import HttpMemberFile
 
 ABOUT: Final = (
     "Services, workers and jobs of a network of formation. On loopback nothing is asked for; "
@@ -42,6 +43,7 @@ class Gateway:
         *,
         is_local: bool,
         nearest: Nearest | None = None,
+        file: HttpMemberFile | None = None,
     ) -> None:
         self.nearest = nearest or Nearest()
 
@@ -50,7 +52,7 @@ class Gateway:
             key = network.root_public_key
             return scope_between(place_of(network.grant, key), place_of(on_behalf, key))
 
-        self.members = Members(source, allows_private=is_local, scope_of=scope_of)
+        self.members = Members(source, allows_private=is_local, scope_of=scope_of, file=file)
         self.network = network
         self.is_local = is_local
         self.observed = Observed(self.members, refresh_s)

@@ -1,23 +1,25 @@
 """Workers that speak HTTP only, as members through this gateway: they register, say that they live,
-and get requests at their tunnel. Nothing of them outlives their heartbeats."""
+and get requests at their tunnel. Nothing of them outlives their heartbeats: a gateway that starts
+again gives those that it had as much time to say that they live as any other."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.services.catalog import Detected, assign, worker_type_of
-from formation_p2p.core.services.spec import TIER_OF_TYPE, ServiceSpec, WorkerType
+from formation_p2p.core.services.spec import ServiceSpec, WorkerType
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.gateway.coverage import READY, ready_of
+from formation_p2p.gateway.kept_members import KeptMembers
+from formation_p2p.gateway.member import HTTP, Member
 from formation_p2p.gateway.node_members import Share
 from formation_p2p.gateway.sources import (
     Command,
@@ -30,11 +32,9 @@ from formation_p2p.gateway.sources import (
     Upstream,
     WorkerView,
 )
-from formation_p2p.gateway.tunnel_url import TunnelUrl, connected, parse_tunnel_url, resolved
+from formation_p2p.gateway.tunnel_url import connected, parse_tunnel_url, resolved
+from formation_p2p.host.storage.http_members import HttpMemberFile
 
-# They say every 30 s that they live; who has missed three is gone.
-HEARTBEAT_S: Final = 30.0
-LIVES_S: Final = 3 * HEARTBEAT_S
 # A gateway's own; each has a few KiB.
 MAX_MEMBERS: Final = 1024
 # Of one holder of tokens, so that three that want all leave room.
@@ -43,10 +43,6 @@ MAX_OF_ONE: Final = 256
 MAX_CAPABILITIES: Final = 32
 MAX_CAPABILITIES_BYTES: Final = 4096
 MAX_MODELS: Final = 64
-# One whose tunnel does not answer is asked last for a while: twice as long each time, so that with
-# many of them requests soon begin with those that answer.
-EJECTED_S: Final = 30.0
-MAX_EJECTED_S: Final = 120.0
 # One that answered with an error of its own is there, and may do better soon.
 FAILED_S: Final = 10.0
 # A tunnel's far end answers within a second. A request goes on to others for as long as it waits
@@ -55,53 +51,6 @@ TRY_S: Final = 3.0
 WITHIN_S: Final = 10.0
 RETRY_AFTER_S: Final = 5
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_HTTP: Final = "http"
-
-
-@dataclass(slots=True)
-class Member:
-    """`holder` made the token with which it registered."""
-
-    worker_id: str
-    url: TunnelUrl
-    tunnel_url: str
-    kind: WorkerType
-    capabilities: Mapping[str, Any]
-    services: tuple[str, ...]
-    registered_unix_s: float
-    heard_unix_s: float
-    heard_s: float
-    status: str = "healthy"
-    current_load: float = 0.0
-    active_requests: int = 0
-    said: dict[str, str] = field(default_factory=dict)  # of its services
-    ejected_until_s: float = 0.0
-    failures: int = 0  # in a row
-    outstanding: int = 0
-    holder: str = ""
-
-    @property
-    def tier(self) -> int:
-        return TIER_OF_TYPE[self.kind]
-
-    @property
-    def replica(self) -> str:
-        """What a client's cookie names it by."""
-        return _HTTP + hashlib.sha256(self.worker_id.encode()).hexdigest()[:24]
-
-    def is_alive(self, now_s: float) -> bool:
-        return now_s - self.heard_s < LIVES_S
-
-    def serves(self, service: str) -> bool:
-        """Whether it says of none of its checks that it fails."""
-        said = self.said.get(service, "healthy")
-        return service in self.services and said in ("healthy", "ok", "running", "ready")
-
-    def eject(self, now_s: float) -> None:
-        """It has not answered: others are asked before it."""
-        doubled_s = EJECTED_S * 2.0 ** min(self.failures, 8)
-        self.ejected_until_s = now_s + min(doubled_s, MAX_EJECTED_S)
-        self.failures += 1
 
 
 class UnknownWorker(LocalError):
@@ -119,6 +68,7 @@ class Members:
         scope_of: Callable[[bytes], Scope] = lambda on_behalf: Scope.LOCAL,
         try_s: float = TRY_S,
         within_s: float = WITHIN_S,
+        file: HttpMemberFile | None = None,
     ) -> None:
         self._source = source
         self._try_s = try_s
@@ -127,6 +77,7 @@ class Members:
         self._scope_of = scope_of
         self._members: dict[str, Member] = {}
         self._specs: dict[str, ServiceSpec] = {}  # of the last read
+        self.kept = KeptMembers(file, self._members, MAX_MEMBERS, allows_private=allows_private)
 
     @property
     def peer_id(self) -> str:
@@ -144,6 +95,7 @@ class Members:
         now_s = time.monotonic()
         for each in [each for each in self._members.values() if not each.is_alive(now_s)]:
             del self._members[each.worker_id]
+            self.kept.changed(each.worker_id)
         return list(self._members.values())
 
     async def register(
@@ -186,6 +138,8 @@ class Members:
         if holder and sum(each.holder == holder for each in others) >= MAX_OF_ONE:
             raise InvalidInput("worker", f"{MAX_OF_ONE} of yours are registered; end some")
         self._members[worker_id] = member
+        self.kept.changed(worker_id)
+        await self.kept.write()
         return member
 
     def heard(self, worker_id: str, said: Mapping[str, Any], holder: str = "") -> Member:
@@ -205,6 +159,7 @@ class Members:
         known = self._known(worker_id)
         self._check_holder(worker_id, holder)
         del self._members[known.worker_id]
+        self.kept.changed(known.worker_id)
 
     def _check_holder(self, worker_id: str, holder: str) -> None:
         """Raises InvalidInput."""
@@ -274,7 +229,7 @@ class Members:
         return await self._source.submit(commands, name, options)
 
     def failed(self, service: str, replica: str) -> None:
-        if not replica.startswith(_HTTP):
+        if not replica.startswith(HTTP):
             self._source.failed(service, replica)
             return
         for each in self._members.values():
@@ -287,7 +242,7 @@ class Members:
     async def connect(
         self, service: str, sticky: str | None, caller: str, on_behalf: bytes = b""
     ) -> Upstream:
-        is_mine = sticky is not None and sticky.startswith(_HTTP)
+        is_mine = sticky is not None and sticky.startswith(HTTP)
         missing: ServiceUnavailable | None = None
         if not is_mine:
             try:

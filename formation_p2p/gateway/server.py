@@ -33,6 +33,7 @@ from formation_p2p.gateway.proxying import Proxy
 from formation_p2p.gateway.sources import Source
 from formation_p2p.gateway.sticky import Sticky
 from formation_p2p.host.net.addresses import parse_host_and_port
+from formation_p2p.host.storage.http_members import HttpMemberFile
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class GatewayServer:
         patience: Patience = PATIENCE,
         max_connections: int = MAX_CONNECTIONS,
         charter: Callable[[], Charter | None] = lambda: None,
+        file: HttpMemberFile | None = None,
     ) -> None:
         self._patience = patience
         self._max_connections = max_connections
@@ -87,7 +89,9 @@ class GatewayServer:
         self._charter = charter
         self._root_public_key = b"" if network is None else network.root_public_key
         self._access = Access(network, is_local=is_local, charter=charter)
-        self.gateway = Gateway(source, network, refresh_s, is_local=is_local, nearest=nearest)
+        self.gateway = Gateway(
+            source, network, refresh_s, is_local=is_local, nearest=nearest, file=file
+        )
         self.sticky = Sticky(network, identity, charter)
         self._proxy = Proxy(self.gateway.members, self.sticky)
         self._relaying = Proxy(MembersOnly(self.gateway.members), self.sticky)
@@ -153,6 +157,7 @@ class GatewayServer:
         self._proxy.kept.close()
         self._relaying.kept.close()
         await self.gateway.end()
+        await self.gateway.members.kept.close()
 
     @property
     def _answering(self) -> int:
@@ -294,6 +299,7 @@ class GatewayServer:
             if (charter := self._charter()) is not None:
                 self._cancel_jobs_of_banned(charter)
             await self.gateway.nearest.measure()
+            await self.gateway.members.kept.write()
             if self._members is not None:
                 with suppress(NodeClosed):
                     self._members.tell(self.gateway.members.shares())

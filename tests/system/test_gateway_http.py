@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from formation_p2p.gateway.server import GatewayServer, parse_listen
 from formation_p2p.gateway.sources import ServicesView, Upstream
 from formation_p2p.gateway.token import make_token, read_token
 from formation_p2p.gateway.tunnel_url import connected, parse_tunnel_url
+from formation_p2p.host.storage.http_members import HttpMemberFile
 from tests.support.charters import charter_at
 from tests.support.gateways import (
     CATALOG,
@@ -1180,3 +1182,47 @@ async def test_pages_of_others_may_measure_a_gateway_and_read_nothing_else(
 def test_a_region_or_url_that_is_none_is_refused(region: str, near: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         Nearest(region, near)
+
+
+def copied(path: Path, to: Path) -> Path:
+    with sqlite3.connect(path) as db, sqlite3.connect(to) as copy:
+        db.backup(copy)
+    to.chmod(0o600)
+    return to
+
+
+async def test_who_is_registered_is_there_after_the_gateway_was_killed(
+    source: MemorySource, tmp_path: Path
+) -> None:
+    path = tmp_path / "members.sqlite"
+
+    def opened(network: bytes = b"n", at: Path = path) -> GatewayServer:
+        file = HttpMemberFile(at, network, "127.0.0.1:80")
+        return GatewayServer(source, None, "127.0.0.1:0", file=file)
+
+    first = opened()
+    async with first:
+        for name in ("stays", "goes"):
+            assert (await register(first, name)).status == 200
+        assert (await fetch(first.address, "DELETE", "/api/worker/unregister/goes")).status == 200
+        before = first.gateway.members.alive()
+        await first.gateway.members.kept.write()
+        # The file is as it is now where the gateway is killed here.
+        killed = opened(at=copied(path, tmp_path / "killed.sqlite"))
+    async with killed as second:
+        [member] = second.gateway.members.alive()
+        [known] = [each for each in before if each.worker_id == "stays"]
+        assert (member.worker_id, member.tunnel_url) == ("stays", known.tunnel_url)
+        assert (member.kind, member.services) == (known.kind, known.services)
+        assert member.registered_unix_s == known.registered_unix_s
+        assert (
+            await fetch(second.address, "POST", "/api/worker/heartbeat", {"worker_id": "stays"})
+        ).status == 200
+        member.heard_s -= 1000
+        assert second.gateway.members.alive() == []
+    async with opened(at=tmp_path / "killed.sqlite") as third:
+        assert third.gateway.members.alive() == []
+    async with opened() as first_again:
+        assert [each.worker_id for each in first_again.gateway.members.alive()] == ["stays"]
+    async with opened(b"another network") as other:
+        assert other.gateway.members.alive() == []

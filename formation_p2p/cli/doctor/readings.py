@@ -39,7 +39,7 @@ from formation_p2p.host.machine.kernel_clock import KernelClock, read_clock
 from formation_p2p.host.machine.pythons import interpreters, own_name
 from formation_p2p.host.net.addresses import is_this_machine
 from formation_p2p.host.net.gate_probe import probe_gates
-from formation_p2p.host.storage import held, memory_samples, trust, usage
+from formation_p2p.host.storage import held, http_members, memory_samples, trust, usage
 from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.sqlite import Schema, looking
 
@@ -153,6 +153,7 @@ _DATABASES: Final[Mapping[str, Schema]] = {
     "trust-*.db": trust.SCHEMA,
     usage.USAGE: usage.SCHEMA,
     held.HELD: held.SCHEMA,
+    http_members.HTTP_MEMBERS: http_members.SCHEMA,
     memory_samples.NAME: memory_samples.SCHEMA,
 }
 # The PCI class of what shows or computes: display controllers, and processing accelerators.

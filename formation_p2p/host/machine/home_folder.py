@@ -45,7 +45,7 @@ _MEND: Final = {
 # What nodes keep in a home, but for the keys of a root: --state files lie where people put them.
 _OURS: Final = re.compile(
     r"identity(-\d+)?\.(key|lock)|grant-\d+|network|withdrawn|name|charter|members|peers"
-    r"|(held|usage)\.sqlite(-wal|-shm|\.lock)?|(trust-\d+|sizes)\.db(-wal|-shm|\.lock)?"
+    r"|(held|usage|http-members)\.sqlite(-wal|-shm|\.lock)?|(trust-\d+|sizes)\.db(-wal|-shm|\.lock)?"
     r"|(scratch|blobs|services|environments)-\d+(\.lock)?|status-\d+\.sock"
     r"|control\.(sock|lock)|worker\.lock|published|code|wheels|.*\.unfinished"
 )
