@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.host.test_results_pandas import PANDAS
 from tests.host.test_results_polars import POLARS
 from tests.host.test_results_science import ARRAYS, ERRORS, OWN, RAN, SCALARS, Key, Plain, Point
 from tests.host.test_results_science import RECORDS as ARRAYS_OF_RECORDS
+from tests.host.test_results_values import STANDARD, Folder
 from tests.support.results_world import Call, hostile
 
 PLAIN = (Plain.__module__, "Plain", "")
@@ -418,6 +420,7 @@ SAMPLES = [
         [*ARRAYS.values(), *ARRAYS_OF_RECORDS.values(), SCALARS, OWN, ERRORS, Plain(1, Key("a"))],
     ),
     *map(dumps, [*PANDAS.values(), POLARS, ARROW]),
+    *map(dumps, [STANDARD, Folder(Path())]),
 ]
 
 

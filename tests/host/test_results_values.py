@@ -472,6 +472,15 @@ def test_a_false_value_is_refused(false: Call) -> None:
         load_result(hostile(false))
 
 
+@dataclass
+class Called:
+    key: Any = traps
+
+
+def test_a_field_whose_default_is_a_function_comes_back() -> None:
+    assert travelled(Called(len)).key is len
+
+
 def test_no_attribute_takes_the_place_of_a_method() -> None:
     made = Call("instance", (__name__, "Shape", ""))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -179,9 +180,19 @@ def _of_process(result: bytes) -> list[object]:
     return [read.exit_code, dict(sorted(read.files.items())), stdout, outputs]
 
 
+_LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "pandas", "polars", "pyarrow"}
+
+
 def _plain(value: object) -> object:
-    """An array as lists."""
-    listed = getattr(value, "tolist", None)
-    if callable(listed) and not isinstance(value, Sequence | Mapping):
-        return listed()
-    return value
+    """An array as lists; an instance of a caller's own class as what it has, so that workers' data
+    reach none of its code."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if isinstance(value, Sequence | Mapping | type):
+        return value
+    if package in _LIBRARIES and package != "__main__":
+        listed = getattr(value, "tolist", None)
+        return listed() if callable(listed) else value
+    slots = {slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())}
+    held = {slot: getattr(value, slot) for slot in sorted(slots) if hasattr(value, slot)}
+    return kind, {**held, **getattr(value, "__dict__", {})}

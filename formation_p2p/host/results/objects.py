@@ -195,7 +195,7 @@ def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any
         _weigh(reading, made, values)
     for name, value in zip(names, values, strict=True):
         place = attributes.get(name)
-        if type(place) in _METHODS:
+        if type(place) in _METHODS and name not in attributes.get("__dataclass_fields__", ()):
             raise refusal(cls, f"with an attribute in the place of its method {name}")
         if place is None or type(place) is MemberDescriptorType or not hasattr(place, "__set__"):
             object.__setattr__(made, name, value)
