@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 from zipimport import zipimporter
 
 import cloudpickle
@@ -84,11 +85,12 @@ def _cached(wrapper: Any) -> tuple[Any, ...]:
     return maker, (wrapper.__wrapped__,)
 
 
-# What pickle refers to by name, and how to make another one.
+# What pickle refers to by name, or not at all, and how to make another one.
 _REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
     functools._lru_cache_wrapper: _cached,
     # Before Python 3.12 it has a lock.
     functools.cached_property: lambda it: (type(it), (it.func,), {"attrname": it.attrname}),
+    WeakKeyDictionary: lambda keys: (WeakKeyDictionary, (dict(keys),)),
     typing.NewType: lambda new: (typing.NewType, (new.__name__, new.__supertype__)),
     typing.ParamSpec: lambda spec: (typing.ParamSpec, (spec.__name__,)),
     typing.TypeVarTuple: lambda spec: (typing.TypeVarTuple, (spec.__name__,)),
@@ -102,6 +104,8 @@ def reduced(value: Any) -> tuple[Any, ...] | None:
     reducer = _REDUCERS.get(type(value))
     if reducer is None:
         return None
+    if isinstance(value, WeakKeyDictionary):  # of `functools.singledispatch`
+        return reducer(value)
     named = getattr(value, "func", value)
     name = getattr(named, "__qualname__", "") or named.__name__
     return reducer(value) if "<" in name or is_sent(named.__module__) else None

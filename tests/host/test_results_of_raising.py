@@ -99,6 +99,14 @@ def test_an_error_of_http_is_caught_as_one(stream: Any) -> None:
     assert str(read) == "HTTP Error 404: not found"
 
 
+def test_an_error_that_is_the_reason_of_another_comes_along() -> None:
+    reason = socket.gaierror(-3, "Temporary failure in name resolution")
+    for error in (urllib.error.URLError(reason), ConnectionError(TimeoutError("late"))):
+        read = raised(error)
+        assert type(read) is type(error)
+        assert repr(read.args[0]) == repr(error.args[0])
+
+
 def test_one_that_cannot_be_pickled_in_any_way_is_told_as_text_alone() -> None:
     class MadeHere(Exception):
         pass

@@ -409,6 +409,14 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
         def x_of(point):
             return point.x
 
+        @functools.singledispatch
+        def kind_of(value):
+            return "something"
+
+        @kind_of.register
+        def _(value: int):
+            return "a number"
+
         def pooled(n):
             with fork.Pool(2) as pool:
                 points = pool.map(x_of, map(Point, range(n)))
@@ -420,7 +428,7 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
 
         if __name__ == "__main__":
             with join() as node:
-                for function in (fib, tenfold, through, next_id, pooled, in_processes):
+                for function in (fib, tenfold, through, next_id, kind_of, pooled, in_processes):
                     print(node.map(function, [4], needs=NEEDS)[0])
                 print(node.map(functools.partial(fib), [4], needs=NEEDS)[0])
                 most = lambda: fib.cache_parameters()["maxsize"]
@@ -440,6 +448,7 @@ async def test_what_main_defines_is_found_by_its_name_there(project: Project) ->
         "40",
         "40",
         "5",
+        "a number",
         "([0, 1, 4, 9], [5, 8], [0, 1, 2, 3])",
         "[0, 1, 4, 9]",
         "3",

@@ -254,7 +254,7 @@ def check_parts(reading: Reading, parts: tuple[Any, ...]) -> None:
     """Of what describes a value, no part is an instance of the program's own: to compare it, or to
     ask it for its length or its text, is its code. What is in a list of objects is a value. Raises
     NotPlain."""
-    own = {found.cls for found in reading.found.values()}
+    own = {found.cls for found in reading.found.values() if found.own or not found.standard}
     waiting: list[Any] = [parts] if own else []
     seen: set[int] = set()
     while waiting:
