@@ -146,7 +146,10 @@ def _named(union: Any) -> dict[str, Any]:
 
 @cache
 def _carried(kind: type) -> tuple[Field[Any], ...]:
-    return tuple(each for each in fields(kind) if each.init and each.compare)
+    """What is only for people is not compared, and carried where its field says so."""
+    return tuple(
+        each for each in fields(kind) if each.init and (each.compare or "carried" in each.metadata)
+    )
 
 
 @cache

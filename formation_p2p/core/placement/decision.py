@@ -67,7 +67,9 @@ class Decision:
     ranked: tuple[Ranked, ...]
     rejected: tuple[tuple[PeerId, refusals.Refusal], ...]
     needs: Requirements = _NO_NEEDS
-    names: tuple[tuple[PeerId, str], ...] = field(default=(), compare=False)
+    names: tuple[tuple[PeerId, str], ...] = field(
+        default=(), compare=False, metadata={"carried": True}
+    )
     code: Code | None = None
 
     def select(self, count: int) -> tuple[Ranked, ...]:

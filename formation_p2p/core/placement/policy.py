@@ -90,7 +90,7 @@ class Term:
     name: str
     value: float
     weight: float = 1.0
-    shown: str = field(default="", compare=False)
+    shown: str = field(default="", compare=False, metadata={"carried": True})
 
 
 @dataclass(frozen=True, slots=True)
