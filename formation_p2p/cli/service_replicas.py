@@ -84,7 +84,7 @@ def execute(
     """Run a program beside a replica: in its sandbox, with its files and within its limits.
 
     For who owns the machine, from there; and for the publisher of the service, where the worker was
-    started with --allow-exec. Input and output pass as they come; there is no terminal.
+    started with --allow-exec. Input and output pass as they come, without a terminal.
     """
     check_service_name("service", name)
     place = flags.folder_of(home, join)

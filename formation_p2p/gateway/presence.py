@@ -22,7 +22,7 @@ MAX_ASKING: Final = 16
 
 
 class Presence:
-    """`ping` raises FormationError where there is no answer. Questions go on beside what is read:
+    """`ping` raises FormationError where none answers. Questions go on beside what is read:
     who does not answer is left out of the next read, until it announces itself anew or answers."""
 
     def __init__(self, ping: Callable[[Contact], Awaitable[object]]) -> None:

@@ -84,7 +84,7 @@ class Stream:
 
 def _broken(error: Exception) -> Broken:
     if isinstance(error, h11.RemoteProtocolError):
-        return Broken(f"the replica's answer is no HTTP: {in_words(error)}")
+        return Broken(f"the replica's answer is not HTTP: {in_words(error)}")
     return Broken(_HUNG_UP if isinstance(error, OSError) else str(error))
 
 

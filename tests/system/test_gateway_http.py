@@ -453,7 +453,7 @@ async def test_no_value_of_a_header_is_in_a_log_or_an_error(
         ("HTTP/1.1 200 OK\r\nSet-", "the replica closed the connection before it answered"),
         (
             f"HTTP/1.1 200 OK\r\nSet-Cookie {SECRET}\r\n\r\n",
-            "the replica's answer is no HTTP: illegal header line",
+            "the replica's answer is not HTTP: illegal header line",
         ),
     ],
 )

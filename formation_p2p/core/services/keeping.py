@@ -86,8 +86,8 @@ class Updating:
 
 
 def differs_in_number_alone(spec: ServiceSpec, newer: ServiceSpec) -> bool:
-    """How many replicas there are to be is no reason to start one again; a version that changes
-    nothing is one."""
+    """Another number of replicas starts none of them again; a version that changes nothing
+    does."""
     same = replace(spec, version=newer.version, replicas=newer.replicas)
     return spec.replicas != newer.replicas and same == newer
 

@@ -48,7 +48,7 @@ def seal(to: PeerId, content: bytes, context: bytes = b"") -> bytes:
 
 
 def opened(identity: Identity, box: bytes, context: bytes = b"") -> bytes:
-    """Raises InvalidInput for what is no box for this peer, or of another context."""
+    """Raises InvalidInput for anything but a box for this peer, in this context."""
     seed = hashlib.sha512(identity.seed).digest()[:KEY_BYTES]
     own = X25519PrivateKey.from_private_bytes(seed)
     key = box[:KEY_BYTES]
