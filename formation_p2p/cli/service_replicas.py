@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # A replica that is started elsewhere is followed from then on, as soon as this.
 LOOK_S: Final = 5.0
+# Of a service that runs nowhere: so many workers are asked whether they have run it.
+MAX_SERVERS: Final = 64
 # A longer line is shown in parts.
 _MAX_LINE_BYTES: Final = 64 * 1024
 # Of what a person types, at a time.
@@ -101,7 +103,7 @@ def execute(
     end_with(run)
 
 
-async def _replicas(node: Link, name: str) -> dict[str, Contact]:
+async def _replicas(node: Link, name: str) -> dict[str, Contact | None]:
     """Where a service runs, by peer."""
     from formation_p2p.core.effects import Contact
 
@@ -187,10 +189,12 @@ class _Logs:
         self._heard = 0
         self._why = ""
         self._names_each = False
+        self._may_lack = False
 
     async def show(self) -> int:
         while True:
-            self._ask(await _replicas(self._node, self._question.service))
+            found = await _replicas(self._node, self._question.service)
+            self._ask(found or await self._servers())
             if not self._question.follows:
                 break
             await asyncio.sleep(LOOK_S)
@@ -202,11 +206,21 @@ class _Logs:
         say(f"formation: {why}; `formation services` says where it runs")
         return UNPLACEABLE
 
-    def _ask(self, found: Mapping[str, Contact]) -> None:
-        """Those that are not heard yet; this machine, where none says that it runs the service."""
+    async def _servers(self) -> dict[str, Contact | None]:
+        """Who may have given it up: workers that run services, or else this machine."""
+        from formation_p2p.core.effects import Contact
+        from formation_p2p.core.services.spec import SERVES
+
+        self._may_lack = True
+        workers = await self._node.workers()
+        serve = [x for x in workers if any(key.startswith(SERVES) for key, _ in x.labels)]
+        asked = serve[:MAX_SERVERS]
+        return {x.peer_id: Contact(x.peer_id, x.addresses) for x in asked} or {"": None}
+
+    def _ask(self, found: Mapping[str, Contact | None]) -> None:
+        """Those that are not heard yet."""
         self._names_each |= len(found) > 1
-        asked: dict[str, Contact | None] = {**found} or {"": None}
-        for peer, contact in asked.items():
+        for peer, contact in found.items():
             if peer not in self._of:
                 self._of[peer] = asyncio.create_task(self._read(peer, contact))
 
@@ -220,10 +234,10 @@ class _Logs:
             reader, writer = await self._node.tend(contact, question)
         except FormationError as error:
             self._why = str(error)
-            if peer and ended is None:
+            if not self._may_lack and ended is None:
                 say(f"formation: {error}")
             return
-        worker = named(peer) if peer else ""
+        worker = named(peer) if peer else "here"
         try:
             async for line in _lines(reader):
                 self._heard += 1

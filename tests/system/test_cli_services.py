@@ -64,7 +64,15 @@ def test_the_publisher_reads_scales_and_looks_into_a_service_from_afar(tmp_path:
             assert refused.code == 2
             assert "replicas" in refused.err
             missing = formation(gate, "service", "logs", "other")
-            assert missing.code == 3
+            assert (missing.code, "other" in missing.err) == (3, True)
+            broken = CATALOG.replace("notes", "broken").replace("python3", "no-such-program")
+            (tmp_path / "broken.toml").write_text(broken)
+            assert formation(gate, "service", "apply", tmp_path / "broken.toml").code == 0
+
+            def given_up() -> bool:
+                return b"no-such-program" in formation(gate, "service", "logs", "broken").out
+
+            wait_until(given_up, every_s=0.5)
 
 
 SECRET = b"a-secret-that-is-in-no-file"

@@ -1,8 +1,8 @@
 """The secrets of tasks and services that a node has: on its disk in boxes that it alone opens.
 
 A secret is named by the CID of the box in which its owner keeps it, which says nothing of it. Those
-of tasks are for peers that are told that name, as a worker is; those of a service for the workers that
-run it, which keep them as well, so that the next one finds them while the owner is away.
+of tasks are for peers that are told that name, as a worker is; those of a service for the workers
+that run it, which keep them as well, so that the next one finds them while the owner is away.
 """
 
 from __future__ import annotations
