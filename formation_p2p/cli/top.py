@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+import click
+
 from formation_p2p.cli import flags
+from formation_p2p.cli.exits import FAILED
 from formation_p2p.cli.flags import option
 from formation_p2p.cli.online import online
 from formation_p2p.cli.words import Json, one_line, printable, put, say
@@ -96,15 +99,21 @@ def logs(
 
     question = {"ask": "events", "job": job, "follow": follow}
     event: Json | None = None
+    missed = 0
     for event in told_by_all(home_path(home), question, follow=follow):
+        missed += event["events"] if event["event"] == "missed" else 0
         if as_json:
             put(event)
+        elif event["event"] == "missed":
+            say(f"formation: {_what(event)}")
         else:
             for line in _in_words(event):
                 print(line, flush=True)
     if event is None:
         which = f" whose id begins with {job}" if job else ""
         say(f"formation: no node that runs here has a job{which}; those of a command end with it")
+    if missed:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _look(home: Path, *, with_workers: bool) -> Json:

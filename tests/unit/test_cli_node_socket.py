@@ -8,13 +8,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from formation_p2p.cli.main import app
 from formation_p2p.cli.node_socket import answer, any_runs, sockets_of, told_by_all
 from formation_p2p.cli.top import _look
 from formation_p2p.core.errors import LocalError
 
 
-def node(path: Path, name: str, leaves: threading.Event) -> None:
+def node(path: Path, name: str, leaves: threading.Event, **more: object) -> None:
     """Tells whoever asks one thing, and closes when it leaves."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -23,7 +25,7 @@ def node(path: Path, name: str, leaves: threading.Event) -> None:
     def answer(client: socket.socket) -> None:
         with client:
             if client.recv(1024):
-                client.sendall(f"{json.dumps({'event': name})}\n".encode())
+                client.sendall(f"{json.dumps({'event': name, **more})}\n".encode())
                 leaves.wait()
 
     def serve() -> None:
@@ -59,12 +61,24 @@ def test_who_does_not_follow_hears_of_those_that_run(tmp_path: Path) -> None:
         next(told_by_all(tmp_path / "elsewhere", {}, follow=True))
 
 
+def test_events_that_were_missed_are_told_beside_the_others(tmp_path: Path) -> None:
+    leaves = threading.Event()
+    leaves.set()
+    node(tmp_path / "status-0.sock", "missed", leaves, events=7)
+    env = {"FORMATION_HOME": str(tmp_path)}
+    done = CliRunner().invoke(app, ["logs"], env=env)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "formation: 7 events came faster than they could be shown\n"
+    done = CliRunner().invoke(app, ["logs", "--json"], env=env)
+    assert (done.exit_code, json.loads(done.stdout)) == (1, {"event": "missed", "events": 7})
+
+
 def test_a_node_that_leaves_while_it_is_looked_at_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "status-0.sock"
     monkeypatch.setattr("formation_p2p.cli.node_socket.sockets_of", lambda _: [gone])
-    assert _look(tmp_path, with_workers=True) == {"nodes": [], "workers": []}
+    assert _look(tmp_path, with_workers=True) == {"nodes": [], "workers": [], "online": []}
 
 
 def ending(path: Path) -> None:
