@@ -200,12 +200,10 @@ def test_a_file_in_memory_that_is_mapped_counts_once(tmp_path: Path) -> None:
     assert printed(run(tmp_path, *PYTHON, program, memory_bytes=128 * MIB)) == "0\n"
 
 
-def test_what_a_process_hides_from_a_user_who_is_not_root_is_handed_over_to_its_supervisor() -> (
-    None
-):
-    """As where the list of its descriptors is that of another root (see `open_at`)."""
-    hides = (
-        "import ctypes, os, sys\n"
+def test_what_a_process_has_open_is_handed_over_where_no_list_shows_it() -> None:
+    """As of one that hides it, where this is not root (see `open_at`)."""
+    holds = (
+        "import os, sys\n"
         "file = os.memfd_create('x')\n"
         f"os.truncate(file, {4 * MIB})\n"
         f"os.pwrite(file, b'x' * {2 * MIB}, 0)\n"
