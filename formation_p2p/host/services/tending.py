@@ -191,16 +191,24 @@ class Tending:
             return
         if not isinstance(asked, ReadLog | RunBeside):
             raise ProtocolViolation("a stream about a replica that does not begin with a question")
-        connection.tunnels(stream)
-        await self._serve(asked, stream, connection.peer)
+        admitted = partial(connection.tunnels, stream)
+        await self._serve(asked, stream, connection.peer, admitted)
 
-    async def _serve(self, asked: Question, stream: TunnelStream, peer: PeerId) -> None:
+    async def _serve(
+        self,
+        asked: Question,
+        stream: TunnelStream,
+        peer: PeerId,
+        admitted: Callable[[], None] = lambda: None,
+    ) -> None:
         try:
             with counted(self._streams, peer):
                 if (why := self._why_not(asked, peer)) is not None:
                     await _answer(stream, Untended(why))
                     await stream.close()
-                elif isinstance(asked, ReadLog):
+                    return
+                admitted()
+                if isinstance(asked, ReadLog):
                     await self._tell(asked, stream, peer)
                 else:
                     await self._run(asked, stream, peer)
