@@ -66,7 +66,8 @@ def why_failed(result: TaskResult, *, printed: bool) -> str:
     if not last.lost and result.kind is not None:
         why = why.removeprefix(f"{result.kind}: ")
         if printed and result.kind is FailureKind.EXIT and _ended_badly(result.result):
-            why = why.partition(":")[0]
+            why, _, words = why.partition(":")
+            return one_line(why + naming_package(words).removeprefix(words.rstrip()))
     return one_line(naming_package(why))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -11,6 +13,7 @@ from formation_p2p.cli.tables import results as table
 from formation_p2p.core.dispatch.job_events import NOT_TRIED, Attempt
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.workload.outcome import FailureKind
+from formation_p2p.core.workload.process import ProcessResult
 from formation_p2p.host.code.packages import naming_package
 
 WORKER = Identity.from_seed(bytes(32)).peer_id
@@ -48,6 +51,16 @@ def test_two_hundred_tasks_with_one_cause_are_one_row() -> None:
     assert "part-0 … part-199" in text
     assert "200 x ModuleNotFoundError: No module named 'sklearn'; env=[\"scikit-learn\"]" in text
     assert text.count("ended with exit code 3") == 1
+
+
+def test_what_was_printed_is_not_said_again_but_for_the_cure() -> None:
+    raw = ProcessResult(1).encode()
+    told = replace(failed(0, MISSING.format(3)), result=raw)
+    cure = 'env=["scikit-learn"], or --env of a command, installs it'
+    assert why_failed(told, printed=True) == f"ended with exit code 1; {cure}"
+    offline = "exit: ended with exit code 6; it asked for no network, which --needs does: curl: (6)"
+    told = replace(failed(0, offline), result=raw)
+    assert why_failed(told, printed=True).endswith("it asked for no network, which --needs does")
 
 
 def test_what_is_not_said_of_many_has_its_own_row() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 # Of those that people use most, whose packages have other names.
@@ -32,10 +33,11 @@ def naming_package(error: str) -> str:
     return error
 
 
+@lru_cache(64)
 def package_of(module: str) -> str:
     """By what is installed here, else by its usual name."""
     if module in _PACKAGES:
         return _PACKAGES[module]
-    from importlib.metadata import packages_distributions  # it takes 20 ms
+    from importlib.metadata import packages_distributions  # which takes half a second
 
     return next(iter(packages_distributions().get(module, ())), module)
