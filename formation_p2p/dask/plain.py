@@ -1,9 +1,9 @@
 """Reading what a cluster's members send, without running what it says.
 
 Dask pickles: a client of Dask's own runs what a worker's pickle says. The owner of a cluster that
-does not trust results reads them here instead: Dask's envelope with msgpack alone, arrays from
-their bytes, and pickles as those of any result (host/results/load.py). What is more than that is
-`NotPlain`, and raised where it is asked for.
+does not trust results reads them here instead: Dask's envelope with msgpack alone, and pickles as
+those of any result (host/results/load.py), which the owner's requests ask members for. What is more
+than that is `NotPlain`, and raised where it is asked for.
 
 Dask's client unpickles some fields of messages by itself, and bytes where it expects a dict
 (distributed/client.py, `clean_exception` in distributed/core.py). So a message has nothing that was
@@ -12,24 +12,19 @@ pickled but where values belong, and no `bytes` that are not a value or an error
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Final
 
 import dask
 import msgpack
-import numpy as np
 from distributed.protocol.compression import decompress
 from distributed.protocol.serialize import Pickled, Serialized
 from distributed.protocol.utils import merge_memoryviews, msgpack_opts
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.dask import comm
-from formation_p2p.dask.plain_errors import MAX_ERROR_BYTES, answer_of, error_of, warning_of
+from formation_p2p.dask.plain_errors import answer_of, error_of, warning_of
 from formation_p2p.host.results.load import load_result
-from formation_p2p.host.results.opcodes import check_opcodes_of_objects, in_one_frame
 
-# numpy's kinds that hold no references.
-_DATA_KINDS: Final = "biufcmMSU"
 # The fields of Dask's answers that a client hands on as they are, and does not look into. `data`
 # may have values by their keys.
 _VALUES: Final = ("data", "result")
@@ -151,7 +146,7 @@ def _pickled(header: dict[str, Any], frames: list[Any]) -> Any:
     try:
         if "compression" in header:
             frames = _decompressed(header, frames)
-        return _unpickled(header["pickled-obj"], frames)
+        return load_result(bytes(header["pickled-obj"]), buffers=frames)
     except NotPlain as refusal:
         return refusal
 
@@ -176,15 +171,11 @@ def _read(header: dict[str, Any], frames: list[Any]) -> Any:
         return _collection(header, frames)
     match header["serializer"]:
         case "pickle" | comm.MARKED:
-            return _unpickled(frames[0], frames[1:])
-        case "error":
-            raise NotPlain(b": ".join(map(bytes, frames)).decode(errors="replace"))
-        case "msgpack":
-            return msgpack.loads(b"".join(frames), use_list=False, **msgpack_opts)
-        case "dask" if header["type"] == "numpy.ndarray":
-            return _array(header["sub-header"], frames)
+            return load_result(bytes(frames[0]), buffers=frames[1:])
         case "dask" if header["type"] in ("builtins.bytes", "bytes", "builtins.bytearray"):
             return b"".join(frames)
+        case "error":
+            raise NotPlain(b": ".join(map(bytes, frames)).decode(errors="replace"))
         case other:
             raise NotPlain(f"a result of {header.get('type', other)} is more than data; {_TRUST}")
 
@@ -200,73 +191,3 @@ def _collection(header: dict[str, Any], frames: list[Any]) -> Any:
         keys.append(each.get("key"))
         start += length
     return dict(zip(keys, values, strict=True)) if kind is dict else kind(values)
-
-
-def _array(header: dict[str, Any], frames: list[Any]) -> Any:
-    if header.get("pickle") or header["dtype"][0] or "matrix" in header:
-        raise NotPlain(f"an array of objects is more than data; {_TRUST}")
-    kind = np.dtype(header["dtype"][1])
-    if kind.kind not in _DATA_KINDS:
-        raise NotPlain(f"an array of {kind} is more than data; {_TRUST}")
-    if "broadcast_to" in header:
-        small = np.frombuffer(frames[0], kind).reshape(header["shape"])
-        return np.broadcast_to(small, header["broadcast_to"])
-    # numpy checks that shape and strides stay within the buffer.
-    return np.ndarray(header["shape"], kind, frames[0], strides=header["strides"])
-
-
-def _unpickled(pickled: Any, frames: list[Any]) -> Any:
-    data = bytes(pickled)
-    scalar = _scalar(data)
-    return load_result(data, buffers=frames) if scalar is None else scalar
-
-
-def _scalar(pickled: bytes) -> Any:
-    """numpy's, as numpy pickles them, such as the sum of an array; None for anything else."""
-    if b"multiarray" not in pickled[:64] or len(pickled) > MAX_ERROR_BYTES:
-        return None
-    check_opcodes_of_objects(pickled)
-    try:
-        made = _Scalars(in_one_frame(pickled)).load()
-        if isinstance(made, _Scalar) and made.kind in _SCALARS:
-            return np.frombuffer(made.data, np.dtype(made.kind))[0]
-    except Exception as error:
-        raise NotPlain(f"a result could not be read: {error}; {_TRUST}") from error
-    raise NotPlain(f"a result is more than data; {_TRUST}")
-
-
-_SCALARS: Final = frozenset(
-    {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "c8", "c16"}
-)
-
-
-class _Kind:
-    """Of a scalar. numpy's pickle gives it a state after that, with its byte order: workers have
-    that of this machine."""
-
-    def __init__(self, name: object = "", *_: object) -> None:
-        self.name = name
-
-    def __setstate__(self, state: object) -> None:
-        """It is the same for all of them."""
-
-
-class _Scalar:
-    def __init__(self, kind: object, data: object) -> None:
-        self.kind = kind.name if isinstance(kind, _Kind) else ""
-        self.data = data if isinstance(data, bytes) else b""
-
-    def __setstate__(self, state: object) -> None:
-        """A scalar has none."""
-
-
-class _Scalars(pickle.Unpickler):
-    """Finds nothing but what stands for numpy's own two names here. That is made for each pickle,
-    since a pickle may give what it finds another state."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("numpy", "dtype"):
-            return lambda *args: _Kind(*args)
-        if name == "scalar" and module in ("numpy._core.multiarray", "numpy.core.multiarray"):
-            return lambda *args: _Scalar(*args)
-        raise NotPlain(f"a result needs {module}.{name}; {_TRUST}")
