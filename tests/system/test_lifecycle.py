@@ -92,6 +92,7 @@ USES: Final[Mapping[str, Callable[[Any], object]]] = {
     "submit": lambda node: node.submit(TRUE),
     "submit_steps": lambda node: node.submit_steps(one_step),
     "tend": lambda node: node.tend(None, RunBeside("notes", b"", ("sh",))),
+    "troubles": lambda node: node.troubles(),
     "trust": lambda node: node.trust(),
     "vacate": lambda node: node.vacate(),
     "worker": lambda node: node.worker(),
