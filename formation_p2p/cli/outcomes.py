@@ -253,8 +253,9 @@ class Whole:
                 if (task_id, worker) not in self._digests:
                     self._digests[task_id, worker] = self._first.copy()
                 self._digests[task_id, worker].update(data)
-            case TaskRetried(task_id, attempt):
-                if self._digests.pop((task_id, attempt.worker), None) is not None:
+            case TaskRetried(task_id, attempt, reason=reason):
+                had = self._digests.pop((task_id, attempt.worker), None) is not None
+                if had and reason is not RetryReason.MOVED:  # that goes on from where it was
                     self._again.add(task_id)
             case TaskSucceeded(task_id, worker, raw):
                 return self._missing(task_id, worker, raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from formation_p2p.cli.outcomes import (
 from formation_p2p.core.dispatch.job_events import (
     Attempt,
     JobEvent,
+    RetryReason,
     TaskDisagreed,
     TaskGaveUp,
     TaskPrinted,
@@ -120,6 +122,7 @@ def test_without_a_quorum_all_is_shown_at_once() -> None:
 
 
 LOST = TaskRetried("a", Attempt("a#1", ALICE, "it is gone", lost=True))
+MOVED = replace(LOST, reason=RetryReason.MOVED)
 CUT, BEGUN = "is not whole", "begins with that of an attempt"
 
 
@@ -135,6 +138,7 @@ CUT, BEGUN = "is not whole", "begins with that of an attempt"
         (b"", (printed(ALICE, b"x"), printed(CAROL, b"x\n")), BEGUN),
         (b"", (printed(ALICE, b"x"), LOST, printed(CAROL, b"x\n")), BEGUN),
         (b"", (LOST, printed(CAROL, b"x\n")), None),
+        (b"", (printed(ALICE, b"w\n"), MOVED, printed(CAROL, b"x\n")), None),
     ],
 )
 def test_what_is_missing_of_the_output_is_noticed(

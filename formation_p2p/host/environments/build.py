@@ -366,9 +366,9 @@ class _Build:
         if readable := _without_debug(data):
             self._told(stream, readable)
 
-    def _told(self, stream: Stream, data: bytes) -> None:
-        """What uv prints."""
-        self.log(stream, self._named(data))
+    def _told(self, _: Stream, data: bytes) -> None:
+        """What uv and builds print: the task's stdout is its own."""
+        self.log("stderr", self._named(data))
 
     def _named(self, printed: bytes) -> bytes:
         own = self.cache.settings.own_indexes
