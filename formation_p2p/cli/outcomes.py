@@ -237,6 +237,11 @@ def _ended_badly(raw: bytes) -> bool:
         return False
 
 
+def begins_anew(event: JobEvent) -> bool:
+    """Whether what an attempt has printed does not count: a task that has moved goes on."""
+    return isinstance(event, TaskRetried) and event.reason is not RetryReason.MOVED
+
+
 class Whole:
     """Whether all came that tasks print on stdout. Each event is to be shown to it, in order;
     `already` was shown before of the only task."""
@@ -253,9 +258,9 @@ class Whole:
                 if (task_id, worker) not in self._digests:
                     self._digests[task_id, worker] = self._first.copy()
                 self._digests[task_id, worker].update(data)
-            case TaskRetried(task_id, attempt, reason=reason):
+            case TaskRetried(task_id, attempt):
                 had = self._digests.pop((task_id, attempt.worker), None) is not None
-                if had and reason is not RetryReason.MOVED:  # that goes on from where it was
+                if had and begins_anew(event):
                     self._again.add(task_id)
             case TaskSucceeded(task_id, worker, raw):
                 return self._missing(task_id, worker, raw)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import stat
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -167,6 +170,7 @@ def run(
             job = await (begun(**kwargs) if of_script is None else begun(options=of_script))
             from formation_p2p.cli.outcomes import (
                 Whole,
+                begins_anew,
                 error_of,
                 passed_on,
                 process_result,
@@ -185,10 +189,15 @@ def run(
             show = _lines(job) if as_json else _pass_on(spec.argv[0])
             quorum = None if as_json else kwargs.get("quorum")
             shown, whole, lacks = passed_on(quorum), Whole(already), None
+            start = None if as_json else _start_of_file(len(already))
             async for event in job.events():
                 for each in shown(event):
                     await show(each)
                     lacks = whole.lacks(each) or lacks
+                    if start is not None and begins_anew(each):
+                        os.ftruncate(sys.stdout.fileno(), start)
+                        os.lseek(sys.stdout.fileno(), start, os.SEEK_SET)
+                        whole = Whole()
             (result,) = await job.results()
             if result.status != "succeeded":
                 owed.given(job.job_id)
@@ -210,6 +219,17 @@ def run(
             return DONE
 
     end_with(place_and_wait)
+
+
+def _start_of_file(already: int) -> int | None:
+    """Where in a file our stdout begins, after so many bytes: what an attempt has printed that does
+    not count is taken back then. None where it is no plain file, or that of stderr as well."""
+    file = sys.stdout.fileno()
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or os.path.sameopenfile(file, sys.stderr.fileno()):
+        return None
+    appends = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND
+    return (status.st_size if appends else os.lseek(file, 0, os.SEEK_CUR)) - already
 
 
 def _lines(job: WatchedJob) -> Show:

@@ -277,6 +277,28 @@ def test_files_that_were_asked_for_come_in_the_next_life(carol: Path, tmp_path: 
     assert (out / "n0" / "stdout").read_text() == "one\ntwo\n"
 
 
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_what_a_failed_attempt_has_printed_is_taken_back(
+    carol: Path, tmp_path: Path, mode: str
+) -> None:
+    """Of a file. A pipe has it for good, which the exit code says."""
+    script = f"echo $1; [ -e {tmp_path}/$2 ] || {{ touch {tmp_path}/$2; exit 1; }}; echo last"
+    argv = [sys.executable, "-m", "formation_p2p", "run", "--attempts", "2", "--", "sh", "-c"]
+    env = {**os.environ, "FORMATION_HOME": str(carol), "PYTHONPATH": str(ROOT)}
+    out = tmp_path / "out"
+    out.write_text("before\n")
+    with out.open(mode) as file:
+        file.write(b"own\n")
+        file.flush()
+        argv += [script, "sh"]
+        done = subprocess.run([*argv, "first", "a"], stdout=file, stderr=-1, env=env, check=False)
+    kept = "before\n" if mode == "ab" else ""
+    assert (done.returncode, out.read_text()) == (0, f"{kept}own\nfirst\nlast\n"), done.stderr
+    piped = subprocess.run([*argv, "first", "b"], capture_output=True, env=env, check=False)
+    assert (piped.returncode, piped.stdout) == (1, b"first\nfirst\nlast\n")
+    assert b"sh succeeded, but its stdout begins with that of an attempt" in piped.stderr
+
+
 def test_outputs_come_where_the_job_was_asked_to_put_them(carol: Path, tmp_path: Path) -> None:
     here, state, out = tmp_path / "here", tmp_path / "jobs.db", tmp_path / "out"
     here.mkdir()
