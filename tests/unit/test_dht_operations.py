@@ -54,7 +54,7 @@ EVERYONE = ProviderQuery(Key(0), b"", MAX_PROVIDERS)
 
 
 @pytest.mark.at_length
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed: int) -> None:
     town = village(seed, 16, k=4)
     nodes = list(town.nodes.values())
@@ -74,7 +74,7 @@ def test_a_record_is_written_to_the_k_nearest_of_whom_its_author_may_be_one(seed
     assert 0 < wrote_to_itself < len(nodes)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.at_length
 def test_a_lookup_finds_the_k_nearest_though_nobody_knows_everybody(seed: int) -> None:
     town = village(seed, 60, k=6)

@@ -28,9 +28,9 @@ from formation_p2p.core.dispatch.task_run import Blocked, JobRun, TaskRun, TaskS
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.peer.events import Submit
 from formation_p2p.core.placement.candidate import Candidate, TaskView
-from formation_p2p.core.placement.policy import Policy, Score
+from formation_p2p.core.placement.policy import Policy
 from formation_p2p.core.placement.task_options import TaskOptions
-from formation_p2p.core.refusals import Distrusted, Refusal, Unwanted
+from formation_p2p.core.refusals import Distrusted, Refusal
 from formation_p2p.core.resources.requirements import DEFAULT_MEMORY_BYTES
 from formation_p2p.core.trust.experience import Experience
 from formation_p2p.core.units import MIB
@@ -440,31 +440,6 @@ def test_a_policy_is_asked_about_tasks_that_there_are() -> None:
     assert len(ends(bob)) == 6
     assert set(asked) <= set(ends(bob))
     assert len(asked) > 3  # found, and judged each second
-
-
-@dataclass(frozen=True)
-class Failing(Policy):
-    """Fails once it has given so many scores."""
-
-    left: list[int]
-
-    def __hash__(self) -> int:
-        return 0
-
-    def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
-        self.left[0] -= 1
-        if self.left[0] < 0:
-            raise OSError("the table of prices is gone")
-        return super().scores(task, candidates)
-
-
-def test_a_policy_that_fails_when_workers_are_asked_ends_its_job() -> None:
-    world, bob = at_work(town(7, a_second, alice=1))
-    world.deliver(bob, Submit(job(6, policy=Failing([1]))))
-    world.elapse(60)
-    (why,) = {reason for end in only(bob.reported, TaskUnplaceable) for _, reason in end.reasons}
-    assert isinstance(why, Unwanted)
-    assert "the table of prices is gone" in why.why
 
 
 def test_what_discovery_brings_when_all_is_done_is_left() -> None:

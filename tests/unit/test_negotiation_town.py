@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.messages import (
     RequestRefused,
 )
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
-from formation_p2p.core.refusals import GivingWay, Preempted, Silent, TooDear
+from formation_p2p.core.refusals import GivingWay, Preempted, TooDear
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.node import SimNode
@@ -144,38 +144,7 @@ def test_more_urgent_work_takes_the_place_of_less_urgent_at_the_next_renewal() -
     assert is_idle(alice)
 
 
-def test_equally_urgent_work_waits() -> None:
-    world, bob, carol = busy_with_bobs(priority=5)
-    carol.submit(job(job_id="quick", priority=5))
-    world.elapse(40)
-    assert "quick/0" not in ends(carol)
-    world.elapse(60)
-    assert isinstance(ends(bob)["slow/0"], TaskSucceeded)
-    assert isinstance(ends(carol)["quick/0"], TaskSucceeded)
-    assert only(bob.reported, TaskRetried) == []
-
-
 # -- silence and failure ----------------------------------------------------------------------
-
-
-def asked_of(world: World, worker: str) -> int:
-    messages = passed(world, "bob", worker)
-    return sum(isinstance(x, PlacementRequest) for x in messages)
-
-
-def test_a_silent_worker_is_asked_twice_and_not_a_third_time_until_it_is_back() -> None:
-    world = lasting(1, alice=1)
-    bob, alice = world.nodes["bob"], world.nodes["alice"]
-    world.suspend(alice)
-    bob.submit(job())
-    world.elapse(40)
-    assert asked_of(world, "alice") == 2
-    (group,) = peer_of(bob).scheduler.groups.values()
-    ((_, why),) = group.candidates.reasons()
-    assert isinstance(why, Silent)
-    world.resume(alice)
-    world.elapse(15)
-    assert isinstance(ends(bob)["job/0"], TaskSucceeded)
 
 
 def test_any_message_from_a_worker_is_a_sign_of_life() -> None:

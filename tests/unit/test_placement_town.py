@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pytest
-
 from formation_p2p.core.dispatch.job_events import TaskSucceeded, TaskUnplaceable
 from formation_p2p.core.negotiation.messages import Commit
 from formation_p2p.core.peer.effects import Explained
@@ -24,8 +22,6 @@ from formation_p2p.core.workload.outcome import Outcome, Succeeded
 from formation_p2p.sim.executor import Running
 from formation_p2p.sim.world import World
 from tests.support.stories import NEEDS, at_work, job, name_of, only, passed, worker_of, workers_of
-
-pytestmark = pytest.mark.at_length
 
 
 def shop(**prices: int) -> World:
@@ -62,15 +58,6 @@ def test_a_hint_comes_before_the_policy_and_is_soft() -> None:
     assert len(only(bob.reported, TaskSucceeded)) == 4
 
 
-def test_a_required_hint_leaves_everybody_else_out() -> None:
-    world, bob = at_work(shop(**PRICES))
-    hints = Hints(prefer=(world.nodes["alice"].contact.peer_id,), required=frozenset({"prefer"}))
-    bob.submit(job(4, hints=hints))
-    world.elapse(10)
-    assert workers_of(bob) == ["alice"] * 4
-    assert passed(world, "bob", "carol") == []
-
-
 def test_where_nobody_has_the_data_that_is_required_the_person_is_told() -> None:
     world, bob = at_work(shop(**PRICES))
     blob = Blob(Cid(RAW, digest_of(b"nobody has it")), 100)
@@ -97,13 +84,6 @@ class Dearest(Policy):
     def scores(self, task: TaskView, candidates: Sequence[Candidate]) -> Sequence[Score]:
         most = max((each.profile.price_micro for each in candidates), default=1)
         return [Score(each.profile.price_micro / most) for each in candidates]
-
-
-def test_a_policy_of_ones_own_ranks_as_well() -> None:
-    world, bob = at_work(shop(**PRICES))
-    world.deliver(bob, Submit(job(1, policy=Dearest())))
-    world.elapse(5)
-    assert workers_of(bob) == ["alice"]
 
 
 class Breaks(Dearest):
