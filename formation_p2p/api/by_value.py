@@ -10,7 +10,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
-from zipimport import zipimporter
 
 import cloudpickle
 
@@ -30,7 +29,7 @@ def is_sent(module: str) -> bool:
     if any(parent in registered for parent in _with_parents(module)):
         return True
     found = sys.modules.get(module)
-    if found is None or not (_is_zipped(found) or _is_in_memory(module) or _is_orphan(module)):
+    if found is None or not (_is_orphan(module) or _is_homeless(module)):
         return False
     cloudpickle.register_pickle_by_value(found)
     return True
@@ -41,21 +40,21 @@ def _with_parents(module: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _is_zipped(module: ModuleType) -> bool:
-    loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    return isinstance(loader, zipimporter) and not is_installed(Path(loader.archive))
+def _is_homeless(module: str) -> bool:
+    """Whether neither it nor a package that it is in has a file that could go along, or that
+    workers may have installed: it comes out of a zip, or a program made it."""
+    names = _with_parents(module)
+    if names[-1] in sys.stdlib_module_names:
+        return False
+    return not any(_has_file(sys.modules.get(name)) for name in names)
 
 
-def _is_in_memory(module: str) -> bool:
-    """Whether a program has put it, and all that it is in, into `sys.modules` without a file."""
-    for name in _with_parents(module):
-        found = sys.modules.get(name)
-        spec = getattr(found, "__spec__", None)
-        if getattr(found, "__file__", None) or (
-            spec is not None and (spec.origin or spec.submodule_search_locations is not None)
-        ):
-            return False
-    return True
+def _has_file(module: ModuleType | None) -> bool:
+    spec = getattr(module, "__spec__", None)
+    found = [getattr(module, "__file__", None), getattr(spec, "origin", None)]
+    found += getattr(spec, "submodule_search_locations", None) or ()
+    places = [Path(each) for each in found if isinstance(each, str)]
+    return any(each.exists() or is_installed(each) for each in places)
 
 
 def _is_orphan(module: str) -> bool:

@@ -496,7 +496,7 @@ async def test_a_traceback_has_the_frames_of_the_caller_with_their_lines(
 
 
 async def test_modules_that_no_finder_finds_go_along(project: Project) -> None:
-    """Of another name than their files, within a package, out of a zip, and made in memory."""
+    """Of another name than their files, within a package, out of a zip, made in memory, loaded."""
     printed = await project.run(
         """
         import importlib.util, types, zipfile
@@ -525,11 +525,22 @@ async def test_modules_that_no_finder_finds_go_along(project: Project) -> None:
         made = sys.modules["made_here"] = types.ModuleType("made_here")
         exec(text.format(5), vars(made))
 
+        class OfADatabase:
+            def create_module(self, spec):
+                return None
+
+            def exec_module(self, module):
+                exec(text.format(6), vars(module))
+
+        spec = importlib.util.spec_from_loader("loaded", OfADatabase(), origin="a database")
+        loaded = sys.modules["loaded"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+
         if __name__ == "__main__":
             with join() as node:
-                for module in [*modules, made]:
+                for module in [*modules, made, loaded]:
                     print(node.map(module.which, [1], needs=NEEDS, attempts=1))
                     print(node.map(lambda n: (module.Own.x, n), [1], needs=NEEDS, attempts=1))
         """
     )
-    assert printed.splitlines() == [f"[({x}, 1)]" for x in (1, 1, 1, 1, 1, 1, 4, 4, 5, 5)]
+    assert printed.splitlines() == [f"[({x}, 1)]" for x in (1, 1, 1, 1, 1, 1, 4, 4, 5, 5, 6, 6)]
