@@ -154,7 +154,7 @@ def _check_places(
     every: Sequence[Parameters],
     line_of: Callable[[str], int],
 ) -> None:
-    """Raises InvalidInput for a name in braces that is no parameter, in a task that has some, and
+    """Raises InvalidInput for a name in braces that is not a parameter, in a task with some, and
     for a parameter of the matrix that stands nowhere."""
     used: set[str] = set()
     known = {"index", *(name for each in every for name in each)}
@@ -170,7 +170,7 @@ def _check_places(
             has = f"there are {', '.join(f'{{{each}}}' for each in sorted(there))}"
             raise InvalidInput(
                 f"{where}: {key}",
-                f"line {line_of(f'{{{name}}}')}: {{{name}}} is no parameter; {has}; "
+                f"line {line_of(f'{{{name}}}')}: {{{name}}} is not a parameter; {has}; "
                 f"braces of a program's own have a space in them: {{ {name} }}",
             )
     for name in table.get("matrix", {}):

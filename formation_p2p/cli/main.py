@@ -196,7 +196,7 @@ class _Stdout(io.FileIO):
 
     @classmethod
     def in_place(cls) -> Self | None:
-        """None where it is no file but a test's."""
+        """None where it is not a file."""
         before = sys.stdout
         buffer = getattr(before, "buffer", None)
         if not isinstance(before, io.TextIOWrapper) or not isinstance(

@@ -223,7 +223,7 @@ def run(
 
 def _start_of_file(already: int) -> int | None:
     """Where in a file our stdout begins, after so many bytes: what an attempt has printed that does
-    not count is taken back then. None where it is no plain file, or that of stderr as well."""
+    not count is taken back then. None where it is not a plain file, or also that of stderr."""
     file = sys.stdout.fileno()
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or os.path.sameopenfile(file, sys.stderr.fileno()):

@@ -145,12 +145,8 @@ class Performer:
                 self._spread(node, effect)
             case CopyOutputs():
                 self._copy(node, effect)
-            case GoOnPrinting():
-                pass  # what is printed here needs no room
-            case DropCheckpoints():
-                pass  # what is held costs nothing here
-            case StopFetch():
-                pass  # what comes of it has no effect
+            case DropCheckpoints() | GoOnPrinting() | StopFetch():
+                pass  # what is held, printed or fetched in vain costs nothing here
             case EmitJobEvent(event=event):
                 node.reported.append(event)
             case EmitGangEvent(gang_id, told):

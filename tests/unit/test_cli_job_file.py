@@ -578,12 +578,12 @@ HAS = 'argv = ["echo", "{a}"]\n'
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        (f'matrix = {{ a = [1] }}\n{HAS}stdin = "{{b}}"', "task 2: stdin: line 6: {b} is no"),
+        (f'matrix = {{ a = [1] }}\n{HAS}stdin = "{{b}}"', "task 2: stdin: line 6: {b} is not"),
         (f'matrix = {{ a = [1] }}\n{HAS}stdin = "{{b}}"', "there are {a}, {index}; braces of"),
         (f"matrix = {{ a = [1], c = [2] }}\n{HAS}", "task 2: matrix.c: line 4: no text has {c}"),
-        ('argv = ["echo", "{input}"]', "line 4: {input} is no parameter"),
-        (f'{HAS}each = ["a"]', "line 4: {a} is no parameter"),
-        (f'{HAS}inputs = {{ "x-{{l}}" = "one:x" }}', "task 2: argv: line 4: {a} is no"),
+        ('argv = ["echo", "{input}"]', "line 4: {input} is not a parameter"),
+        (f'{HAS}each = ["a"]', "line 4: {a} is not a parameter"),
+        (f'{HAS}inputs = {{ "x-{{l}}" = "one:x" }}', "task 2: argv: line 4: {a} is not"),
     ],
 )
 def test_a_name_in_braces_is_a_parameter(text: str, reported: str) -> None:
