@@ -169,7 +169,16 @@ def reducer_of(kind: type) -> Reducer | None:
         return reduce_member
     if issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
         return reduce_namedtuple if is_default(kind, tuple) else None
-    if not is_default(kind, object) or kind in copyreg.dispatch_table:
+    base = c_base(kind)
+    has_args = any(
+        getattr(kind, name, None) is not getattr(base, name, None)
+        for name in ("__getnewargs_ex__", "__getnewargs__")
+    )
+    if has_args or not is_default(kind, base) or kind in copyreg.dispatch_table:
+        return None
+    if base in CONTENTS:
+        return reduce_subclass if is_own(kind.__module__) else None
+    if base is not object:
         return None
     if dataclasses.is_dataclass(kind):
         return reduce_dataclass
@@ -190,8 +199,6 @@ def is_default(kind: type, base: type) -> bool:
     """Whether instances are pickled as any other of `base` is, and so by what they hold."""
     hooks = ("__reduce_ex__", "__reduce__")
     if any(getattr(kind, name) is not getattr(object, name) for name in hooks):
-        return False
-    if base is object and (hasattr(kind, "__getnewargs_ex__") or hasattr(kind, "__getnewargs__")):
         return False
     state = getattr(kind, "__getstate__", None), getattr(kind, "__setstate__", None)
     plain = getattr(object, "__getstate__", None), None
@@ -277,6 +284,26 @@ def reduce_instance(value: Any) -> Reduced:
     state = object.__reduce_ex__(value, 2)[2]  # which raises TypeError for what C code has made
     both = state if isinstance(state, tuple) else (state, None)
     return with_attributes(MARKED.instance, value, {**(both[0] or {}), **(both[1] or {})})
+
+
+def reduce_subclass(value: Any) -> Reduced:
+    """Of a list, a text or the like."""
+    base, name = c_base(type(value)), name_of(type(value))
+    state = object.__reduce_ex__(value, 2)[2]
+    if name is None or not (state is None or type(state) is dict):
+        return None
+    made = MARKED.subclass, (name, CONTENTS[base](value))
+    return (*made, filling(state), None, None, MARKED.fill) if state else made
+
+
+# What makes the same of the built-in class itself, whatever a subclass says.
+CONTENTS: dict[type, Callable[[Any], Any]] = {
+    dict: dict.copy,
+    float: float.__float__,
+    int: int.__int__,
+    list: list.copy,
+    str: str.__str__,
+}
 
 
 def with_attributes(make: Callable[..., None], value: Any, held: dict[str, Any]) -> Reduced:
@@ -380,6 +407,11 @@ def reduce_structure(value: Any) -> Reduced:
     return MARKED.structure, (f"{kind.__module__}.{kind.__qualname__}", parts, rest)
 
 
+VIEWS: dict[type, str] = {
+    type({}.keys()): "keys",
+    type({}.values()): "values",
+    type({}.items()): "items",
+}
 # A class that is called by what else a pickle says is none that BUILTINS may stand for.
 VALUES: dict[type, Reducer] = {
     collections.ChainMap: lambda value: (MARKED.chain_map, tuple(value.maps)),
@@ -390,6 +422,9 @@ VALUES: dict[type, Reducer] = {
     types.GenericAlias: lambda value: (MARKED.alias, (value.__origin__, value.__args__)),
     types.SimpleNamespace: reduce_namespace,
     memoryview: reduce_view,
+    **dict.fromkeys(
+        VIEWS, lambda view: (MARKED.dict_view, (VIEWS[type(view)], dict(view.mapping)))
+    ),
     type: reduce_class,
     uuid.UUID: reduce_uuid,
     **dict.fromkeys(

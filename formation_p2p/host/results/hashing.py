@@ -9,7 +9,7 @@ or in a set. What is called with arguments looks up none of them but texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from formation_p2p.core.errors import NotPlain
@@ -143,10 +143,15 @@ def weight_of(value: object, known: Mapping[int, Weight]) -> Weight:
             waiting.pop()
         elif not isinstance(each, tuple | frozenset):
             found[id(waiting.pop())] = known.get(id(each), LEAF)
-        elif inner := [x for x in each if id(x) not in found]:
+        elif inner := [x for x in _items(each) if id(x) not in found]:
             waiting += inner
         else:
-            weights = [found[id(x)] for x in each]
+            weights = [found[id(x)] for x in _items(each)]
             weight = min(1 + sum(w for w, _ in weights), TOO_MUCH)
             found[id(waiting.pop())] = weight, 1 + max((d for _, d in weights), default=0)
     return found[id(value)]
+
+
+def _items(value: tuple[object, ...] | frozenset[object]) -> Iterator[object]:
+    """Whatever its class says."""
+    return tuple.__iter__(value) if isinstance(value, tuple) else frozenset.__iter__(value)

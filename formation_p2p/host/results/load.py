@@ -103,6 +103,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "chain_map": values.chain_map,
     "dataclass": objects.dataclass,
     "defaultdict": values.defaultdict,
+    "dict_view": values.dict_view,
     "enum": objects.member,
     "error": objects.error,
     "error_class": objects.error_class,
@@ -129,12 +130,14 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "polars_frame": polars_frames.frame,
     "polars_series": polars_frames.series,
     "structure": values.structure,
+    "subclass": objects.subclass,
     "view": values.view,
 }
 
 # These look into none of the values among their arguments.
 _TAKE_VALUES: Final = frozenset(
-    {"chain_map", "error", "fill", "namedtuple", "numpy_objects", "structure"}
+    {"chain_map", "dict_view", "error", "fill", "namedtuple", "numpy_objects"}
+    | {"structure", "subclass"}
 )
 
 # What comes back to a caller that trusts its workers alone.

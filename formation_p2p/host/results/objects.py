@@ -20,7 +20,7 @@ from types import (
 from typing import Any, Final, Generic, Protocol
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers.result_pickler import STANDARD
+from formation_p2p.host.drivers.result_pickler import CONTENTS, STANDARD
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.own_classes import PACKAGE, ClassName, FoundClass, is_own
@@ -32,6 +32,8 @@ _HEAP: Final = 1 << 9
 _INSTANCE_BYTES: Final = 160
 _ATTRIBUTE_BYTES: Final = 48
 _ERROR_BYTES: Final = 128
+# How a built-in base takes what it has, whatever its subclass says.
+_ADDING: Final[dict[type, Callable[[Any, Any], None]]] = {dict: dict.update, list: list.extend}
 _METHODS: Final = (FunctionType, classmethod, staticmethod)
 # Of an instance that is hashed by its attributes, with all that these hold: by code in Python.
 _MAX_HASHED: Final = 1024
@@ -106,6 +108,33 @@ def namespace(reading: Reading) -> object:
     return _made(reading, SimpleNamespace)
 
 
+def subclass(reading: Reading, name: ClassName, content: Any) -> object:
+    """An instance of an ordinary class whose base is a built-in one, with what that has."""
+    cls: Any = checked(reading, subclass, name, _check_subclass)
+    base = _base(cls)
+    if type(content) not in CONTENTS or type(content) is not base:
+        raise refusal(cls, "which has no such content")
+    reading.budget.spend(_INSTANCE_BYTES)
+    made: object
+    if (add := _ADDING.get(base)) is not None:
+        reading.budget.spend(ITEM_BYTES * len(content))
+        made = _new(base, cls)
+        add(made, content)
+    else:
+        made = _new(base, cls, content)
+    reading.unfilled[id(made)] = made
+    return made
+
+
+def _new(base: Any, cls: type, *args: Any) -> object:
+    made: object = base.__new__(cls, *args)
+    return made
+
+
+def _check_subclass(found: FoundClass) -> None:
+    _check_own(found, (*_BASES, *CONTENTS), _base(found.cls))
+
+
 def _made(reading: Reading, cls: Any) -> object:
     """Without attributes yet: these may refer to it."""
     reading.budget.spend(_INSTANCE_BYTES)
@@ -121,19 +150,22 @@ def _check_dataclass(found: FoundClass) -> None:
 
 
 def _check_instance(found: FoundClass) -> None:
+    if not (found.standard and f"{found.cls.__module__}.{found.cls.__qualname__}" in STANDARD):
+        _check_own(found, _BASES, object)
+
+
+def _check_own(found: FoundClass, bases: tuple[Any, ...], base: type) -> None:
     """Of modules of the program's own alone, and with nothing that says itself how it is made or
     what it has."""
     cls = found.cls
-    if found.standard and f"{cls.__module__}.{cls.__qualname__}" in STANDARD:
-        return
     if not found.own:
         raise refusal(cls, "which is not of this program's own modules")
-    for base in type.mro(cls):
-        if base not in _BASES and not is_own(base.__module__):
-            raise refusal(cls, f"whose base {base.__qualname__} is not of this program's own")
-    names = names_of(cls)
+    for each in type.mro(cls):
+        if each not in bases and not is_own(each.__module__):
+            raise refusal(cls, f"whose base {each.__qualname__} is not of this program's own")
+    names, usual = names_of(cls), names_of(base)
     for name in _SAYS_ITSELF:
-        if names.get(name) is not object.__dict__.get(name):
+        if names.get(name) is not usual.get(name):
             raise refusal(cls, f"which has a {name}")
     _check_harmless(cls)
 
@@ -238,7 +270,7 @@ def checked(
 def _check_harmless(cls: type) -> None:
     names = names_of(cls)
     for name in ("__class__", "__getattribute__"):
-        if _base(cls) is object and names[name] is not object.__dict__[name]:
+        if names[name] is not names_of(_base(cls))[name]:
             raise refusal(cls, f"whose {name} would run here")
     if "__del__" in names:
         raise refusal(cls, "whose __del__ would run here")

@@ -18,7 +18,7 @@ from types import GenericAlias, MappingProxyType
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.drivers.result_pickler import ADDRESSES, BUILTINS
+from formation_p2p.host.drivers.result_pickler import ADDRESSES, BUILTINS, VIEWS
 from formation_p2p.host.results.budget import OBJECT_BYTES, Budget
 from formation_p2p.host.results.hashing import Weight
 from formation_p2p.host.results.own_classes import ClassFinder, FoundClass
@@ -157,6 +157,14 @@ def chain_map(reading: Reading, *maps: Any) -> collections.ChainMap[Any, Any]:
         raise NotPlain("a result holds a ChainMap of what are no dicts")
     reading.budget.spend(_INSTANCE_BYTES + 8 * len(maps))
     return collections.ChainMap(*maps)
+
+
+def dict_view(reading: Reading, kind: str, mapping: dict[Any, Any]) -> object:
+    if type(mapping) is not dict or text_of(kind) not in VIEWS.values():
+        raise NotPlain("a result holds a view of what is not a dict")
+    reading.budget.spend(_INSTANCE_BYTES)
+    view: object = getattr(mapping, kind)()
+    return view
 
 
 def structure(
