@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import datetime
 import decimal
 import enum
 import fractions
+import ipaddress
 import pathlib
+import re
+import time
 import tracemalloc
+import types
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +72,15 @@ class Plain:
     text: str
 
 
+class Ordinary:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Rows(list[int]):
+    """Of a built-in class."""
+
+
 KINDS: dict[str, Callable[[int], object]] = {
     "int": int,
     "float": lambda i: i + 0.5,
@@ -103,6 +117,16 @@ KINDS: dict[str, Callable[[int], object]] = {
     "enum": lambda _: Color.RED,
     "namedtuple": lambda i: Point(i, i),
     "dataclass": lambda i: Plain(i, "x"),
+    "instance": Ordinary,
+    "subclass": lambda i: Rows([i]),
+    "namespace": lambda i: types.SimpleNamespace(a=i),
+    "address": ipaddress.IPv4Address,
+    "network": lambda i: ipaddress.IPv6Network((i, 128)),
+    "array of the machine": lambda i: array.array("d", [i]),
+    "pattern": lambda i: re.compile(f"a{i}"),
+    "structure": lambda i: time.gmtime(i),
+    "chain": lambda i: collections.ChainMap({"a": i}),
+    "alias": lambda _: list[int],
     "error": ValueError,
     "numpy": lambda i: np.float64(i + 0.5),
     "array": lambda i: np.array([i]),

@@ -30,6 +30,7 @@ from formation_p2p.host.results.values import Reading, text_of
 _HEAP: Final = 1 << 9
 # With its attributes in place, and its entry in `Reading.unfilled`.
 _INSTANCE_BYTES: Final = 160
+_SUBCLASS_BYTES: Final = 112
 _ATTRIBUTE_BYTES: Final = 48
 _ERROR_BYTES: Final = 128
 # How a built-in base takes what it has, whatever its subclass says.
@@ -114,10 +115,10 @@ def subclass(reading: Reading, name: ClassName, content: Any) -> object:
     base = _base(cls)
     if type(content) not in CONTENTS or type(content) is not base:
         raise refusal(cls, "which has no such content")
-    reading.budget.spend(_INSTANCE_BYTES)
+    reading.budget.spend(_SUBCLASS_BYTES)
     made: object
     if (add := _ADDING.get(base)) is not None:
-        reading.budget.spend(ITEM_BYTES * len(content))
+        reading.budget.spend((16 if base is list else ITEM_BYTES) * len(content))
         made = _new(base, cls)
         add(made, content)
     else:

@@ -72,12 +72,13 @@ _OF_ALIASES: Final = frozenset({type, GenericAlias, type(Ellipsis), str})
 _ADDRESS_BYTES: Final = 256
 _ARRAY_BYTES: Final = 96
 _INSTANCE_BYTES: Final = 160
+_ALIAS_BYTES: Final = 80
 # The most that any of them has, and more.
 _MAX_PARTS: Final = 32
 # To make one takes 20 ms at the most, and memory for each letter.
 _MAX_PATTERN: Final = 4096
-_PATTERN_BYTES: Final = 512
-_PATTERN_LETTER_BYTES: Final = 64
+_PATTERN_BYTES: Final = 192
+_PATTERN_LETTER_BYTES: Final = 24
 _FAR_RANGE: Final = re.compile(r"-(?:[^\x00-\x7f]|\\[uUN])")
 
 
@@ -183,7 +184,7 @@ def alias(reading: Reading, origin: Any, args: tuple[Any, ...]) -> GenericAlias:
     fits = type(origin) is type and origin in _ORIGINS and type(args) is tuple
     if not fits or not all(type(each) in _OF_ALIASES for each in args):
         raise NotPlain("a result holds a type of what are no types")
-    reading.budget.spend(_INSTANCE_BYTES + 8 * len(args))
+    reading.budget.spend(_ALIAS_BYTES)
     return GenericAlias(origin, args)
 
 
