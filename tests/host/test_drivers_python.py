@@ -850,6 +850,8 @@ def leaves_streams() -> None:
 
 
 def leaves_variables() -> None:
+    import colorsys  # noqa: F401 - which no call has imported before
+
     os.environ["LEFT_BEHIND"] = "1"
     os.environ["HOME"] = "/nowhere"
     del os.environ["TMPDIR"]
@@ -887,6 +889,15 @@ def test_a_call_finds_the_process_as_the_call_before_did(
         assert await world.value(around, report=report) == before
         assert await world.value(os.getpid) == pid
         assert report.text() == "it prints\n" * 2
+
+    story(tmp_path, scenario)
+
+
+def test_a_call_that_closes_what_it_has_not_opened_is_told_so(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        failed = await world.failure(FailureKind.EXIT, os.closerange, 3, 100)
+        assert "ended with exit code 1: the call closed a descriptor of its" in failed.message
+        assert await world.value(abs, -1) == 1
 
     story(tmp_path, scenario)
 

@@ -30,6 +30,7 @@ Each call runs in a folder that is its own and empty.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import fcntl
 import io
@@ -170,7 +171,12 @@ def main() -> None:
         used = memory_bytes, cpu_us - told_cpu_us
         told_cpu_us = cpu_us
         reply = REPLY.pack(kind, which, waits, keeps, *used, len(message), len(value))
-        write(calls, reply + message + value)
+        try:
+            write(calls, reply + message + value)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            sys.exit("the call closed a descriptor of its interpreter; close what it opened alone")
         folder.leave()
 
 

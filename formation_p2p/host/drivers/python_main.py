@@ -80,12 +80,10 @@ class Surroundings:
         signals = [int(each) for each in _signal.valid_signals() if each != SIGQUIT]
         self.handlers = {each: _signal.getsignal(each) for each in signals}
         self.variables: dict[bytes, bytes] = {}
-        self.modules = 0
 
     def keep(self) -> None:
         """As they are before a call."""
         self.variables = os.environ._data.copy()  # type: ignore[attr-defined]  # a tenth of the time
-        self.modules = len(sys.modules)
 
     def restore(self) -> None:
         """After the call, whatever it has done."""
@@ -113,10 +111,8 @@ class Surroundings:
         gc.enable()
 
     def restore_variables(self) -> None:
-        """What came along with the import of a module stays: that is imported once."""
-        imported = len(sys.modules) > self.modules
         for name in os.environ._data.copy():  # type: ignore[attr-defined]
-            if name not in self.variables and not imported:
+            if name not in self.variables:
                 del os.environb[name]
         for name, value in self.variables.items():
             if os.environb.get(name) != value:
