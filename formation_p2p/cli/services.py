@@ -119,7 +119,8 @@ def _advise(gaps: Iterable[Gap]) -> None:
 
     lacking = wanted(gaps)
     if lacking:
-        say(f"formation: {need_in_words(lacking)}; on a machine that has one: formation contribute")
+        give = "`formation worker --serve TYPE`, or `formation contribute` on a machine that is new"
+        say(f"formation: {need_in_words(lacking)}: run {give}")
 
 
 def need_in_words(lacking: Mapping[WorkerType, int]) -> str:

@@ -391,6 +391,9 @@ PROGRAMS: Final = {
         after="assert results == [(0, 'data')]",
     ),
     "print(await node.map(slow": Around(),
+    "print(await node.map(squares": Around(
+        needs_node=True, after="assert await node.map(squares, [3]) == [[0, 1, 4]]"
+    ),
     "def total(upto: int)": Around(after="assert total(4) == 6"),
     "checkpoint_files=": Around(lambda: {"ProcessSpec": formation_p2p.ProcessSpec}),
     "def train(last, epochs)": Around(
