@@ -43,7 +43,7 @@ class _Made:
 
 def loads(frames: list[Any], deserialize: bool = True) -> Any:
     """As Dask's own; without `deserialize`, what is serialized or pickled stays as it came. Raises
-    NotPlain for what is no message at all, and for results that are more than data."""
+    NotPlain where it cannot be read, and for results that are more than data."""
 
     def decoded(value: dict[Any, Any]) -> Any:
         if offset := value.get("__Serialized__", 0):

@@ -48,7 +48,7 @@ def flags(reading: Reading, name: ClassName, value: int) -> enum.Flag:
 def _check(found: FoundClass) -> None:
     cls = found.cls
     if type(cls) is not enum.EnumMeta or enum.Flag not in type.mro(cls):
-        raise refusal(cls, "which is no enum of flags here")
+        raise refusal(cls, "which is not an enum of flags here")
     names = names_of(cls)
     iterates = names["_iter_member_"]
     if not (

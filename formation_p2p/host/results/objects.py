@@ -209,7 +209,7 @@ def member(reading: Reading, name: ClassName, value_name: str) -> enum.Enum:
 
 def _check_enum(found: FoundClass) -> None:
     if not isinstance(found.cls, enum.EnumMeta):
-        raise refusal(found.cls, "which is no enum here")
+        raise refusal(found.cls, "which is not an enum here")
 
 
 def fill(reading: Reading, made: object, state: tuple[tuple[str, ...], tuple[Any, ...]]) -> None:
