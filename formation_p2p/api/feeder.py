@@ -19,12 +19,12 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, Final, get_args
 
+from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     LOOK_AHEAD_BYTES,
-    ArgumentPickler,
     LargeFunctions,
     PackedFunction,
     context_of,

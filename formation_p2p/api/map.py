@@ -19,12 +19,12 @@ from itertools import count, cycle, repeat
 from operator import length_hint
 from typing import Any, Final
 
+from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.api.bridge import Bridge
 from formation_p2p.api.calls import (
     BATCH_BYTES,
     BATCH_CALLS,
     LOOK_AHEAD_BYTES,
-    ArgumentPickler,
     bytes_of_end,
     context_of,
     job_of,

@@ -102,13 +102,12 @@ def test_a_module_that_is_written_after_it_was_missed_goes_along(
     assert made.names == ("comes_later",)
 
 
-def test_of_many_files_an_edit_is_seen_after_a_bounded_rest(
-    module: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_files_an_edit_is_seen_after_a_bounded_rest(module: Path) -> None:
     """Those of more than a thousand files are not looked at with each call."""
-    monkeypatch.setattr("formation_p2p.api.code._MANY", 1)
+    for number in range(1000):
+        (module.parent / f"x{number}.py").touch()
     served: list[bytes] = []
-    code = code_of(served, module)
+    code = code_of(served, module.parent)
     code.of(NO_MODULES)
     assert code.is_current(NO_MODULES)
     module.write_text("x = 22\n")

@@ -17,7 +17,8 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.api.calls import ArgumentPickler, context_of, packed_function, reference_to
+from formation_p2p.api.arguments import ArgumentPickler
+from formation_p2p.api.calls import context_of, packed_function, reference_to
 from formation_p2p.core.data.manifest import Manifest
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError, Unreachable

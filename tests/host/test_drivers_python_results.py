@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import trio
 
-from formation_p2p.api.calls import ArgumentPickler
+from formation_p2p.api.arguments import ArgumentPickler
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import KIB, MIB

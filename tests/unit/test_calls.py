@@ -12,7 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from formation_p2p.api.calls import ArgumentPickler, qualified_name
+from formation_p2p.api.arguments import ArgumentPickler
+from formation_p2p.api.calls import qualified_name
 from formation_p2p.api.planned_calls import python_call, python_calls, steps_call
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.workload.call_context import CallContext

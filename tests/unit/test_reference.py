@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from formation_p2p.api.calls import ArgumentPickler, LargeFunctions, packed_function, reference_to
+from formation_p2p.api.arguments import ArgumentPickler
+from formation_p2p.api.calls import LargeFunctions, packed_function, reference_to
 from formation_p2p.api.planned_calls import python_call, python_calls, with_parcels
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.units import KIB, MIB

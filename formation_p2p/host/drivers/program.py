@@ -14,7 +14,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -250,6 +250,13 @@ def offline_hint(words: str, execution: Execution) -> str:
     """What to say of a task that asked for no network, where its words say that it lacks one."""
     is_offline = not execution.network and any(sign in words for sign in _OFFLINE)
     return _NEEDS_NETWORK if is_offline else ""
+
+
+def with_hint(failed: Failed, execution: Execution) -> Failed:
+    """Of a call."""
+    message = failed.message.rstrip()
+    hint = offline_hint(message.rpartition("\n")[2], execution)
+    return replace(failed, message=message + hint) if hint else failed
 
 
 def _exit_message(code: int, output: Output, execution: Execution) -> str:

@@ -18,7 +18,7 @@ from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.outcome import Failed, FailureKind, Outcome
 from formation_p2p.host.drivers.call_data import CallData, Contexts, Prefetch, is_large
 from formation_p2p.host.drivers.driver import BlobAccess, Execution, Output, Turns, refuse
-from formation_p2p.host.drivers.program import failure, offline_hint
+from formation_p2p.host.drivers.program import failure, with_hint
 from formation_p2p.host.drivers.python_process import Reply, WarmInterpreter
 from formation_p2p.host.drivers.saves import POLL_S, Saves, holder_of, name_of
 from formation_p2p.host.drivers.unreported import Unreported
@@ -343,9 +343,7 @@ class CallSession:
         if isinstance(outcome, Failed):  # the last, from which it is tried again
             await self._saves(call.execution).take(self._home, name_of(which))
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.EXCEPTION:
-            last = outcome.message.rstrip().rpartition("\n")[2]
-            hint = offline_hint(last, call.execution)
-            outcome = replace(outcome, message=outcome.message.rstrip() + hint) if hint else outcome
+            outcome = with_hint(outcome, call.execution)
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.MEMORY:
             had = format_bytes(call.execution.limits.enforced_memory_bytes)
             why = f"{outcome.message}the call has {had}; ask for more memory"
