@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -224,9 +225,12 @@ def run(
 def _start_of_file(already: int) -> int | None:
     """Where in a file our stdout begins, after so many bytes: what an attempt has printed that does
     not count is taken back then. None where it is not a plain file, or also that of stderr."""
-    file = sys.stdout.fileno()
+    try:
+        file, beside = sys.stdout.fileno(), sys.stderr.fileno()
+    except io.UnsupportedOperation:
+        return None
     status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or os.path.sameopenfile(file, sys.stderr.fileno()):
+    if not stat.S_ISREG(status.st_mode) or os.path.sameopenfile(file, beside):
         return None
     appends = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND
     return (status.st_size if appends else os.lseek(file, 0, os.SEEK_CUR)) - already
