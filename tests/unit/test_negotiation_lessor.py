@@ -347,6 +347,19 @@ def test_a_repeated_commit_has_the_same_fence_and_prolongs_nothing(alice: Alice)
     assert alice.lessor.next_timeout() == LEASE_S
 
 
+def test_fences_grow_across_restarts() -> None:
+    fences = []
+    for began_s in (0.0, 1.0):
+        anew = Alice()
+        anew.lessor.begin(at(began_s))
+        for _ in range(2):
+            lease_id = anew.offer()
+            ((_, leased),) = sent(anew.lessor.committed(BOB, Commit(lease_id), at(began_s)))
+            assert isinstance(leased, Leased)
+            fences.append(leased.fence)
+    assert fences == sorted(set(fences))
+
+
 def test_a_renewal_counts_from_when_it_came(alice: Alice) -> None:
     lease_id = alice.lease(now_s=0)
     answer = alice.lessor.renewed(BOB, Renew(lease_id, 1), at(7))
