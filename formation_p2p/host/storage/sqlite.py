@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 
 # Another process that lists the jobs, or a copy being made, holds the file for moments.
 BUSY_S: Final = 5.0
-# Another node of the home holds a shared file for a moment while it opens it.
-OPEN_WAIT_S: Final = 1.0
+# Another node of the home holds a shared file for a moment while it opens it, and 16 may start at
+# once.
+OPEN_WAIT_S: Final = 10.0
 # Pages of the -wal file that are carried over, at the next commit: a megabyte. So much, and what
 # was stored since, is in one place only.
 MAX_WAL_PAGES: Final = 1_000
