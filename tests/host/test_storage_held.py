@@ -94,8 +94,8 @@ def recalled(path: Path, network: bytes = NETWORK) -> Recalled:
 def test_what_was_known_is_recalled_the_older_version_first(path: Path) -> None:
     first, second, third = map(version, (1, 2, 3))
     other = version(7, name="other")
-    stored(path, first, second, other, third, had=[Had("echo", 1, 4)])
-    assert recalled(path) == Recalled((second.raw, third.raw, other.raw), (Had("echo", 1, 4),), ())
+    stored(path, first, second, other, third, had=[Had("echo", 1)])
+    assert recalled(path) == Recalled((second.raw, third.raw, other.raw), (Had("echo", 1),), ())
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -120,7 +120,7 @@ def test_of_two_with_one_version_the_smaller_digest_stays(path: Path) -> None:
 
 
 def test_each_network_and_each_node_has_its_own(path: Path) -> None:
-    stored(path, version(1), had=[Had("echo", 0, 1)])
+    stored(path, version(1), had=[Had("echo", 0)])
     stored(path, version(2), network=b"m" * 32)
     assert recalled(path).specs == (version(1).raw,)
     bobs = HeldFile(path, NETWORK, BOB.peer_id)
@@ -132,7 +132,7 @@ def test_each_network_and_each_node_has_its_own(path: Path) -> None:
 
 def test_a_slot_that_is_left_is_forgotten_and_months_that_are_over(path: Path) -> None:
     file, shell = opened(path)
-    shell.had = (Had("echo", 0, 1),)
+    shell.had = (Had("echo", 0),)
     shell.accounts = [account(1, 1, month) for month in ("2026-09", "2026-10", "2026-11")]
     assert file.store()
     shell.had = ()
@@ -209,7 +209,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(full: HeldFile, path: Path) -> 
     ("statement", "why"),
     [
         ("UPDATE specs SET raw = x'00'", "is damaged"),
-        ("UPDATE slots SET epoch = 'many'", "is damaged"),
+        ("UPDATE slots SET slot = 'many'", "is damaged"),
         ("UPDATE quotas SET worker = 'nobody'", "is damaged"),
         ("UPDATE quotas SET cpu_milli_s = -1", "is damaged"),
         ("PRAGMA user_version = 99", "use the release that wrote it"),
@@ -219,7 +219,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(full: HeldFile, path: Path) -> 
 def test_a_damaged_or_newer_file_is_refused(path: Path, statement: str, why: str) -> None:
     file, shell = opened(path)
     shell.knows(version(1))
-    shell.had, shell.accounts = (Had("echo", 0, 1),), [account(1, 1)]
+    shell.had, shell.accounts = (Had("echo", 0),), [account(1, 1)]
     file.close()
     raw = sqlite3.connect(path)
     with raw:

@@ -55,6 +55,8 @@ readiness = {{ http = "/", every = "500ms" }}
 [over]
 tier = 2
 port = 8081
+needs = "cpu=0.1,memory=64MiB"
+replicas = {{ min = 1, target = 1, max = 1 }}
 argv = ["sleep", "1000"]
 """
 

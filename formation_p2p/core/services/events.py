@@ -78,7 +78,6 @@ class Had:
 
     service: str
     slot: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

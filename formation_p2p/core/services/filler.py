@@ -225,8 +225,7 @@ class Filler:
 
     def _had(self, service: str, slot: int) -> bool:
         """Whether the slot was this worker's when its node ended: it comes first then."""
-        had = self._means.had.get(service)
-        return had is not None and had.slot == slot
+        return self._means.had.get(service) == slot
 
     def _still_free(self, attempt: Attempt, now: Moment) -> bool:
         """Whether the slot is free, as far as is known; else the attempt is over, and another one
@@ -328,7 +327,7 @@ class Filler:
             return
         attempt.move("free")
         means.emit(attempt.service, attempt.slot, ServiceStep.GAP, attempt.cause, now)
-        epoch = means.next_epoch(attempt.service, attempt.slot)
+        epoch = means.next_epoch(attempt.service, attempt.slot, now)
         quorum = means.holders.quorum(now)
         then = partial(self._claimed, attempt, quorum)
         if not self._holding.claim(signed, attempt.slot, epoch, now, then, quorum):

@@ -22,7 +22,6 @@ from formation_p2p.core.services.claim import (
     slot_key,
 )
 from formation_p2p.core.services.events import (
-    Had,
     ReplicaReported,
     ReplicaState,
     ServiceStep,
@@ -103,7 +102,7 @@ class Holding:
         """The claim counts: start the replica."""
         replica = self._replicas[service]
         replica.move("start")
-        self._means.had[service] = Had(service, replica.slot, replica.epoch)
+        self._means.had[service] = replica.slot
         replica.look_s = now.mono_s + self._means.parameters.look_s
         replica.guardians_s = now.mono_s
         at = replica.signed, replica.slot, replica.epoch

@@ -21,7 +21,6 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.services.claim import CLAIM_TTL_S, ClaimState, SignedClaim, slot_key
 from formation_p2p.core.services.events import (
     EmitServiceEvent,
-    Had,
     ServiceEffect,
     ServiceEvent,
     ServiceStep,
@@ -152,7 +151,7 @@ class Means:
     sights: dict[str, Sight] = field(default_factory=dict)
     counts: dict[WorkerType, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
-    had: dict[str, Had] = field(default_factory=dict)
+    had: dict[str, int] = field(default_factory=dict)
     effects: list[ServiceEffect] = field(default_factory=list)
 
     @property
@@ -188,11 +187,9 @@ class Means:
         if not is_ready and any(claim.failed_version == version for claim in live):
             self.refused[service] = version
 
-    def next_epoch(self, service: str, slot: int) -> int:
-        """Higher than that of any claim of the slot that is known, also of an earlier run."""
-        had = self.had.get(service)
-        before = had.epoch if had is not None and had.slot == slot else 0
-        return max(self.sight(service).epoch(slot), before) + 1
+    def next_epoch(self, service: str, slot: int, now: Moment) -> int:
+        """Higher than that of any claim of the slot before, also where all have begun anew."""
+        return max(self.sight(service).epoch(slot) + 1, int(now.unix_s))
 
     def sight(self, service: str) -> Sight:
         return self.sights.setdefault(service, Sight())

@@ -113,7 +113,7 @@ class Services:
         """An earlier run of this node knew these specs, and had these slots."""
         for raw in specs:
             self._means.shelf.keep(catalog_name(self._means.network_id), raw, now)
-        self._means.had.update({each.service: each for each in had})
+        self._means.had.update({each.service: each.slot for each in had})
 
     @property
     def catalog(self) -> Catalog:
@@ -123,11 +123,7 @@ class Services:
     @property
     def had(self) -> tuple[events.Had, ...]:
         """What the next run is to have again."""
-        epochs = {each.service: each.epoch for each in self.holding}
-        return tuple(
-            events.Had(each.service, each.slot, epochs.get(each.service, each.epoch))
-            for each in self._means.had.values()
-        )
+        return tuple(events.Had(*each) for each in self._means.had.items())
 
     def begin(self, now: Moment) -> None:
         """The network is up."""
@@ -264,7 +260,7 @@ class Services:
         name = signed.spec.name
         if not self._may_run(signed):
             return
-        if self.holding.claim(signed, 0, self._means.next_epoch(name, 0), now, _ignored, 1):
+        if self.holding.claim(signed, 0, self._means.next_epoch(name, 0, now), now, _ignored, 1):
             self.holding.start(name, now, "pinned to this worker")
 
     # -- what is seen ---------------------------------------------------------------------------

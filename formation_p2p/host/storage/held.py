@@ -45,7 +45,7 @@ _SPECS: Final = """CREATE TABLE specs (
     PRIMARY KEY (network, service, version)) WITHOUT ROWID"""
 _SLOTS: Final = """CREATE TABLE slots (
     network BLOB NOT NULL, peer_id TEXT NOT NULL, service TEXT NOT NULL,
-    slot INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
     PRIMARY KEY (network, peer_id, service)) WITHOUT ROWID"""
 _QUOTAS: Final = """CREATE TABLE quotas (
     network BLOB NOT NULL, month TEXT NOT NULL, account TEXT NOT NULL, invitation TEXT NOT NULL,
@@ -119,7 +119,7 @@ class HeldFile(WriteBehind):
         ]
         self._known = {each.digest for each in specs}
         slots = db.execute(
-            "SELECT service, slot, epoch FROM slots WHERE network = ? AND peer_id = ? LIMIT ?",
+            "SELECT service, slot FROM slots WHERE network = ? AND peer_id = ? LIMIT ?",
             (network, self._own, MAX_SERVICES),
         )
         accounts: dict[tuple[str, str, str], list[SliceRow]] = {}
@@ -132,7 +132,7 @@ class HeldFile(WriteBehind):
             accounts.setdefault((account, month, invitation), []).append(row)
         return Recalled(
             tuple(each.raw for each in specs),
-            tuple(Had(str(name), _count(slot), _count(epoch)) for name, slot, epoch in slots),
+            tuple(Had(str(name), _count(slot)) for name, slot in slots),
             tuple(SavedAccount(*key, tuple(rows)) for key, rows in accounts.items()),
         )
 
@@ -164,8 +164,8 @@ class HeldFile(WriteBehind):
             if self._slots is not None:
                 key = self._network_id, self._own
                 db.execute("DELETE FROM slots WHERE network = ? AND peer_id = ?", key)
-                rows = ((*key, each.service, each.slot, each.epoch) for each in self._slots)
-                db.executemany("INSERT INTO slots VALUES (?, ?, ?, ?, ?)", rows)
+                rows = ((*key, each.service, each.slot) for each in self._slots)
+                db.executemany("INSERT INTO slots VALUES (?, ?, ?, ?)", rows)
             for saved in self._accounts:
                 of = self._network_id, saved.month, saved.account, saved.invitation
                 db.executemany(_PUT_ROW, ((*of, *_columns(row)) for row in saved.rows))
