@@ -89,6 +89,8 @@ FALSE_ARRAYS = {
     "object scalar": Call("numpy_scalar", "|O", bytes(8)),
     "scalar of what": Call("numpy_scalar", "<f8", [1]),
     "dtype": Call("numpy_dtype", ("|O", (2,))),
+    "type": Call("numpy_type", "ndarray"),
+    "type of what": Call("numpy_type", "load"),
     "no such part": array(spec=(*structure(), "recarray")),
     "a part that is no text": array(spec=(*structure(), 1)),
     "record of objects": array(spec=(*structure(formats=("|O",)), "record")),

@@ -89,6 +89,8 @@ SCALARS = [
     np.ones(2, STRUCTURE)[0],
     np.dtype("f4"),
     np.dtype(object),
+    np.float64,
+    np.bool_,
     STRUCTURE,
 ]
 

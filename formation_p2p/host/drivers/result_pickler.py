@@ -386,7 +386,10 @@ def reduce_builtin(value: Any) -> Reduced:
 
 
 def reduce_class(value: type) -> Reduced:
-    """A built-in one, or one of exceptions."""
+    """A built-in one, one of numpy's scalars, or one of exceptions."""
+    numpy: Any = sys.modules.get("numpy")
+    if getattr(numpy, value.__name__, None) is value and issubclass(value, numpy.generic):
+        return MARKED.numpy_type, (value.__name__,)
     if value in BUILTINS or not issubclass(value, Exception):
         return reduce_builtin(value)
     name = name_of(value)

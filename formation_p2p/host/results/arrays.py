@@ -43,6 +43,17 @@ def dtype(reading: Reading, spec: Spec) -> np.dtype[Any]:
     return _dtype(reading, spec, 0)
 
 
+def scalar_type(_: Reading, name: str) -> type:
+    """The class of a numpy scalar, itself."""
+    np = library("numpy")
+    found = vars(np).get(text_of(name))
+    if not isinstance(found, type) or not issubclass(found, np.generic):
+        raise NotPlain(
+            f"a result holds a type {name[:100]!r} of numpy, which is not one of scalars"
+        )
+    return found
+
+
 def scalar(reading: Reading, spec: Spec, data: bytes) -> Any:
     kind = _leaf(spec) if type(spec) is str else _dtype(reading, spec, 0)
     if type(data) is not bytes:

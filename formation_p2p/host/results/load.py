@@ -118,6 +118,7 @@ _MARKED: Final[dict[str, Callable[..., Any]]] = {
     "numpy_objects": arrays.shaped_objects,
     "numpy_records": arrays.records,
     "numpy_texts": arrays.texts,
+    "numpy_type": arrays.scalar_type,
     "pandas_dtype": frames.dtype,
     "pandas_frame": frames.frame,
     "pandas_index": frames.index,
