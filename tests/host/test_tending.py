@@ -166,13 +166,18 @@ def test_a_program_runs_beside_a_replica_for_its_owner_and_the_publisher_who_may
 
 def test_a_program_whose_user_has_left_is_ended(tmp_path: Path) -> None:
     async def story() -> None:
-        async with world(tmp_path) as (told, worker, _, _):
+        async with world(tmp_path) as (told, worker, publisher, _):
+            worker.tending.allows_exec = True
             told.start(spec())
             await told.until(ReplicaState.READY)
             asleep = RunBeside("notes", b"", ("sh", "-c", "echo begun; exec sleep 1000"))
-            stream = await worker.tending.ask(worker.contact, asleep)
-            assert b"begun" in await stream.read()
-            stream.abort("its user has left")
+            for by, has_said_all in ((worker, False), (worker, True), (publisher, True)):
+                stream = await by.tending.ask(worker.contact, asleep)
+                assert b"begun" in await stream.read()
+                if has_said_all:
+                    await stream.finish()
+                    await trio.sleep(0.1)  # that comes first
+                stream.abort("its user has left")
             listed = RunBeside("notes", b"", ("sh", "-c", "cat /proc/*/cmdline"))
 
             async def is_gone() -> bool:

@@ -57,6 +57,13 @@ def test_the_publisher_reads_scales_and_looks_into_a_service_from_afar(tmp_path:
             failed = formation(worker, "service", "exec", "notes", "--", "sh", "-c", "exit 7")
             assert failed.code == 1
             assert "exit code 7" in failed.err
+            asleep = ("sh", "-c", "echo begun; exec sleep 1000")
+            command = ("service", "exec", "notes", "--on", "kitchen", "--", *asleep)
+            with started(gate, *command) as left:
+                left.line_with("begun")
+                left.interrupt()
+            listed = ("service", "exec", "notes", "--", "sh", "-c", "cat /proc/*/cmdline")
+            wait_until(lambda: b"1000" not in formation(worker, *listed).out, every_s=0.5)
             scaled = formation(gate, "service", "scale", "notes", "2")
             assert (scaled.code, b"version 2" in scaled.out) == (0, True)
             wait_until(lambda: services() == {"ready": 1, "version": 2, "target": 2}, every_s=0.5)

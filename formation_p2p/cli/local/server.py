@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -119,12 +120,18 @@ class _Client:
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Bytes both ways, until the others have ended, or the command has left."""
-        asking = asyncio.create_task(_copy(self._reader, writer))
+        both = [
+            asyncio.create_task(_copy(reader, self._writer)),
+            asyncio.create_task(_copy(self._reader, writer)),
+        ]
         try:
-            await _copy(reader, self._writer)
+            # A command that has said all looks like one that has left, but for this.
+            while not both[0].done() and not _has_hung_up(self._writer):
+                await asyncio.wait(both[:1], timeout=LOOK_AGAIN_S)
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def told(self, max_bytes: int, large: asyncio.Semaphore | None = None) -> dict[str, Any]:
         return await receive(self._reader, max_bytes, large)
@@ -133,6 +140,13 @@ class _Client:
         self._writer.write(encoded(message))
         async with asyncio.timeout(within_s):
             await self._writer.drain()
+
+
+def _has_hung_up(writer: asyncio.StreamWriter) -> bool:
+    """Whether the other end is closed both ways."""
+    poll = select.poll()
+    poll.register(writer.get_extra_info("socket").fileno(), 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -262,15 +262,12 @@ class Tending:
         replicas = self._replicas()
         assert replicas is not None, "it was looked at before"
         kept = log_of(replicas.root, asked.service)
-        told = ServiceStream(stream, asked.service, peer)
+        told, left = ServiceStream(stream, asked.service, peer), _left(stream)
         await _answer(stream, Tended())
         async with trio.open_nursery() as nursery:
 
             async def until_left() -> None:
-                with suppress(ServiceError):
-                    while await told.read():
-                        pass
-                    await trio.sleep_forever()  # it says no more, and reads on
+                await left.wait()
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(until_left)
@@ -321,7 +318,11 @@ async def _piped(
     stream: ServiceStream, into: socket.socket, told: socket.socket, prints: dict[int, int]
 ) -> None:
     """Until the program has ended, or its user has left. Raises ServiceError."""
-    writing = trio.Lock()
+    writing, left = trio.Lock(), _left(stream.stream)
+
+    async def until_left() -> None:
+        await left.wait()
+        raise ServiceError(f"its user has left {stream.service}")
 
     async def say(kind: int, data: bytes) -> None:
         async with writing:
@@ -333,6 +334,7 @@ async def _piped(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hear, stream, into)
+        nursery.start_soon(until_left)
         async with trio.open_nursery() as printing:
             for kind, fd in prints.items():
                 printing.start_soon(pass_on, kind, fd)
@@ -342,6 +344,15 @@ async def _piped(
         await say(EXIT, code)
         await stream.finish()
         nursery.cancel_scope.cancel()
+
+
+def _left(stream: TunnelStream) -> trio.Event:
+    """Set once it is over. One that has said all it has to say reads on."""
+    left = trio.Event()
+    stream.on_over = left.set
+    if stream.broken is not None:
+        left.set()
+    return left
 
 
 async def _hear(stream: ServiceStream, into: socket.socket) -> None:
