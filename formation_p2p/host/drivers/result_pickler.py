@@ -387,8 +387,8 @@ def reduce_builtin(value: Any) -> Reduced:
 
 def reduce_class(value: type) -> Reduced:
     """A built-in one, one of numpy's scalars, or one of exceptions."""
-    numpy: Any = sys.modules.get("numpy")
-    if getattr(numpy, value.__name__, None) is value and issubclass(value, numpy.generic):
+    scalar = getattr(sys.modules.get("numpy"), "generic", ())
+    if issubclass(value, scalar) and vars(sys.modules["numpy"]).get(value.__name__) is value:
         return MARKED.numpy_type, (value.__name__,)
     if value in BUILTINS or not issubclass(value, Exception):
         return reduce_builtin(value)
