@@ -180,7 +180,7 @@ def examine(home: Path) -> Iterator[Finding]:
 
 def _check_port(home: Path, nodes: Sequence[Json]) -> Finding:
     """A gate of the network that runs on this machine from another home has its port too."""
-    known = Home(home).network()
+    known = Home(home).network() if home.exists() else None  # which it would make
     gates = () if known is None else known.gates
     here = [each for each in gates if is_this_machine(each.split("/")[2])]
     return network.check_port(_GATE_PORT, _port(), [*nodes, {"listens": here}])
