@@ -1,7 +1,4 @@
-"""Attempts: sent to leases, taken back, made twice; and what comes of them at their workers.
-
-One concept: the life of an attempt, from its dispatch to the moment when its worker may forget it.
-"""
+"""Attempts: sent to leases, taken back, made twice; and what comes of them at their workers."""
 
 from __future__ import annotations
 

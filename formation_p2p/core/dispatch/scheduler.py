@@ -4,7 +4,7 @@ Tasks with the same scheduling key (placement/task_options.py) form a group, whi
 discovery found and the leases held, so that one lease runs any number of tasks. Each task waits in
 the queue of the worker that its policy names, by default the nearest by XOR, or of none in
 particular; a worker that is free while its own queue is empty takes over from the longest other
-one. One concept: what each event means for tasks, groups and leases; their parts do the work.
+one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A round asks several workers at once and closes as soon as nothing still outstanding could
 change the choice. Leases are renewed at two thirds of their life; their expiry counts from when
 the renewal was sent, so that this side never believes in a lease longer than the worker does.
-One concept: what each answer means for the rounds and the leases that wait for it.
 """
 
 from __future__ import annotations

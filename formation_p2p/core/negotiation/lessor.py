@@ -4,7 +4,7 @@ The worker is the only judge of its capacity, and of what grants allow on it. An
 capacity softly for a moment, a commit makes the hold hard, and the capacity returns once the shell
 has said that nothing runs under the lease any more. Work of higher priority takes the place of
 lower at a commit or a renewal, never in between; what is idle gives way to all others at once, and
-equals take turns. One concept: each way in which a lease begins, goes on and ends.
+equals take turns.
 
 Source of the idea: Gray and Cheriton, "Leases", 1989; fencing tokens as in Burrows, "Chubby",
 2006, section 2.4 (sequencers).

@@ -2,8 +2,7 @@
 
 A message is a dataclass with its number, its lane and what each field may be; packing, parsing and
 the lane follow (core/records/schema.py), and the unions at the end say who takes it. `parse` checks
-types, lengths and ranges. Who may say what is for the state tables to judge. One concept: the
-messages of one protocol, side by side.
+types, lengths and ranges. Who may say what is for the state tables to judge.
 """
 
 from __future__ import annotations

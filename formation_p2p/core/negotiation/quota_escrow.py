@@ -2,8 +2,7 @@
 
 Those who keep an account (quota_holder.py) note what each worker may use in all. A slice counts
 with a majority of them. Where fewer answer, this worker's own count stands alone, as if there were
-no others. What is left of a slice is given back once no lease needs it. One concept: an account as
-a worker has it, from its first slice to the last that is given back.
+no others. What is left of a slice is given back once no lease needs it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Pure. The same object runs in production, driven by `host/`, and in simulations,
 `sim/`. Its shell performs the effects, arms a timer for `next_timeout`, and hands back
 what happens as events. Every node has the DHT and can submit; one that was told `Serve` works
 for others as well.
-
-One concept: the parts that a peer has, and where each event goes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
     ).encode()
 
 Files have names relative to the folder that the process starts in. The classes check their fields,
-given by a caller or read from a stranger's bytes, and raise InvalidInput. One concept: a process,
-whichever driver runs it.
+given by a caller or read from a stranger's bytes, and raise InvalidInput.
 """
 
 from __future__ import annotations

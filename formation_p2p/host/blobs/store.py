@@ -11,8 +11,7 @@
 
 What was put stays where it is and counts for nothing; it is served while it looks as it did. The
 rest is bounded: for something new the least lately used goes, unless it has a holder. All methods
-block on the disk, and may be called from any thread. One concept: what content is here, and what
-becomes of it.
+block on the disk, and may be called from any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """A warm interpreter: runs the calls of one lease, one after the other, and is their process.
 
-One concept: what this process does, from its start to its end, in a file that needs no other.
-
 Run as a file, under `supervisor.py`, as
 
     python -I -u python_child.py <calls fd> <data fd> <max kept bytes> <cloudpickle> <path>…

@@ -1,7 +1,5 @@
 """Pickles what a call returned or raised, so that its caller can read it as data.
 
-One concept: what of a value travels as data, in a file that needs no other.
-
 `python_child.py` loads this file in the interpreter that runs the calls; it imports cloudpickle,
 nothing of this package, and no library that the task has not imported. What the pickle of a value
 would have its reader run becomes the call of a *marker* instead: a name in a module that does not

@@ -26,8 +26,6 @@ Where its order says that more tasks may follow, the task has ended by itself, a
 that the next one would find, it writes `AGAIN` and stays. `NEXT` over the control socket then says
 that there is another order in the same file. To start a sandbox and this interpreter anew takes
 longer than most small programs run.
-
-One concept: the life of a task, in a file that runs by itself.
 """
 
 # pathlib and contextlib would take longer to import than all else here.

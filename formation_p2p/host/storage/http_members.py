@@ -1,7 +1,5 @@
 """The workers that speak HTTP only and are registered at the gateways of a home, on disk: a gateway
 that was killed leads to them again as it starts, until their heartbeats stay away.
-
-One concept: rows of JSON, by the network, the address of the gateway, and the id of the worker.
 """
 
 from __future__ import annotations

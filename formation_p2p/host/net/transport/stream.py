@@ -1,7 +1,5 @@
 """One stream of a muxed connection, with the windows of both its directions kept.
 
-One concept: what a stream is to its owner and to the muxer, whose windows are the same ones.
-
 Source: hashicorp/yamux specification, "Flow control".
 """
 

@@ -1,7 +1,6 @@
 """yamux: many streams on one connection, each with a window that is kept.
 
 What waits to be written is in `writer.py`, the windows in `stream.py`, round trips in `pings.py`.
-One concept: one connection, what its frames are, and what each does to the streams.
 
 py-libp2p 0.8.1's own muxer (`libp2p/stream_muxer/yamux/yamux.py`) is replaced rather than
 subclassed, since what is wrong lies in its three loops:
