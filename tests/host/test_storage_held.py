@@ -19,7 +19,7 @@ from formation_p2p.core.services.events import Had
 from formation_p2p.core.services.shelf import Catalog
 from formation_p2p.core.services.signed_spec import SignedSpec
 from formation_p2p.core.trust.quota import Used
-from formation_p2p.host.storage.held import MAX_SPECS, HeldFile
+from formation_p2p.host.storage.held import AGAIN_ROUNDS, MAX_SPECS, HeldFile
 from tests.support.services_world import ECHO, granted, person, sealed
 from tests.support.waiting import run
 
@@ -153,18 +153,15 @@ def test_of_too_many_those_that_end_first_go(path: Path) -> None:
     assert recalled(path).specs == ()
 
 
-def test_what_the_clock_does_not_allow_yet_is_offered_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_clock_does_not_allow_yet_is_offered_again(path: Path) -> None:
     stored(path, version(1))
-    monkeypatch.setattr("formation_p2p.host.storage.held.AGAIN_ROUNDS", 2)
     file, shell = opened(path)
-    for _ in range(4):
+    for _ in range(2 * AGAIN_ROUNDS):
         file.gather()
     again = Recalled((version(1).raw,))
     assert shell.fed == [again] * 3
     shell.knows(version(1))
-    for _ in range(4):
+    for _ in range(2 * AGAIN_ROUNDS):
         file.gather()
     assert shell.fed == [again] * 3
     file.close()

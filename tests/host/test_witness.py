@@ -93,7 +93,7 @@ def test_a_peer_that_tells_no_clock_is_left_out_and_only_so_many_are_kept() -> N
 )
 def test_two_runs_that_both_answer_are_two_nodes(first: Link, second: Link, is_twin: bool) -> None:
     async def story() -> None:
-        witness, looked = Witness(), trio.Event()
+        witness, looked = Witness(look_every_s=0.01), trio.Event()
         witness.identified(first, said(run_id=1))
         witness.identified(second, said(run_id=2))
         async with trio.open_nursery() as nursery:
@@ -106,15 +106,12 @@ def test_two_runs_that_both_answer_are_two_nodes(first: Link, second: Link, is_t
             assert witness.troubles == ()
             nursery.cancel_scope.cancel()
 
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patched:
-        patched.setattr(module, "LOOK_EVERY_S", 0.01)
-        run(story)
+    run(story)
 
 
 def test_a_clock_that_is_set_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        witness, pushes = Witness(), list[int]()
+        witness, pushes = Witness(look_every_s=0.01), list[int]()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(witness.run, list[Link], lambda: pushes.append(witness.clock_sets))
             await until(lambda: pushes)
@@ -125,7 +122,6 @@ def test_a_clock_that_is_set_is_told_anew(monkeypatch: pytest.MonkeyPatch) -> No
             assert pushes[-1] == 1
             nursery.cancel_scope.cancel()
 
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     run(story)
 
 

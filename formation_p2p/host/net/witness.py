@@ -57,7 +57,8 @@ class Witness:
     """Of one node, on its trio thread. `run_id` tells this run of the node from others of its
     identity; `push` tells a peer anew what we are, and of itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        self._look_every_s = look_every_s
         self.run_id = secrets.randbits(62) + 1
         self._ahead_s: dict[PeerId, float] = {}  # their clocks, of our monotonic one
         self._runs: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
@@ -119,7 +120,7 @@ class Witness:
     async def run(self, links: Callable[[], Iterable[Link]], push: Callable[[], None]) -> None:
         """Until cancelled: look, tell the peers what has changed, and write it to the log."""
         while True:
-            with trio.move_on_after(LOOK_EVERY_S):
+            with trio.move_on_after(self._look_every_s):
                 await self._changed.wait()
             self._changed = trio.Event()
             await self._look(list(links()))
