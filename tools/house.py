@@ -153,9 +153,11 @@ def figures() -> list[Figure]:
         # versions of Python, code and packages that travel, data of any size, results of science,
         # circuits, hole punching and multicast DNS; gangs, builds and clusters; services, their
         # gateway and its page; what members may read through the workers of others; the filter of
-        # system calls, the relay of package indexes, and acting for others by what they may.
-        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 115_500),
-        Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 114_000),
+        # system calls, the relay of package indexes, and acting for others by what they may; what
+        # outlives a power cut, secrets, logs and programs beside replicas, output without a bound,
+        # and results that are instances of the caller's classes.
+        Figure("lines of the library", lines_of("formation_p2p/**/*.py"), 43_230, 121_100),
+        Figure("lines of the tests", lines_of("tests/**/*.py"), 50_735, 118_100),
         Figure("files over 650 lines", len(long), 12, 1, long),
         Figure("patched constants", len(constants), 102, 10, constants),
         Figure("private accesses in tests", len(private), 346, 60, private),
