@@ -27,6 +27,12 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, default)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """xdist's processes collect the same tests in the same order; sets have another one in each."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        assert not isinstance(mark.args[1], set | frozenset), "sort it"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
