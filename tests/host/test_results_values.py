@@ -79,7 +79,7 @@ STANDARD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", STANDARD, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("value", STANDARD, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("trust", [False, True])
 def test_a_value_of_the_standard_library_comes_back(value: Any, trust: bool) -> None:
     for read in (*travelled([value, value], trust=trust), travelled_beside(value)):
@@ -100,7 +100,7 @@ def test_what_a_structure_has_besides_its_items_comes_back() -> None:
         *(os.system, os.path.join, SystemExit, SimpleNamespace, abc.ABC),
         list[datetime.date],
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__qualname__", None) or type(value).__name__,
 )
 def test_what_is_not_harmless_by_its_name_is_refused(value: Any) -> None:
     with pytest.raises(NotPlain, match="a result ") as refused:
