@@ -522,7 +522,7 @@ socket.create_connection(held.getsockname())
     ("argv", "words"),
     [
         ((*PYTHON, REFUSED), "ConnectionRefusedError: [Errno 111] Connection refused"),
-        (("sh", "-c", "exit 7"), "ended with exit code 7"),
+        (("sh", "-c", "curl() { return 7; }; curl -s http://x.example"), "with exit code 7"),
         (("sh", "-c", "echo 'curl: (6) Could not resolve host: x' >&2; exit 6"), "exit code 6"),
         (("sh", "-c", "echo 'socket.gaierror: Name or service not known' >&2; exit 1"), "gaierror"),
     ],
@@ -538,3 +538,8 @@ def test_a_task_that_lacks_a_network_says_how_to_ask_for_one(
     with_one = failed(run(tmp_path / "with", *argv, network=True), FailureKind.EXIT)
     assert words in with_one.message
     assert "--needs" not in with_one.message
+
+
+def test_the_exit_code_of_curl_says_nothing_of_other_programs(tmp_path: Path) -> None:
+    other = failed(run(tmp_path, "sh", "-c", "exit 7"), FailureKind.EXIT)
+    assert other.message == "ended with exit code 7"

@@ -195,9 +195,9 @@ class Program:
             if code == 0:
                 return Failed(FailureKind.OUTPUT, str(problem), result)
         if code != 0:
-            return Failed(
-                FailureKind.EXIT, _exit_message(code, self.output, self.execution), result
-            )
+            runs_curl = any("curl" in each for each in self.spec.argv)
+            message = _exit_message(code, self.output, self.execution, runs_curl=runs_curl)
+            return Failed(FailureKind.EXIT, message, result)
         if unread:
             message = f"ended well, but these files cannot be read: {', '.join(unread)}"
             return Failed(FailureKind.EXIT, message[:MESSAGE_TAIL_BYTES], result)
@@ -259,10 +259,12 @@ def with_hint(failed: Failed, execution: Execution) -> Failed:
     return replace(failed, message=message + hint) if hint else failed
 
 
-def _exit_message(code: int, output: Output, execution: Execution) -> str:
+def _exit_message(
+    code: int, output: Output, execution: Execution, *, runs_curl: bool = False
+) -> str:
     words = _last_words(output)
     hint = offline_hint(words, execution)
-    if not hint and not words and code in _OFFLINE_CODES and not execution.network:
+    if runs_curl and not words and code in _OFFLINE_CODES and not execution.network:
         hint = _NEEDS_NETWORK
     if any(sign in words for sign in _TOO_LARGE):
         storage = format_bytes(execution.limits.storage_bytes)
