@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import cloudpickle
 
@@ -18,6 +18,9 @@ from formation_p2p.host.code.modules import is_installed
 
 # As cloudpickle names the file of all code that travels.
 _NO_FILE: Final = "<dynamic-code>"
+# Modules that workers find by their names: each call asks, and the answer takes several looks at
+# the disk.
+_WITH_FILE: Final[WeakSet[ModuleType]] = WeakSet()
 
 
 def is_sent(module: str) -> bool:
@@ -43,10 +46,15 @@ def _with_parents(module: str) -> list[str]:
 def _is_homeless(module: str) -> bool:
     """Whether neither it nor a package that it is in has a file that could go along, or that
     workers may have installed: it comes out of a zip, or a program made it."""
-    names = _with_parents(module)
-    if names[-1] in sys.stdlib_module_names:
+    if (found := sys.modules[module]) in _WITH_FILE:
         return False
-    return not any(_has_file(sys.modules.get(name)) for name in names)
+    names = _with_parents(module)
+    if names[-1] not in sys.stdlib_module_names and not any(
+        _has_file(sys.modules.get(name)) for name in names
+    ):
+        return True
+    _WITH_FILE.add(found)
+    return False
 
 
 def _has_file(module: ModuleType | None) -> bool:
