@@ -85,6 +85,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def write_durably(path: Path, content: bytes, unfinished: str) -> None:
+    """A file of its owner's alone, whole or as it was, and on the disk once this returns. Until
+    then it has the name `unfinished`, which no other process uses at the same moment. Raises
+    OSError."""
+    begun = path.with_name(unfinished)
+    begun.unlink(missing_ok=True)  # of a process that was killed here
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(begun, flags, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    begun.replace(path)
+    sync_folder(path.parent)
+
+
 def folder_bytes(folder: Path) -> int:
     """What is below it takes on the disk. What is removed meanwhile does not count."""
     used_bytes = 0

@@ -19,7 +19,7 @@ from typing import Final
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import Identity
 from formation_p2p.host.machine.file_lock import lock_file, unlock_file
-from formation_p2p.host.machine.folders import remove_folder_now, sync_folder
+from formation_p2p.host.machine.folders import remove_folder_now, write_durably
 from formation_p2p.host.machine.home_path import home_path
 
 _log = logging.getLogger(__name__)
@@ -132,15 +132,7 @@ class HomeFolder:
 
     def _write(self, name: str, text: str) -> None:
         """Put a file in place whole, and on the disk, before this returns."""
-        path, unfinished = self.path / name, self.path / f"{name}.unfinished"
-        unfinished.unlink(missing_ok=True)  # of a process that was killed here
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(unfinished, flags, 0o600), "w", encoding="ascii") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        sync_folder(self.path)
+        write_durably(self.path / name, f"{text}\n".encode("ascii"), f"{name}.unfinished")
 
 
 def key_line(key: Identity) -> str:

@@ -16,6 +16,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.services.tending import MAX_SECRET_BYTES
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
+from formation_p2p.host.machine.folders import write_durably
 from formation_p2p.host.secrets.box import opened, seal
 
 # Of services: eight for each that a network can have. Of tasks: what a person's scripts use at
@@ -74,13 +75,7 @@ class Secrets:
         path = self._path(self._folder, cid, service)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made = path.with_suffix(".new")
-            with os.fdopen(
-                os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
-            ) as file:
-                file.write(box)
-                os.fsync(file.fileno())
-            made.replace(path)
+            write_durably(path, box, f"{path.name}.{os.getpid()}.unfinished")
             self._make_room("service" if service else "task")
         except OSError as error:
             raise LocalError(f"a secret cannot be kept: {error}; make room on the disk") from error

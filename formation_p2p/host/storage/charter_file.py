@@ -17,7 +17,7 @@ from formation_p2p.core.trust.signed_charter import (
     SignedCharter,
     kept_charter,
 )
-from formation_p2p.host.machine.folders import sync_folder
+from formation_p2p.host.machine.folders import write_durably
 
 if TYPE_CHECKING:
     from formation_p2p.host.shell import Shell
@@ -60,14 +60,8 @@ class CharterFile:
         known = self.load()
         if known is not None and known.version > charter.version:
             return
-        unfinished = self._path.with_name(f"{FILE}.{os.getpid()}.unfinished")
         try:
-            with unfinished.open("wb") as file:
-                file.write(charter.raw)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self._path)
-            sync_folder(self._path.parent)
+            write_durably(self._path, charter.raw, f"{FILE}.{os.getpid()}.unfinished")
         except OSError as error:
             problem = f"{self._path}: {error.strerror}"
             raise LocalError(f"{problem}; see that this user may write there") from error
