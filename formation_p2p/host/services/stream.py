@@ -117,7 +117,7 @@ async def serve_program(stream: ServiceStream, end: socket.socket) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_say, end, stream)
-                await _hear(stream, end)
+                await hear(stream, end)
         except* ServiceError as broken:
             raise _only(broken) from None
 
@@ -156,7 +156,7 @@ async def serve_caller(
             watching.start_soon(watch, watching)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_say, end, stream, said)
-                await _hear(stream, end, heard)
+                await hear(stream, end, heard)
             over.set()
             watching.cancel_scope.cancel()
     except* ServiceError as broken:
@@ -199,7 +199,7 @@ async def _receive(end: socket.socket) -> bytes:
             return b""
 
 
-async def _hear(
+async def hear(
     stream: ServiceStream, end: socket.socket, heard: Callable[[], None] = _nothing
 ) -> None:
     """What comes on the stream, to the program. What it does not want any more is read all the

@@ -48,7 +48,7 @@ from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.log_file import log_of
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replicas import Replicas
-from formation_p2p.host.services.stream import ServiceStream
+from formation_p2p.host.services.stream import ServiceStream, hear
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.connection import Connection
@@ -116,12 +116,10 @@ class Tending:
                     stream, its = LocalStream.pair()
                     self._spawn(partial(self._serve, asked, its, self._me))
                 else:
-                    first = encode_frame(pack(asked))
-                    stream = await self._stack.open(to, PROTOCOL, timeout_s=OPEN_S, first=first)
+                    stream = await self._opened(to, asked)
                 answer = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
             if not isinstance(answer, Tended):
-                why = answer.why if isinstance(answer, Untended) else "with an answer that is none"
-                raise ServiceError(f"{short_id(to.peer_id)} refuses: {why}")
+                raise _refused(to, answer)
             if not isinstance(stream, LocalStream):
                 stream.become_tunnel()
         except BaseException as error:
@@ -163,8 +161,7 @@ class Tending:
         asked = AskSecret(service, self._grant(), cid)
         try:
             with trio.fail_after(OPEN_S):
-                first = encode_frame(pack(asked))
-                stream = await self._stack.open(owner, PROTOCOL, timeout_s=OPEN_S, first=first)
+                stream = await self._opened(owner, asked)
                 try:
                     answer = parse(await read_frame(stream, MAX_MESSAGE_BYTES))
                 finally:
@@ -174,8 +171,11 @@ class Tending:
         except (RemoteError, IOException, LocalError, trio.TooSlowError) as error:
             why = "no answer in time" if isinstance(error, trio.TooSlowError) else error
             raise ServiceError(f"{short_id(owner.peer_id)} was not asked: {why}") from error
-        why = answer.why if isinstance(answer, Untended) else "with an answer that is none"
-        raise ServiceError(f"{short_id(owner.peer_id)} refuses: {why}")
+        raise _refused(owner, answer)
+
+    async def _opened(self, to: Contact, asked: Question | AskSecret) -> MuxedStream:
+        first = encode_frame(pack(asked))
+        return await self._stack.open(to, PROTOCOL, timeout_s=OPEN_S, first=first)
 
     # -- to answer --------------------------------------------------------------------------------
 
@@ -314,6 +314,11 @@ class Tending:
             await _piped(ServiceStream(stream, asked.service, peer), into, told, prints)
 
 
+def _refused(by: Contact, answer: TendingMessage) -> ServiceError:
+    why = answer.why if isinstance(answer, Untended) else "with an answer that is none"
+    return ServiceError(f"{short_id(by.peer_id)} refuses: {why}")
+
+
 async def _piped(
     stream: ServiceStream, into: socket.socket, told: socket.socket, prints: dict[int, int]
 ) -> None:
@@ -333,7 +338,7 @@ async def _piped(
             await say(kind, data)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_hear, stream, into)
+        nursery.start_soon(hear, stream, into)  # what its user writes
         nursery.start_soon(until_left)
         async with trio.open_nursery() as printing:
             for kind, fd in prints.items():
@@ -353,22 +358,6 @@ def _left(stream: TunnelStream) -> trio.Event:
     if stream.broken is not None:
         left.set()
     return left
-
-
-async def _hear(stream: ServiceStream, into: socket.socket) -> None:
-    """What its user writes, to the program."""
-    is_wanted = True
-    while data := await stream.read():
-        view = memoryview(data)
-        while view and is_wanted:
-            try:
-                view = view[into.send(view) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(into.fileno())
-            except OSError:
-                is_wanted = False  # the program has closed its input
-    if is_wanted:
-        into.shutdown(socket.SHUT_WR)
 
 
 async def _read(fd: int) -> bytes:
