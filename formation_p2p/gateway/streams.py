@@ -135,29 +135,30 @@ class Kept:
         line = self._waiting.setdefault(of[0], Turns())
         line.join(caller, waiting)
         timer = loop.call_later(PATIENCE_S, self._long, waiting)
-        new = asyncio.ensure_future(opening)
+        new = asyncio.ensure_future(_opened(opening))
         stream: Stream | None = None
         try:
             await asyncio.wait((new, waiting.handed), return_when=asyncio.FIRST_COMPLETED)
-            stream = waiting.handed.result() if waiting.handed.done() else Stream(new.result())
+            stream = (waiting.handed if waiting.handed.done() else new).result()
             return stream
         finally:
             timer.cancel()
             line.leave(waiting)
             if not line and self._waiting.get(of[0]) is line:
                 del self._waiting[of[0]]
-            if waiting.handed.done() and waiting.handed.result() is not stream:
-                self.give_back(of, waiting.handed.result())
-            elif not waiting.handed.done():
-                waiting.handed.cancel()
+            waiting.handed.cancel()  # which changes nothing where it has come
+            self._give_back_other(of, waiting.handed, stream)
             await cancelled(new)
-            if stream is None or stream.to is not _result(new):
-                self._too_late(of, new)
+            self._give_back_other(of, new, stream)
 
-    def _too_late(self, of: tuple[str, bytes], new: asyncio.Future[Upstream]) -> None:
-        """It was opened as another one came, or as its client left."""
-        if (to := _result(new)) is not None:
-            self.give_back(of, Stream(to))
+    def _give_back_other(
+        self, of: tuple[str, bytes], came: asyncio.Future[Stream], than: Stream | None
+    ) -> None:
+        """One that came with the stream that is used, or as its client left."""
+        if came.cancelled() or came.exception() is not None:
+            return
+        if came.result() is not than:
+            self.give_back(of, came.result())
 
     def _long(self, waiting: _Waiting) -> None:
         """Streams that nothing uses make room for it."""
@@ -223,10 +224,8 @@ class Kept:
         self._idle.clear()
 
 
-def _result(new: asyncio.Future[Upstream]) -> Upstream | None:
-    """None where it has none."""
-    failed = not new.done() or new.cancelled() or new.exception() is not None
-    return None if failed else new.result()
+async def _opened(opening: Coroutine[Any, Any, Upstream]) -> Stream:
+    return Stream(await opening)
 
 
 def _has_ended(stream: Stream) -> bool:
