@@ -258,16 +258,18 @@ class Relay:
     ) -> list[Circuit] | Refusal:
         """What ends for the sake of one more circuit: so peers that have many keep none away."""
         limits, over = self._parameters, list[Circuit]()
-        its = [c for c in self._circuits.values() if members or c.number in self._foreign]
         for peer, other, refusal in (
             (source, target, Refusal.TOO_MANY_OF_SENDER),
             (target, source, Refusal.TOO_MANY_OF_PEER),
         ):
             foreign = not members and self._foreign_of[peer] >= limits.max_foreign_circuits_of_peer
             if foreign or self._of[peer] >= limits.max_circuits_of_member:
-                ends = [(c, c.target if c.source == peer else c.source) for c in its]
-                there = [(c, end) for c, end in ends if peer in (c.source, c.target)]
-                found = _oldest_of_most(there, other)
+                ends = [
+                    (c, c.target if c.source == peer else c.source)
+                    for c in self._open_to(members=members)
+                    if peer in (c.source, c.target)
+                ]
+                found = _oldest_of_most(ends, other)
                 if not found:
                     return refusal
                 over += found
@@ -275,9 +277,14 @@ class Relay:
             return Refusal.TOO_MANY_OF_PAIR
         foreign = not members and len(self._foreign) >= limits.max_foreign_circuits
         if not over and (foreign or len(self._circuits) >= limits.max_circuits):
-            over += _oldest_of_most([(c, c.source) for c in its], source)
+            every = [(c, c.source) for c in self._open_to(members=members)]
+            over += _oldest_of_most(every, source)
             return over or Refusal.TOO_MANY
         return over
+
+    def _open_to(self, *, members: bool) -> list[Circuit]:
+        """Those whose places a member, or a foreigner, may take."""
+        return [c for c in self._circuits.values() if members or c.number in self._foreign]
 
 
 def _oldest_of_most(circuits: list[tuple[Circuit, PeerId]], newcomer: PeerId) -> list[Circuit]:
