@@ -19,7 +19,7 @@ from formation_p2p.cli.exits import DONE, FAILED, UNPLACEABLE
 from formation_p2p.cli.flags import argument, option
 from formation_p2p.cli.interrupt import Interrupt, end_with
 from formation_p2p.cli.logs import logged
-from formation_p2p.cli.words import put, say
+from formation_p2p.cli.words import printable, put, say
 from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.services.spec import check_service_name
 from formation_p2p.core.services.tending import EXIT, MAX_LINES, STDOUT, ReadLog, RunBeside
@@ -244,15 +244,11 @@ class _Logs:
                 if self._as_json:
                     put({"service": question.service, "worker": peer, "line": line})
                 else:
-                    text = _printable(line)
+                    text = "\t".join(map(printable, line.split("\t")))
                     print(f"{worker} | {text}" if self._names_each else text, flush=True)
         finally:
             self._ended_unix_s[peer] = int(time.time())
             writer.close()
-
-
-def _printable(line: str) -> str:
-    return "".join(x if x.isprintable() or x == "\t" else "\N{REPLACEMENT CHARACTER}" for x in line)
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
