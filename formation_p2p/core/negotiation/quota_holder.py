@@ -150,23 +150,15 @@ class QuotaHolder:
                 sent += self._known(name, now)
         return sent
 
-    def _has_time(self, grant: bytes, now: Moment) -> bool:
-        """For one more request. Strangers, who are without end, do not use it up, nor does who has
-        a copy of one grant, for bearers of other invitations."""
-        terms = self._terms(grant)
-        return (
-            terms is not None
-            and self._from_invitation.admits(terms.invitation, now.mono_s)
-            and self._from_all.admits(_ALL, now.mono_s)
-        )
+    def _has_time(self, terms: GrantTerms, now: Moment) -> bool:
+        """For one more request. Strangers, who are without end, do not use it up; nor does a peer
+        with a copy of a grant, for the bearers of other invitations."""
+        is_in_turn = self._from_invitation.admits(terms.invitation, now.mono_s)
+        return is_in_turn and self._from_all.admits(_ALL, now.mono_s)
 
     def _asked(self, sender: Contact, message: AskSlice, now: Moment) -> list[Send]:
         terms = self._terms(message.grant)
-        if (
-            terms is None
-            or not _is_now(message.month, now)
-            or not self._has_time(message.grant, now)
-        ):
+        if terms is None or not _is_now(message.month, now) or not self._has_time(terms, now):
             return []
         charter = self._membership.charter
         quotas = {each.name: each.quota for each in network_accounts(terms, charter)}
@@ -249,8 +241,11 @@ class QuotaHolder:
             self._forget(next(iter(self._accounts)))
 
     def _told(self, sender: Contact, message: AskAccount, now: Moment) -> list[Send]:
-        denied = self._membership.denies_membership(message.grant, sender.peer_id, now)
-        if denied is not None or not self._has_time(message.grant, now):
+        if (
+            self._membership.denies_membership(message.grant, sender.peer_id, now) is not None
+            or (terms := self._terms(message.grant)) is None
+            or not self._has_time(terms, now)
+        ):
             return []
         name = _Name(message.account, message.month)
         account = self._accounts.get(name)
