@@ -6,7 +6,6 @@ import random
 
 from formation_p2p.core.services.balancer import Balancer, Replica
 from formation_p2p.core.services.routes import Route, RouteParameters
-from formation_p2p.core.services.score import HttpWorker, score
 from tests.support.placement_world import peer
 from tests.unit.seed_cases import Vector, covers
 
@@ -21,15 +20,6 @@ def the_one_that_lives(vector: Vector) -> None:
         balancer.listed([Replica(dead, 16), Replica(alive, 16)])
         balancer.rest(dead, 0.0)
         assert balancer.choose(0.0, tried={dead}) == balancer.choose(0.0) == alive
-
-
-@covers("cmacatalyst/router_score")
-def the_score_of_a_worker_that_speaks_http(vector: Vector) -> None:
-    said = dict(vector.given["worker"])
-    said["loaded_models"] = tuple(said["loaded_models"])
-    service, _ = vector.given["request"]
-    assert score(HttpWorker(**said), service) == vector.expect["score_without_jitter"]
-    assert score(HttpWorker(4), service) == 0.0
 
 
 @covers("cmacatalyst/route_cache_ttl")

@@ -25,8 +25,9 @@ for part in (
 ):
     import_module(f"tests.unit.seed_{part}")
 
-# What is not done here: gossip is declined (docs/decisions/0021-wants-come-to-workers.md).
-DECLINED: Final = ("hypha/gossip_no_peers",)
+# What is not done here: gossip is declined (docs/decisions/0021-wants-come-to-workers.md), and
+# workers that speak HTTP only are not chosen by what they say of their load (docs/gateway.md).
+DECLINED: Final = ("hypha/gossip_no_peers", "cmacatalyst/router_score")
 
 VECTORS: Final = vectors()
 

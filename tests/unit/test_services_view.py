@@ -10,7 +10,6 @@ from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.services.catalog import GapStatus
 from formation_p2p.core.services.claim import ClaimState, seal_claim
 from formation_p2p.core.services.events import ServicesRead
-from formation_p2p.core.services.score import HttpWorker, score
 from formation_p2p.core.services.view import view_of
 from formation_p2p.host.services.directory import Listing
 from formation_p2p.host.services.routing import listed
@@ -65,23 +64,6 @@ def test_what_could_not_be_read_says_nothing() -> None:
     assert listed("unheard-of", READ) == Listing(is_known=False)
     assert listed("unheard-of", replace(READ, heard=False)) is None
     assert listed("other", replace(READ, unknown=())) == Listing()
-
-
-def test_workers_that_speak_http_are_scored_by_what_they_say() -> None:
-    idle = HttpWorker(2)
-    assert score(idle, "rag") == 20.0
-    assert score(HttpWorker(1), "rag") == 30.0
-    assert score(HttpWorker(4), "rag") == 0.0
-    for better in (
-        replace(idle, loaded_models=("llama",)),
-        replace(idle, specialization="rag"),
-        replace(idle, services_status={"rag": "healthy"}),
-    ):
-        assert score(better, "rag") > score(idle, "rag")
-    for worse in (replace(idle, current_load=0.5), replace(idle, active_requests=2)):
-        assert score(worse, "rag") < score(idle, "rag")
-    assert score(HttpWorker(1, gpu_utilization=0.5), "rag") == 20.0
-    assert score(replace(idle, gpu_utilization=0.5), "rag") == score(idle, "rag")
 
 
 def test_people_are_told_which_version_did_not_become_ready() -> None:
