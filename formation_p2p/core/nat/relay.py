@@ -29,6 +29,7 @@ from formation_p2p.core.nat.circuit_messages import (
     Status,
     make_voucher,
 )
+from formation_p2p.core.nat.crowding import crowded_out
 from formation_p2p.core.units import KIB
 
 _T = TypeVar("_T")
@@ -264,35 +265,27 @@ class Relay:
         ):
             foreign = not members and self._foreign_of[peer] >= limits.max_foreign_circuits_of_peer
             if foreign or self._of[peer] >= limits.max_circuits_of_member:
-                ends = [
-                    (c, c.target if c.source == peer else c.source)
+                far_ends = {
+                    c: c.target if c.source == peer else c.source
                     for c in self._open_to(members=members)
                     if peer in (c.source, c.target)
-                ]
-                found = _oldest_of_most(ends, other)
-                if not found:
+                }
+                found = crowded_out(far_ends, other)
+                if found is None:
                     return refusal
-                over += found
+                over.append(found)
         if self._between[source, target] >= limits.max_circuits_of_pair:
             return Refusal.TOO_MANY_OF_PAIR
         foreign = not members and len(self._foreign) >= limits.max_foreign_circuits
         if not over and (foreign or len(self._circuits) >= limits.max_circuits):
-            every = [(c, c.source) for c in self._open_to(members=members)]
-            over += _oldest_of_most(every, source)
-            return over or Refusal.TOO_MANY
+            sources = {c: c.source for c in self._open_to(members=members)}
+            oldest = crowded_out(sources, source)
+            return Refusal.TOO_MANY if oldest is None else [oldest]
         return over
 
     def _open_to(self, *, members: bool) -> list[Circuit]:
         """Those whose places a member, or a foreigner, may take."""
         return [c for c in self._circuits.values() if members or c.number in self._foreign]
-
-
-def _oldest_of_most(circuits: list[tuple[Circuit, PeerId]], newcomer: PeerId) -> list[Circuit]:
-    """The oldest one of the peer that has most of them, if that is two more at least than the
-    newcomer has."""
-    of = Counter(peer for _, peer in circuits)
-    oldest, peer = max(circuits, key=lambda each: of[each[1]], default=(None, newcomer))
-    return [] if oldest is None or of[peer] < of[newcomer] + 2 else [oldest]
 
 
 def _take(counts: Counter[_T], keys: Iterable[_T]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import trio
 
-_Taken: TypeAlias = tuple[str, trio.CancelScope]
+from formation_p2p.core.nat.crowding import crowded_out
 
 
 @dataclass(eq=False)
@@ -21,7 +19,7 @@ class Places:
 
     most: int
     most_each: int
-    _taken: list[_Taken] = field(default_factory=list)  # the oldest first
+    _taken: dict[trio.CancelScope, str] = field(default_factory=dict)  # the oldest first
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -29,21 +27,20 @@ class Places:
     @contextmanager
     def taken(self, source: str) -> Iterator[trio.CancelScope]:
         """A block that is cancelled where another takes its place."""
-        of = Counter(each for each, _ in self._taken)
-        if of[source] >= self.most_each:
-            self._free(source)
+        own = [scope for scope, each in self._taken.items() if each == source]
+        if len(own) >= self.most_each:
+            self._free(own[0])
         elif len(self._taken) >= self.most:
-            self._free(max((each for each, _ in self._taken), key=of.__getitem__))
+            oldest = crowded_out(self._taken, source, lead=0)
+            assert oldest is not None
+            self._free(oldest)
         with trio.CancelScope() as scope:
-            place = (source, scope)
-            self._taken.append(place)
+            self._taken[scope] = source
             try:
                 yield scope
             finally:
-                if place in self._taken:
-                    self._taken.remove(place)
+                self._taken.pop(scope, None)
 
-    def _free(self, source: str) -> None:
-        oldest = next(each for each in self._taken if each[0] == source)
-        self._taken.remove(oldest)
-        oldest[1].cancel()
+    def _free(self, scope: trio.CancelScope) -> None:
+        del self._taken[scope]
+        scope.cancel()

@@ -17,7 +17,6 @@ import ipaddress
 import logging
 import math
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -29,6 +28,7 @@ import trio
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
+from formation_p2p.core.nat.crowding import crowded_out
 from formation_p2p.core.nat.paths import Here, Net
 from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
@@ -224,41 +224,38 @@ class Swarm:
                 self.on_disconnected(connection.peer)
 
     def make_room(self, *, inbound: bool, origin: str = "") -> bool:
-        """Whether there is a place, after closing one that `_in_the_way` says."""
-        return self._make_room(self._in_the_way(inbound=inbound, origin=origin))
+        """Whether there is a place, after closing what `_in_the_way` says."""
+        return _closed(self._in_the_way(inbound=inbound, origin=origin))
 
     def make_room_from(self, relay: PeerId, most: int, peer: PeerId) -> bool:
         """As `make_room`, for a circuit that this relay brings, which brings `most` at once."""
         taken = [c for c in self.all() if c.inbound and c.via == relay and not c.is_closed]
-        has_room = len(taken) < most or self._make_room(self._idle(taken))
+        has_room = len(taken) < most or _closed(self._idle(taken))
         return has_room and self.make_room(inbound=True, origin=peer)
 
-    def _make_room(self, at_the_cost_of: Connection | bool | None) -> bool:
-        if isinstance(at_the_cost_of, Connection):
-            at_the_cost_of.abort("making room for another peer")
-        return bool(at_the_cost_of)
-
-    def _in_the_way(self, *, inbound: bool, origin: str) -> Connection | bool | None:
-        """True where there is a place. Else what was idle for long; or, of those that come in, the
-        idlest of the origin that has most, if that is two more at least than `origin` has; if any.
+    def _in_the_way(self, *, inbound: bool, origin: str) -> list[Connection] | None:
+        """What is to be closed for the sake of one more; None where nothing may be. It is what was
+        idle for long; or, of those that come in, the idlest of the origin that has most.
         """
         limits = self.parameters
         taken = [c for c in self.all() if c.inbound == inbound and not c.is_closed]
         if len(taken) < (limits.max_inbound if inbound else limits.max_outbound):
-            return True
+            return []
         idle = self._idle(taken)
         if idle is not None or not inbound:
             return idle
-        of = Counter(map(_origin, taken))
         strangers = [c for c in taken if not (self._is_kept(c) or c.muxer.is_known)]
-        most = max(strangers, key=lambda c: (of[_origin(c)], c.idle_s), default=None)
-        return most if most is not None and of[_origin(most)] >= of[origin] + 2 else None
+        strangers.sort(key=lambda c: c.idle_s, reverse=True)
+        origins = {c: _origin(c) for c in strangers}
+        idlest = crowded_out(origins, origin, counted=map(_origin, taken))
+        return None if idlest is None else [idlest]
 
-    def _idle(self, taken: Sequence[Connection]) -> Connection | None:
+    def _idle(self, taken: Sequence[Connection]) -> list[Connection] | None:
         free = [c for c in taken if not self._is_kept(c)]
         idlest = max(free, key=lambda c: c.idle_s, default=None)
-        is_idle = idlest is not None and idlest.idle_s >= self.parameters.evictable_after_s
-        return idlest if is_idle else None
+        if idlest is None or idlest.idle_s < self.parameters.evictable_after_s:
+            return None
+        return [idlest]
 
     def _is_kept(self, connection: Connection) -> bool:
         """Whether it makes no room for others, however idle it is."""
@@ -336,9 +333,16 @@ class Swarm:
             there = [c for c in self.all() if c.inbound and _origin(c) == origin]
             if len(there) >= self.parameters.max_inbound_per_ip:
                 return "too many connections from this address"
-        if not self._in_the_way(inbound=True, origin=origin):
+        if self._in_the_way(inbound=True, origin=origin) is None:
             return "too many connections"
         return None
+
+
+def _closed(in_the_way: list[Connection] | None) -> bool:
+    """Whether there is room, once what is in the way is closed."""
+    for connection in in_the_way or ():
+        connection.abort("making room for another peer")
+    return in_the_way is not None
 
 
 def _origin(connection: Connection) -> str:
