@@ -6,7 +6,6 @@ when they are read again either.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from distributed.protocol.utils import pack_frames, unpack_frames
 
 from formation_p2p.core.errors import NotPlain, StateError
 from formation_p2p.dask.plain import loads
+from formation_p2p.host.machine.folders import write_durably
 
 # A client that submits graph after graph, and releases none, is to end somewhere.
 MAX_GRAPHS: Final = 10_000
@@ -63,13 +63,8 @@ class Kept:
         if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= most:
             problem = f"{path.parent} has {most} files; release what you need no more"
             raise StateError(f"state: {problem}")
-        partial = path.with_suffix(".new")
         try:
-            with partial.open("wb") as file:
-                file.write(pack_frames(dumps(record)))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
+            write_durably(path, pack_frames(dumps(record)), f"{path.name}.new")
         except OSError as error:
             raise StateError(f"state: {error}; make room, or name another folder") from error
 
