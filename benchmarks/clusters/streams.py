@@ -40,8 +40,8 @@ from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.python_member import Member
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.gang.leases import LeaseGangs
+from formation_p2p.host.gang.tunnels import Tunnels
 from formation_p2p.host.net.handlers import Answer, NetworkEvent
-from formation_p2p.host.net.protocols.tunnel import Tunnels
 from formation_p2p.host.net.stack import Stack
 
 GANG: Final = "5c" * 16

@@ -50,8 +50,8 @@ from formation_p2p.core.negotiation.tunnel import is_service
 from formation_p2p.core.workload.call_context import CallContext
 from formation_p2p.core.workload.plan import Plan, PlannedTask
 from formation_p2p.core.workload.work import PythonCall, Work, task_id
+from formation_p2p.host.gang.tunnels import WAIT_S
 from formation_p2p.host.names import named
-from formation_p2p.host.net.protocols.tunnel import WAIT_S
 
 R = TypeVar("R")
 

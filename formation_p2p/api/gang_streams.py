@@ -14,8 +14,8 @@ from formation_p2p.core.errors import FormationError, InvalidInput, LocalError
 from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import KIB
 from formation_p2p.host.gang.splice import splice
+from formation_p2p.host.gang.tunnels import WAIT_S
 from formation_p2p.host.net.logged import logged
-from formation_p2p.host.net.protocols.tunnel import WAIT_S
 
 if TYPE_CHECKING:
     from formation_p2p.api.bridge import Bridge

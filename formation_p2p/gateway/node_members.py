@@ -15,7 +15,7 @@ from formation_p2p.core.services.spec import MAX_REQUESTS, ServiceSpec
 from formation_p2p.core.workload.scope import Scope
 
 if TYPE_CHECKING:
-    from formation_p2p.host.net.protocols.service import ServiceServer
+    from formation_p2p.host.services.server import ServiceServer
     from formation_p2p.host.shell import Shell
 
 # As much as one replica may take at most.

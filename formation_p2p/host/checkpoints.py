@@ -29,8 +29,8 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.data_stream import KEEP_S
 from formation_p2p.host.blobs.places import Places
-from formation_p2p.host.net.protocols.data import KEEP_S
 from formation_p2p.host.storage.journal import Journal
 
 if TYPE_CHECKING:

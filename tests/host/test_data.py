@@ -28,6 +28,7 @@ from formation_p2p.core.workload.outcome import Succeeded
 from formation_p2p.core.workload.process import ProcessSpec
 from formation_p2p.host.blobs import files as blob_files
 from formation_p2p.host.blobs import readers
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream
 from formation_p2p.host.blobs.files import NoRoom
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.clock import moment
@@ -36,7 +37,6 @@ from formation_p2p.host.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
 from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream

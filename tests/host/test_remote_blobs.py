@@ -16,9 +16,9 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError, RemoteError, Unreachable
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.data_stream import _framed
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.remote import MAX_FETCHES, MAX_FETCHES_OF_OWNER
-from formation_p2p.host.net.protocols.data import _framed
 from formation_p2p.host.net.protocols.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import Holder, Liar

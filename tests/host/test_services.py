@@ -17,9 +17,9 @@ from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.protocols.frames import encode_frame
-from formation_p2p.host.net.protocols.service import PROTOCOL
 from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.services.asking import why_not
+from formation_p2p.host.services.server import PROTOCOL
 from formation_p2p.host.services.stream import ServiceStream, serve_caller
 from tests.support.services import (
     Notice,

@@ -16,6 +16,7 @@ from formation_p2p.core.trust.membership import Membership
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.data_stream import PROTOCOL
 from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.private import PrivateExchange
@@ -23,7 +24,6 @@ from formation_p2p.host.blobs.remote import RemoteBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import PeerLimits
 from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.data import PROTOCOL
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node

@@ -22,8 +22,8 @@ from formation_p2p.core.identity import PeerId, parse_peer_id, peer_id_to_bytes
 from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.data_stream import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.protocols.data import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
 from formation_p2p.host.net.strangers import POOL_BYTES, POOL_STREAMS

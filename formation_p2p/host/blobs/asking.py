@@ -11,7 +11,7 @@ from formation_p2p.core.data.messages import MAX_KEPT_FROM, BlobRefused, Keep
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import FormationError
 from formation_p2p.core.workload.blob import Blob
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream, keep_s
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream, keep_s
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:

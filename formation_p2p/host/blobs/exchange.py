@@ -27,6 +27,7 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_SOURCES, Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataServer
 from formation_p2p.host.blobs.fetch_run import Delegations, FetchRun, GaveWay, Progress
 from formation_p2p.host.blobs.files import Part, check_place, copied_whole, part_beside
 from formation_p2p.host.blobs.held_for_others import HeldForOthers
@@ -39,7 +40,6 @@ from formation_p2p.host.blobs.results import KEPT_S
 from formation_p2p.host.blobs.rules import rule_of
 from formation_p2p.host.blobs.store import BlobStore, Changed
 from formation_p2p.host.locks import KeyedLocks
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataServer
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Stack

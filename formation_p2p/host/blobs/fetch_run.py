@@ -21,10 +21,10 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import CHUNK_BYTES, Blob
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream, delegation_of
 from formation_p2p.host.blobs.files import Part
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.locks import KeyedLocks
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream, delegation_of
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:

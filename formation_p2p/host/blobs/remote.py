@@ -20,11 +20,11 @@ from formation_p2p.core.data.messages import BlobRefused, Have
 from formation_p2p.core.errors import LocalError, ProtocolViolation, RemoteError, Unreachable
 from formation_p2p.core.workload.blob import CHUNK_BYTES
 from formation_p2p.core.workload.private_blob import PrivateBlob
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.mapping import mapped
 from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.blobs.segment import keeps_its_size
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:

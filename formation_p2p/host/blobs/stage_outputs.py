@@ -19,8 +19,8 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.records.codec import Malformed
 from formation_p2p.core.workload.blob import Blob
+from formation_p2p.host.blobs.data_stream import PROTOCOL, DataStream
 from formation_p2p.host.blobs.results import KEPT_S
-from formation_p2p.host.net.protocols.data import PROTOCOL, DataStream
 from formation_p2p.host.net.transport.errors import IOException
 
 if TYPE_CHECKING:

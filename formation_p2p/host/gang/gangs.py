@@ -11,8 +11,8 @@ from formation_p2p.core.negotiation.tunnel import OWNER
 from formation_p2p.host.gang.network import GangNetworks
 from formation_p2p.host.gang.store_host import Do, GangStores
 from formation_p2p.host.gang.store_link import GangLinks
+from formation_p2p.host.gang.tunnels import Tunnels
 from formation_p2p.host.net.logged import logged
-from formation_p2p.host.net.protocols.tunnel import Tunnels
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.stack import Stack

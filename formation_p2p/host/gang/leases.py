@@ -26,10 +26,10 @@ from formation_p2p.host.gang.programs import Programs
 from formation_p2p.host.gang.seat import Seat, Tunnel
 from formation_p2p.host.gang.splice import splice
 from formation_p2p.host.gang.store_socket import StoreSocket
+from formation_p2p.host.gang.tunnels import Serve
 from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.machine.folders import remove_folder
 from formation_p2p.host.machine.unix_socket import connected_to, reachable
-from formation_p2p.host.net.protocols.tunnel import Serve
 
 # The folder in which the tasks of a gang's member reach the others: `FORMATION_GANG`. - `connect`:
 # a program connects, writes `<rank> <service>\n` (`owner` is a rank too), and reads `ok\n` or

@@ -25,7 +25,7 @@ from formation_p2p.core.gang.network import LENGTH_BYTES, MTU_BYTES, Unframer, p
 from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.gang.seat import Seat, Tunnel
-from formation_p2p.host.net.protocols.tunnel import Tunnels
+from formation_p2p.host.gang.tunnels import Tunnels
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ there is said by its newest roster alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -17,6 +17,7 @@ from formation_p2p.core.negotiation.tunnel import OWNER, Party, TunnelError, par
 from formation_p2p.core.units import KIB
 from formation_p2p.host.gang.turns import Turns
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
+from formation_p2p.host.net.tunnels import SMALL_BYTES, TunnelStream
 
 # That a member opens to another, and as many that the other opens; further ones wait for their
 # turn. A program that has one for each of its threads has fewer.
@@ -26,26 +27,6 @@ MAX_TUNNELS: Final = 64
 MAX_SEAT_TUNNELS: Final = 512
 # Read of a tunnel at a time, where the caller does not say.
 READ_BYTES: Final = 256 * KIB
-# Written at once where nothing waits before it, ahead of what is larger.
-SMALL_BYTES: Final = 4 * KIB
-
-
-class TunnelStream(Protocol):
-    """What carries a tunnel: a stream of a connection, or a LocalStream."""
-
-    broken: str | None
-    on_over: Callable[[], None]
-
-    @property
-    def unread(self) -> Sized: ...
-    async def read(self, n: int, /) -> bytes: ...
-    def read_now(self, n: int, /) -> bytes: ...
-    async def read_pieces(self, n: int, /) -> list[memoryview]: ...
-    async def write(self, data: bytes | memoryview, /) -> None: ...
-    def write_now(self, data: bytes, /) -> bool: ...
-    async def write_pieces(self, pieces: Sequence[memoryview], /) -> None: ...
-    async def close(self) -> None: ...
-    def abort(self, reason: str, /) -> None: ...
 
 
 @dataclass(eq=False, slots=True)

@@ -29,8 +29,8 @@ from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.tunnel import OWNER, TunnelError
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.gang.seat import Seat, Tunnel
+from formation_p2p.host.gang.tunnels import Tunnels
 from formation_p2p.host.net.protocols.frames import Deframer, encode_frame
-from formation_p2p.host.net.protocols.tunnel import Tunnels
 
 log = logging.getLogger(__name__)
 

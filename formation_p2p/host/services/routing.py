@@ -13,12 +13,12 @@ from formation_p2p.core.services.claim import ClaimState
 from formation_p2p.core.services.events import ServicesRead
 from formation_p2p.core.trust.network import Circles, Network, narrowed
 from formation_p2p.host.net.logged import logged
-from formation_p2p.host.net.protocols.service import PROTOCOL, ServiceServer
 from formation_p2p.host.secrets.store import Secrets
 from formation_p2p.host.services.directory import Listing
 from formation_p2p.host.services.reads import ServiceReads
 from formation_p2p.host.services.replicas import Replicas
 from formation_p2p.host.services.router import Router
+from formation_p2p.host.services.server import PROTOCOL, ServiceServer
 from formation_p2p.host.services.tending import Tending
 
 if TYPE_CHECKING:

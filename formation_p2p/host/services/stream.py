@@ -18,8 +18,8 @@ import trio
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.services.messages import ServiceError
 from formation_p2p.core.units import KIB
-from formation_p2p.host.gang.seat import SMALL_BYTES, TunnelStream
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
+from formation_p2p.host.net.tunnels import SMALL_BYTES, TunnelStream
 
 # Which sockets have been closed entirely at their other end. A program that closes one and a
 # program that has merely finished writing look the same to a reader: only a hang-up tells them

@@ -1,20 +1,44 @@
-"""A tunnel between two members on one node: a pair of streams in memory.
-
-Each end has what a tunnel uses of a MuxedStream, and raises the same.
+"""Streams that carry the bytes of two programs, both ways: between nodes those of a connection,
+and on one node a pair in memory, whose ends have what a tunnel uses of a MuxedStream and raise the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence, Sized
+from typing import Final, Protocol
 
 import trio
 
-from formation_p2p.core.units import MIB
+from formation_p2p.core.identity import PeerId
+from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.transport.errors import StreamClosed, StreamEOF, StreamReset
 
 # As much as on the way between two nodes: what one end writes and the other does not read.
 PIPE_BYTES: Final = MIB
+# Written at once where nothing waits before it, ahead of what is larger.
+SMALL_BYTES: Final = 4 * KIB
+# Until the peer has read what a stream is for, it takes one of the places that the peer has for
+# streams of all protocols (MAX_INBOUND_STREAMS of transport/yamux.py).
+MAX_OPENING: Final = 16
+
+
+class TunnelStream(Protocol):
+    """A stream of a connection, or a LocalStream."""
+
+    broken: str | None
+    on_over: Callable[[], None]
+
+    @property
+    def unread(self) -> Sized: ...
+    async def read(self, n: int, /) -> bytes: ...
+    def read_now(self, n: int, /) -> bytes: ...
+    async def read_pieces(self, n: int, /) -> list[memoryview]: ...
+    async def write(self, data: bytes | memoryview, /) -> None: ...
+    def write_now(self, data: bytes, /) -> bool: ...
+    async def write_pieces(self, pieces: Sequence[memoryview], /) -> None: ...
+    async def close(self) -> None: ...
+    def abort(self, reason: str, /) -> None: ...
 
 
 class LocalStream:
@@ -111,3 +135,20 @@ class LocalStream:
     def _end(self) -> None:
         self._changed.unpark_all()
         self.on_over()
+
+
+class Openings:
+    """A limiter for each peer that streams are being opened with."""
+
+    def __init__(self) -> None:
+        self._limiters: dict[PeerId, trio.CapacityLimiter] = {}
+
+    def of(self, peer: PeerId) -> trio.CapacityLimiter:
+        """To be held while a stream is opened with the peer."""
+        limiter = self._limiters.get(peer)
+        if limiter is None:
+            for each, one in list(self._limiters.items()):
+                if not one.borrowed_tokens:  # so that there are no more than are in use
+                    del self._limiters[each]
+            limiter = self._limiters[peer] = trio.CapacityLimiter(MAX_OPENING)
+        return limiter

@@ -38,46 +38,22 @@ from formation_p2p.core.negotiation.tunnel import (
     party,
     refused,
 )
-from formation_p2p.host.gang.local_stream import LocalStream
 from formation_p2p.host.gang.seat import (
     MAX_SEAT_TUNNELS,
     MAX_TUNNELS,
     Seat,
     Tunnel,
-    TunnelStream,
     name_of,
 )
 from formation_p2p.host.gang.turns import Turns
 from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.tunnels import LocalStream, Openings, TunnelStream
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.connection import Connection
     from formation_p2p.host.net.stack import Stack
     from formation_p2p.host.net.transport.stream import MuxedStream
-
-
-# Until the peer has read what a stream is for, it takes one of the places that the peer has for
-# streams of all protocols (MAX_INBOUND_STREAMS of transport/yamux.py).
-MAX_OPENING: Final = 16
-
-
-class Openings:
-    """A limiter for each peer that streams are being opened with."""
-
-    def __init__(self) -> None:
-        self._limiters: dict[PeerId, trio.CapacityLimiter] = {}
-
-    def of(self, peer: PeerId) -> trio.CapacityLimiter:
-        """To be held while a stream is opened with the peer."""
-        limiter = self._limiters.get(peer)
-        if limiter is None:
-            for each, one in list(self._limiters.items()):
-                if not one.borrowed_tokens:  # so that there are no more than are in use
-                    del self._limiters[each]
-            limiter = self._limiters[peer] = trio.CapacityLimiter(MAX_OPENING)
-        return limiter
-
 
 log = logging.getLogger(__name__)
 
