@@ -335,16 +335,22 @@ def left_over(cluster: Cluster) -> list[str]:
     until_s = time.monotonic() + TIDY_S
     while True:
         processes = [process.pid for process in _marked(cluster.mark, cluster)]
-        folders = [
-            str(path)
-            for worker in cluster.workers
-            for path in (cluster.home(worker.name) / "scratch").glob("*/*")
-        ]
+        homes = (cluster.home(worker.name) for worker in cluster.workers)
+        folders = [path for home in homes for path in scratch_folders(home)]
         if not (processes or folders):
             return []
         if time.monotonic() > until_s:
             return [f"left over: processes {processes}, folders {folders}"]
         time.sleep(0.2)
+
+
+def scratch_folders(home: Path) -> list[Path]:
+    """Those of tasks, below the folders of their nodes, which remove them at any time."""
+    found: list[Path] = []
+    for of_node in (home / "scratch").glob("*"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found += of_node.iterdir()
+    return found
 
 
 def _marked(mark: str, cluster: Cluster) -> Iterator[psutil.Process]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from formation_p2p.host.machine.folders import remove_folder_now
+from formation_p2p.host.machine.folders import changed_ns, remove_folder_now
 
 
 def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names(
@@ -33,3 +33,9 @@ def test_a_folder_that_becomes_a_link_while_it_is_removed_leaves_what_that_names
     assert stat.S_IMODE(other.stat().st_mode) == 0o755
     assert [path.name for path in other.iterdir()] == ["file"]
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_what_another_process_has_removed_sorts_as_the_oldest(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.touch()
+    assert sorted((there, tmp_path / "gone"), key=changed_ns) == [tmp_path / "gone", there]

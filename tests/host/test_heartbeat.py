@@ -72,8 +72,11 @@ class Node:
         return self._sleepers()[0]
 
     def _sleepers(self) -> list[int]:
-        family = psutil.Process(self.process.pid).children(recursive=True)
-        return [each.pid for each in family if each.cmdline() == ["sleep", "987"]]
+        found = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it may have ended meanwhile
+                found += [each.pid] if each.cmdline() == ["sleep", "987"] else []
+        return found
 
     def last_beat_at(self, beat_ns: int) -> None:
         """It is stopped, and writes no other."""

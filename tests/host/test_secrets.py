@@ -12,6 +12,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.identity import Identity, parse_peer_id
 from formation_p2p.core.services.tending import MAX_SECRET_BYTES
 from formation_p2p.core.workload.blob import RAW, Cid
+from formation_p2p.host.secrets import shown
 from formation_p2p.host.secrets.box import OVERHEAD_BYTES, opened, seal
 from formation_p2p.host.secrets.store import MAX_OF_TASKS, Secrets
 
@@ -70,3 +71,24 @@ def test_the_oldest_secrets_of_tasks_give_way_and_none_of_services(tmp_path: Pat
         last = secrets.put(SECRET)
     assert (secrets.get(first.cid), secrets.get(last.cid)) == (None, SECRET)
     assert secrets.get(kept.cid, "notes") == SECRET
+
+
+def test_what_killed_nodes_have_left_in_memory_goes_though_others_remove_it_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "MEMORY", tmp_path)
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())  # no process has this number
+    for name in ("removed", "left", "mine"):
+        pid = os.getpid() if name == "mine" else most
+        (tmp_path / f"formation-secrets-{pid}-{name}").mkdir()
+    looked, exists = tmp_path / f"formation-secrets-{most}-removed", Path.exists
+
+    def removed_meanwhile(path: Path) -> bool:
+        if path == Path(f"/proc/{most}") and exists(looked):
+            looked.rmdir()
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", removed_meanwhile)
+
+    shown.sweep()
+    assert [path.name for path in tmp_path.iterdir()] == [f"formation-secrets-{os.getpid()}-mine"]

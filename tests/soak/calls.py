@@ -28,6 +28,13 @@ def digest(numbered: tuple[int, bytes]) -> tuple[int, str]:
     return number, hashlib.sha256(data).hexdigest()
 
 
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False  # removed meanwhile
+
+
 def escaped(checkout: str) -> list[str]:
     """The ways out of its sandbox that a task finds: none. `checkout` is the folder of the program
     that has it done."""
@@ -37,7 +44,7 @@ def escaped(checkout: str) -> list[str]:
             continue
         for folder, _, names in os.walk(f"/{top}"):
             paths = [os.path.join(folder, name) for name in names]
-            found += [path for path in paths if stat.S_ISSOCK(os.lstat(path).st_mode)]
+            found += [path for path in paths if _is_socket(path)]
             found += [path for path in paths if path.endswith(("/identity.key", "/root.key"))]
     found += [
         name for name in ("setup.cfg", "tests", ".git") if os.path.exists(f"{checkout}/{name}")

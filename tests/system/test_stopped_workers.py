@@ -16,6 +16,7 @@ from formation_p2p import Hints, JobEvent, JobHandle, Node, TaskPlaced, TaskSucc
 from formation_p2p.core.negotiation.parameters import LEASE_DEFAULTS
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.drivers.heartbeat import BEAT_S, SILENCE_S
+from simulations.realchaos import scratch_folders
 from tests.support.loopback import LISTEN
 from tests.support.network import gate_at
 from tests.support.programs import Program, running
@@ -68,7 +69,7 @@ def signal_all(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 def holds_nothing(home: Path) -> bool:
     """Whether no task's scratch folder is left."""
-    return not any((home / "scratch").glob("*/*"))
+    return not scratch_folders(home)
 
 
 def pid_in(file: Path) -> int:

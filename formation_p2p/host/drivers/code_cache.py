@@ -35,7 +35,12 @@ from formation_p2p.host.blobs.files import check_disk
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobCopies
 from formation_p2p.host.locks import KeyedLocks
-from formation_p2p.host.machine.folders import folder_bytes, remove_folder, remove_folder_now
+from formation_p2p.host.machine.folders import (
+    changed_ns,
+    folder_bytes,
+    remove_folder,
+    remove_folder_now,
+)
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +139,7 @@ class CodeCache:
         """Raises LocalError where what is in use leaves too little."""
         assert self._here is not None
         found = [path for path in self._here.iterdir() if not path.name.startswith((_NEW, _DEAD))]
-        sizes = {path: folder_bytes(path) for path in sorted(found, key=_used_ns)}
+        sizes = {path: folder_bytes(path) for path in sorted(found, key=changed_ns)}
         for path in list(sizes):
             if (
                 len(sizes) < self._max_bundles
@@ -202,13 +207,6 @@ def _removed(folder: Path) -> bool:
         dead = folder.rename(tempfile.mkdtemp(prefix=_DEAD, dir=folder.parent))
         remove_folder_now(dead)
         return True
-
-
-def _used_ns(folder: Path) -> int:
-    try:
-        return folder.lstat().st_mtime_ns
-    except FileNotFoundError:
-        return 0  # removed by another process
 
 
 def _extract(bundle: Path, folder: Path) -> None:

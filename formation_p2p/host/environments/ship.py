@@ -20,6 +20,7 @@ from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.resources.bounds import shown
 from formation_p2p.core.workload.environment import MAX_WHEELS, Environment
 from formation_p2p.host.machine.command import printed_by
+from formation_p2p.host.machine.folders import changed_ns
 from formation_p2p.host.machine.pythons import own_name
 
 # PyTorch over a slow line.
@@ -116,6 +117,6 @@ def _requirement(wheel: Path) -> str:
 
 
 def _remove_old(root: Path) -> None:
-    folders = sorted(root.iterdir(), key=lambda each: -each.stat().st_mtime)
-    for folder in folders[_MAX_FOLDERS:]:
+    folders = sorted(root.iterdir(), key=changed_ns)
+    for folder in folders[:-_MAX_FOLDERS]:
         shutil.rmtree(folder, ignore_errors=True)

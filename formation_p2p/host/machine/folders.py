@@ -100,6 +100,15 @@ def write_durably(path: Path, content: bytes, unfinished: str) -> None:
     sync_folder(path.parent)
 
 
+def changed_ns(path: Path) -> int:
+    """When it was changed last: of what another process has removed meanwhile, at the very first,
+    so that it sorts as the oldest."""
+    try:
+        return path.lstat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def folder_bytes(folder: Path) -> int:
     """What is below it takes on the disk. What is removed meanwhile does not count."""
     used_bytes = 0

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,7 @@ async def secrets_of(
             contents[name] = await blobs.secret(blob, execution.owner, service)
         except FormationError as error:
             raise NoSecret(f"the secret {name} is not to be had: {error}") from error
-    _sweep()
+    sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=MEMORY))
     try:
         for name, content in contents.items():
@@ -52,9 +52,10 @@ async def secrets_of(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Removes what nodes of this user have left that were killed."""
     for path in MEMORY.glob(f"{_PREFIX}*"):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if not Path(f"/proc/{pid}").exists() and path.stat().st_uid == os.getuid():
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another node has removed it meanwhile
+            if not Path(f"/proc/{pid}").exists() and path.stat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)

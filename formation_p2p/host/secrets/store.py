@@ -16,7 +16,7 @@ from formation_p2p.core.identity import Identity
 from formation_p2p.core.services.tending import MAX_SECRET_BYTES
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
-from formation_p2p.host.machine.folders import write_durably
+from formation_p2p.host.machine.folders import changed_ns, write_durably
 from formation_p2p.host.secrets.box import opened, seal
 
 # Of services: eight for each that a network can have. Of tasks: what a person's scripts use at
@@ -83,6 +83,6 @@ class Secrets:
     def _make_room(self, kind: str) -> None:
         assert self._folder is not None, "one was written there"
         most = MAX_OF_SERVICES if kind == "service" else MAX_OF_TASKS
-        found = sorted(self._folder.glob(f"{kind}-*"), key=lambda path: path.stat().st_mtime)
+        found = sorted(self._folder.glob(f"{kind}-*"), key=changed_ns)
         for path in found[:-most]:
             path.unlink(missing_ok=True)

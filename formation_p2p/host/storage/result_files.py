@@ -15,6 +15,7 @@ from formation_p2p.host.blobs.arrivals import Arrived
 from formation_p2p.host.blobs.job_data import JobFolders
 from formation_p2p.host.blobs.mapping import mapped
 from formation_p2p.host.blobs.pieces import write_pieces
+from formation_p2p.host.machine.folders import folder_bytes
 
 
 class ResultFiles:
@@ -64,8 +65,8 @@ class ResultFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
-        return sum(each.stat().st_size for each in self._folders.root.glob("*/*"))
+        """What all of them take on the disk."""
+        return folder_bytes(self._folders.root)
 
 
 class _Stored:
