@@ -32,9 +32,9 @@ from formation_p2p.core.workload.outcome import (
 )
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, LooksAhead, Stream
 from formation_p2p.host.drivers.notice import Notice
+from formation_p2p.host.drivers.place import Place
 from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import ScratchFolders
-from formation_p2p.host.gang.place import MemberPlace
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ LeaseEvent = ExecutionStarted | ExecutionOutput | ExecutionSaved | ExecutionsEnd
 
 
 class LeaseRun:
-    """`emit` gets what happens; `gang` is what the lease is a member of. It is the `Turns` of a
-    driver that takes many at once.
+    """`emit` gets what happens; `place` is of what the lease is part of. It is the `Turns` of
+    a driver that takes many at once.
 
     `add`, `kill`, `pause` and `go_on` return at once; `run` is over when `stop` was called and
     all is dead.
@@ -67,7 +67,7 @@ class LeaseRun:
         driver: Driver | LeaseDriver | None,
         scratch_root: Path,
         emit: Callable[[LeaseEvent], None],
-        gang: Callable[[], MemberPlace | None] = lambda: None,
+        place: Callable[[], Place | None] = lambda: None,
     ) -> None:
         self.lease_id = execute.lease_id
         self._under = execute  # whose `work` is only the first of it
@@ -75,7 +75,7 @@ class LeaseRun:
         self._scratch_root = scratch_root
         self._scratch = ScratchFolders(scratch_root)
         self._emit = emit
-        self._gang = gang
+        self._place = place
         self._waiting: deque[Work] = deque()
         self._taken: dict[str, Work] = {}
         self._current = ""
@@ -305,7 +305,7 @@ class LeaseRun:
             needs.network_mbps > 0,
             needs.python,
             under.owner,
-            self._gang(),
+            self._place(),
             work.restored,
             work.content,
             notice=self._notices.get(work.attempt_id) or Notice(),

@@ -81,8 +81,8 @@ class LeaseRuns:
             case Execute():
                 if run is None:
                     driver = self.drivers.get(effect.needs.driver)
-                    gang = partial(self.gangs.place, lease_id)
-                    run = LeaseRun(effect, driver, self._scratch_root, self._feed, gang)
+                    place = partial(self.gangs.place, lease_id)
+                    run = LeaseRun(effect, driver, self._scratch_root, self._feed, place)
                     self._runs[lease_id] = run
                     self._do(run.run)
                 run.add(effect)

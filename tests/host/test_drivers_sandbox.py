@@ -521,7 +521,7 @@ def test_what_a_task_leaves_in_the_folder_of_its_gang_counts_too(home: Path) -> 
     folder.mkdir(parents=True)
     script = "cd $FORMATION_GANG; for i in $(seq 40); do head -c 1048576 /dev/zero > $i; done"
     argv = ("sh", "-c", f"{script}; sleep 30")
-    outcome = run(home, *argv, gang=MemberPlace(joined, folder), storage_bytes=16 * MIB)
+    outcome = run(home, *argv, place=MemberPlace(joined, folder), storage_bytes=16 * MIB)
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.STORAGE, outcome
 

@@ -32,9 +32,9 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Stream
+from formation_p2p.host.drivers.environment_build import BuiltEnvironment, environment_for
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.environments import compile_all
-from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import MAX_BUILDS, EnvironmentCache
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.environments.uv import EnvironmentFailed

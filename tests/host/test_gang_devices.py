@@ -22,6 +22,7 @@ from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.gang import device
+from formation_p2p.host.gang.device import MemberDevice
 from formation_p2p.host.gang.network import SERVICE, GangNetworks, MemberNetwork
 from tests.support.gangs import TunnelNode, gang_of
 from tests.support.stacks import run
@@ -81,7 +82,7 @@ async def ran(program: str, folder: Path, network: MemberNetwork) -> str:
     work.mkdir()
     argv = (sys.executable, "-I", "-c", program)
     limits = TaskLimits(1000, 256 * MIB)
-    launch = Launch(argv, base_environment(work), work, limits, network=network)
+    launch = Launch(argv, base_environment(work), work, limits, network=MemberDevice(network))
     heard = Heard()
     task = await Supervised.start(machine, launch)
     try:

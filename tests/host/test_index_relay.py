@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from formation_p2p.host.environments.index_relay import (
+from formation_p2p.host.drivers.index_relay import (
     MAX_CONNECTIONS,
     MAX_PAGES,
     PORT,
@@ -24,8 +24,8 @@ from formation_p2p.host.environments.index_relay import (
     _may_lead_to,
     address_of,
     named,
-    seal_key,
 )
+from formation_p2p.host.environments.cache import seal_key
 from tests.support.drivers_world import within
 from tests.support.packages import HANGS_S, Index, an_index, wheel
 

@@ -23,10 +23,10 @@ from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Cores, Machine
+from formation_p2p.host.drivers.place import Place
 from formation_p2p.host.drivers.process import ProcessDriver
 from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import scratch_folder
-from formation_p2p.host.gang.place import MemberPlace
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from tests.support.waiting import HANGS_S, RunningTime, run
 
@@ -93,7 +93,7 @@ async def an_execution(
     shared: bytes = b"",
     storage_bytes: int = 0,
     network: bool = False,
-    gang: MemberPlace | None = None,
+    place: Place | None = None,
     reader: Reader | None = None,
 ) -> AsyncIterator[Execution]:
     async with scratch_folder(root) as scratch:
@@ -109,7 +109,7 @@ async def an_execution(
             shared,
             storage_bytes,
             network,
-            gang=gang,
+            place=place,
             reader=reader or Reader(),
         )
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -22,9 +22,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.memory import PrivateBlobs
-
-if TYPE_CHECKING:
-    from formation_p2p.host.drivers.driver import Execution
 
 # What an owner does not fetch is kept no longer; a file that a task has made, for so long at least
 # after each use (stage_outputs.py).
@@ -58,13 +55,11 @@ class ResultBlobs:
         self._kept: deque[_Kept] = deque()  # the oldest first
 
     async def keep(
-        self, file: int, size_bytes: int, execution: Execution, *, allowed: bool
+        self, file: int, size_bytes: int, owner: PeerId, of: tuple[str, str] | None
     ) -> PrivateBlob:
         """See `BlobAccess.keep_result` (host/drivers/driver.py)."""
-        owner = execution.owner
-        if allowed:
-            of_attempt = (execution.lease_id, execution.execution_id)
-            return await self._keep(file, size_bytes, owner, of_attempt)
+        if of is not None:
+            return await self._keep(file, size_bytes, owner, of)
         if size_bytes > MAX_UNALLOWED_OF_OWNER_BYTES:
             os.close(file)
             raise LocalError(f"{format_bytes(size_bytes)} are too much to be kept for later")

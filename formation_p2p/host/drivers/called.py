@@ -12,8 +12,8 @@ from pathlib import Path
 from formation_p2p.core.execution.limits import TaskLimits
 from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
+from formation_p2p.host.drivers.place import Place
 from formation_p2p.host.drivers.supervised import Supervised
-from formation_p2p.host.gang.place import MemberPlace
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Called:
         python: str = sys.executable,
         shown: tuple[Path, ...] = (),
         passed_fds: tuple[int, ...] = (),
-        place: MemberPlace | None = None,
+        place: Place | None = None,
         lease_id: str = "",
     ) -> tuple[Supervised, socket.socket]:
         """What to make one of. Raises OSError where this machine cannot start a process."""
@@ -55,7 +55,7 @@ class Called:
                 passed_fds=(its_fd, *passed_fds),
                 writable=() if place is None else place.writable,
                 counted=() if place is None else place.writable,
-                network=None if place is None else place.relay,
+                network=None if place is None else place.network,
                 ports=None if place is None else place.ports,
                 shown=shown,
                 lease_id=lease_id,

@@ -38,10 +38,9 @@ from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.notice import Notice
+from formation_p2p.host.drivers.place import Place, Resident
 from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.environments.cache import EnvironmentCache
-from formation_p2p.host.gang.place import MemberPlace
-from formation_p2p.host.services.place import ReplicaPlace
 
 Stream = Literal["stdout", "stderr"]
 
@@ -63,12 +62,11 @@ class Execution:
     Executions of one lease may share what a driver keeps warm. `cpu_milli`, `memory_bytes`,
     `storage_bytes` and `device_ids` are what the lease holds; a device id of a GPU says whose it
     is (host/machine/gpus.py). `network` is whether the task asked for one, `python` the version
-    that its call is for (core/resources/python.py). `owner` has the lease; `gang` says
-    what it has in a gang, where it is the lease of a member. `restored` is what an earlier attempt
-    at the task has saved. `replica` is where it listens, where it is no task but a replica of a
-    service: it runs until it is asked to end. `notice` is given where it is to go on elsewhere:
-    whatever it ends in then, but success, is no failure. `reader`
-    says whether its owner reads all that it prints.
+    that its call is for (core/resources/python.py). `owner` has the lease; `place` is where what
+    it is part of has it. `restored` is what an earlier attempt at the task has saved. `resident`
+    says that it is no task, and how it is asked to end. `notice` is given where it is to go on
+    elsewhere: whatever it ends in then, but success, is no failure. `reader` says whether its
+    owner reads all that it prints.
 
     `scratch` is an empty folder of mode 0700. The caller of `Driver.run` makes it and removes it
     afterwards (`scratch.py` does both). What a driver keeps for a whole lease it keeps beside
@@ -88,17 +86,12 @@ class Execution:
     network: bool = False
     python: str = ""
     owner: PeerId = UNKNOWN
-    gang: MemberPlace | None = None
+    place: Place | None = None
     restored: Blob | None = None
     content: bytes | None = None
-    replica: ReplicaPlace | None = None
+    resident: Resident | None = None
     notice: Notice = field(default_factory=Notice)
     reader: Reader = field(default_factory=Reader)
-
-    @property
-    def place(self) -> MemberPlace | ReplicaPlace | None:
-        """Where what it is part of has it."""
-        return self.gang or self.replica
 
     @property
     def limits(self) -> TaskLimits:
@@ -333,11 +326,11 @@ class BlobAccess(BlobCopies, Protocol):
         ...
 
     async def keep_result(
-        self, file: int, size_bytes: int, execution: Execution, *, allowed: bool
+        self, file: int, size_bytes: int, owner: PeerId, of: tuple[str, str] | None
     ) -> PrivateBlob:
-        """Memory that a call of this execution has filled, for the owner of its lease to fetch; one
-        that is not `allowed` for longer than the lease. It takes
-        over `file`. Raises LocalError where it is not sealed, or there is no room."""
+        """Memory that a call has filled, for the owner of its lease to fetch; `of` is the lease and
+        the attempt, None for one that is kept for longer than the lease. It takes over `file`.
+        Raises LocalError where it is not sealed, or there is no room."""
         ...
 
     def lend_kept(self, blob: PrivateBlob, /) -> Lent | None:

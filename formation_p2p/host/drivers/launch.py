@@ -13,9 +13,9 @@ from formation_p2p.host.drivers import seccomp
 from formation_p2p.host.drivers.bubblewrap import Bubblewrap
 from formation_p2p.host.drivers.heartbeat import SILENCE_S
 from formation_p2p.host.drivers.machine import vendors_of
+from formation_p2p.host.drivers.place import OwnNetwork
+from formation_p2p.host.drivers.ports import PortUser
 from formation_p2p.host.drivers.supervisor import GRACE_S
-from formation_p2p.host.gang.device import DeviceUser
-from formation_p2p.host.gang.ports import PortUser
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Launch:
     """What to start: `folder` is where, `passed_fds` are the descriptors it gets beside 0 to 2,
     `shown` the folders that it may read in a sandbox beside what all tasks may, `writable` those
     that it may write to beside its own, `counted` those of them whose content its lease has to
-    hold. `root` is its own folder where that is not `folder` but
-    one above it, for several tasks of a lease. `network` is the relay of the gang's network that
-    it is in, if any; `ports` is given the ports that it has in a network of its own; `lease_id` is
-    the lease that it is for; `grace_s` is how long it may take to end once it is asked to."""
+    hold. `root` is its own folder where that is not `folder` but a folder above it, for several
+    tasks of a lease. `network` is one of its own, if any; `ports` is given the ports that it has in
+    its network; `lease_id` is the lease that it is for; `grace_s` is how long it may take to end
+    once it is asked to."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -38,7 +38,7 @@ class Launch:
     writable: tuple[Path, ...] = ()
     counted: tuple[Path, ...] = ()
     root: Path | None = None
-    network: DeviceUser | None = None
+    network: OwnNetwork | None = None
     ports: PortUser | None = None
     lease_id: str = ""
     grace_s: float = GRACE_S

@@ -34,10 +34,10 @@ from formation_p2p.host.drivers.driver import (
     Report,
 )
 from formation_p2p.host.drivers.ending import Ending
+from formation_p2p.host.drivers.environment_build import BuiltEnvironment, environment_for
 from formation_p2p.host.drivers.exit_saves import packed_files, put_files, take_restored
 from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, device_environment
-from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.program import Program, cannot_start
 from formation_p2p.host.drivers.saves import (
@@ -51,12 +51,11 @@ from formation_p2p.host.drivers.saves import (
 )
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.drivers.supervisor import GRACE_S
-from formation_p2p.host.environments.build import BuiltEnvironment, environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder, remove_folder_now
 from formation_p2p.host.secrets.shown import VARIABLE as SECRETS
-from formation_p2p.host.secrets.shown import NoSecret, secrets_of
+from formation_p2p.host.secrets.shown import NoSecret, SecretOf, secrets_of
 
 # Of the files of a task that another runs before, fetched and laid out meanwhile: in moments. More
 # is fetched in its turn: a task that begins now is not to wait for those of tasks to come.
@@ -185,10 +184,17 @@ class ProcessDriver:
         built: BuiltEnvironment | None,
     ) -> Outcome:
         try:
-            async with secrets_of(spec, execution, self.blobs) as secrets:
+            async with secrets_of(spec, self._secret_for(execution)) as secrets:
                 return await self._run_with(spec, execution, report, built, secrets)
         except NoSecret as problem:
             return Failed(FailureKind.CALLER, str(problem))
+
+    def _secret_for(self, execution: Execution) -> SecretOf | None:
+        if self.blobs is None:
+            return None
+        resident = execution.resident
+        service = "" if resident is None else resident.service
+        return partial(self.blobs.secret, owner=execution.owner, service=service)
 
     async def _run_with(
         self,
@@ -212,7 +218,7 @@ class ProcessDriver:
             is_laid_out = await self._take_laid_out(execution, folder)
             if not is_laid_out:
                 folder.mkdir(mode=0o700)
-            if execution.replica is None:
+            if execution.resident is None:
                 output = Output(report.output, reader=execution.reader)
             else:
                 output = Output(report.output, None)
@@ -225,7 +231,7 @@ class ProcessDriver:
                 **programs,
                 **spec.env,
                 **device_environment(execution.device_ids),
-                **member_environment(execution.place),
+                **({} if at is None else at.variables),
             }
             launch = Launch(
                 spec.argv,
@@ -237,10 +243,10 @@ class ProcessDriver:
                 root=place.root,
                 writable=() if at is None else at.writable,
                 counted=() if at is None else at.writable,
-                network=None if at is None else at.relay,
+                network=None if at is None else at.network,
                 ports=None if at is None else at.ports,
                 lease_id=execution.lease_id,
-                grace_s=GRACE_S if execution.replica is None else execution.replica.grace_s,
+                grace_s=GRACE_S if execution.resident is None else execution.resident.grace_s,
             )
             return await self._to_end(place, launch, program, report, is_laid_out=is_laid_out)
         finally:
@@ -345,10 +351,10 @@ class ProcessDriver:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(saves.watch, folder)
                 nursery.start_soon(_notify, execution.notice, task, folder)
-                replica = execution.replica
-                if replica is not None:
-                    replica.running()
-                to_end = None if replica is None else replica.ending
+                resident = execution.resident
+                if resident is not None:
+                    resident.running()
+                to_end = None if resident is None else resident.ending
                 left_s = None if due_s == math.inf else max(0.0, due_s - trio.current_time())
                 ending = await task.run_to_end(program.output, left_s, to_end)
                 nursery.cancel_scope.cancel()

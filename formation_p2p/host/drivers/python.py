@@ -31,6 +31,7 @@ from formation_p2p.core.workload.outcome import Failed, FailureKind
 from formation_p2p.host.drivers.call_data import Contexts
 from formation_p2p.host.drivers.code_cache import CodeCache
 from formation_p2p.host.drivers.driver import BlobAccess, DriverMaker, Execution, Turns, refuse
+from formation_p2p.host.drivers.environment_build import environment_for
 from formation_p2p.host.drivers.machine import Machine
 from formation_p2p.host.drivers.python_process import (
     INTERPRETER,
@@ -40,7 +41,6 @@ from formation_p2p.host.drivers.python_process import (
 )
 from formation_p2p.host.drivers.python_session import CANCELLED, CallSession
 from formation_p2p.host.drivers.saves import holder_of
-from formation_p2p.host.environments.build import environment_for
 from formation_p2p.host.environments.cache import EnvironmentCache
 from formation_p2p.host.environments.uv import EnvironmentFailed
 from formation_p2p.host.machine.folders import remove_folder

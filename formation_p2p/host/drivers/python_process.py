@@ -37,10 +37,9 @@ from formation_p2p.host.drivers import python_child, python_parcels
 from formation_p2p.host.drivers.call_data import CallData, Handed
 from formation_p2p.host.drivers.called import Called
 from formation_p2p.host.drivers.driver import BlobAccess, Execution
+from formation_p2p.host.drivers.environment_build import BuiltEnvironment
 from formation_p2p.host.drivers.machine import Machine, device_environment
-from formation_p2p.host.drivers.member_environment import member_environment
 from formation_p2p.host.drivers.supervised import Supervised
-from formation_p2p.host.environments.build import BuiltEnvironment
 from formation_p2p.host.machine.pythons import own_name
 
 # Of stat(2), whatever the file system.
@@ -99,7 +98,8 @@ class GivenResult:
             if counted:
                 with trio.CancelScope(shield=True):  # else the file may stay open
                     file = await trio.to_thread.run_sync(moved, file, size)
-            blob = await blobs.keep_result(file, size, execution, allowed=allowed)
+            of = (execution.lease_id, execution.execution_id) if allowed else None
+            blob = await blobs.keep_result(file, size, execution.owner, of)
             record = Parcel(self.pickled, self.pickle_bytes, self.buffers, blob).encode()
         except (InvalidInput, LocalError) as problem:
             if isinstance(outcome, Failed):
@@ -222,12 +222,12 @@ class WarmInterpreter(Called):
                     {
                         **setup.variables,
                         **device_environment(execution.device_ids),
-                        **member_environment(execution.gang),
+                        **({} if execution.place is None else execution.place.variables),
                     },
                     str(setup.python),
                     setup.shown,
                     fds,
-                    execution.gang,
+                    execution.place,
                     execution.lease_id,
                 )
             except BaseException:

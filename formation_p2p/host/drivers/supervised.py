@@ -62,8 +62,6 @@ from formation_p2p.host.drivers.machine import (
 )
 from formation_p2p.host.drivers.running import runs_for
 from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, NOTICE, STOP
-from formation_p2p.host.gang.device import around as device_around
-from formation_p2p.host.gang.device import device_from, hosts_at
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +136,7 @@ class Supervised:
                         gpus=vendors_of(launch.environment),
                         shown=launch.shown,
                         writable=launch.writable,
-                        hosts=None if network is None else hosts_at(machine.home, network.rank),
+                        hosts=None if network is None else network.hosts(machine.home),
                     )
                     fds["node"] = its(os.pidfd_open(os.getpid()))
                 shares_network = launch.limits.network and network is None
@@ -152,12 +150,12 @@ class Supervised:
                 passed_fds = launch.passed_fds
                 if network is not None:
                     if machine.sandbox is None:
-                        raise OSError(errno.EPERM, "a gang's network needs a sandbox")
+                        raise OSError(errno.EPERM, "a network of its own needs a sandbox")
                     channel, its_channel = socket.socketpair()
                     passed.callback(channel.close)
                     passed.callback(its_channel.close)
                     passed_fds = (*passed_fds, its_channel.fileno())
-                    around = (*device_around(its_channel.fileno(), network.rank), *around)
+                    around = (*network.around(its_channel.fileno()), *around)
                 stays = launch.root is not None and machine.sandbox is not None
                 holds_memory = group is not None and group.holds_memory
                 held_to = machine.filter(holds_cores=group is not None and group.holds_cores)
@@ -190,7 +188,7 @@ class Supervised:
                 held.push_async_callback(task._bury)
                 if network is not None and channel is not None:
                     its_channel.close()
-                    held.callback(network.attach(await device_from(channel)))
+                    held.callback(await network.attached(channel))
             task._held = held.pop_all()
             return task
 

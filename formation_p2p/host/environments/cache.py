@@ -22,6 +22,7 @@ import hashlib
 import itertools
 import logging
 import os
+import secrets
 import shlex
 import stat
 import time
@@ -39,7 +40,6 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.resources.environment import MAX_WARM
 from formation_p2p.core.units import format_bytes
 from formation_p2p.core.workload.environment import Environment
-from formation_p2p.host.environments.index_relay import seal_key
 from formation_p2p.host.environments.settings import EnvironmentSettings
 from formation_p2p.host.locks import KeyedLocks
 from formation_p2p.host.machine.file_lock import lock_file
@@ -64,6 +64,7 @@ _READY: Final = "ready"
 # One number, below 2^63.
 _MAX_RECORD_BYTES: Final = 20
 _DOWNLOADS: Final = "downloads"
+_SEAL_BYTES: Final = 32
 
 Changed = Callable[[tuple[str, ...]], None]
 # st_dev and st_ino, by which a folder is told from what was put in its place.
@@ -115,7 +116,8 @@ class EnvironmentCache:
 
     @property
     def seal(self) -> bytes:
-        """See index_relay.py. Beside the folder, which builds see in part. Raises OSError."""
+        """See host/drivers/index_relay.py. Beside the folder, which builds see in part. Raises
+        OSError."""
         return seal_key(self.root.with_suffix(".seal"))
 
     def close(self) -> None:
@@ -320,3 +322,18 @@ def key_of(environment: Environment, python: str, interpreter: Interpreter) -> s
     """The name of its folder, for tasks that ask for `python`, and get this interpreter."""
     below = f"{interpreter.python}\n{interpreter.path}".encode()
     return f"{environment.name(python)}-{hashlib.sha256(below).hexdigest()[:8]}"
+
+
+def seal_key(path: Path) -> bytes:
+    """Made anew where there is none. uv keeps pages, so that addresses stay the same for the next
+    build. Raises OSError."""
+    try:
+        if len(key := path.read_bytes()) == _SEAL_BYTES:
+            return key
+    except FileNotFoundError:
+        pass
+    key = secrets.token_bytes(_SEAL_BYTES)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key)
+    return key

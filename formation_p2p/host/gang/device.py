@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Protocol
@@ -42,6 +43,22 @@ class DeviceUser(Protocol):
     def rank(self) -> int: ...
 
     def attach(self, device: int) -> Callable[[], None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDevice:
+    """See OwnNetwork (host/drivers/place.py)."""
+
+    user: DeviceUser
+
+    def hosts(self, home: Path) -> Hosts:
+        return hosts_at(home, self.user.rank)
+
+    def around(self, channel: int) -> tuple[str, ...]:
+        return around(channel, self.user.rank)
+
+    async def attached(self, channel: socket.socket) -> Callable[[], None]:
+        return self.user.attach(await device_from(channel))
 
 
 def hosts_at(folder: Path, rank: int) -> Hosts:

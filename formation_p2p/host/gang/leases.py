@@ -19,9 +19,9 @@ from formation_p2p.core.gang.gang_id import is_gang_of
 from formation_p2p.core.negotiation.roster import Roster
 from formation_p2p.core.negotiation.tunnel import RESERVED
 from formation_p2p.host.clock import moment
+from formation_p2p.host.drivers.ports import TaskPorts
 from formation_p2p.host.gang.gangs import NodeGangs
 from formation_p2p.host.gang.place import MemberPlace
-from formation_p2p.host.gang.ports import TaskPorts
 from formation_p2p.host.gang.programs import Programs
 from formation_p2p.host.gang.seat import Seat, Tunnel
 from formation_p2p.host.gang.splice import splice

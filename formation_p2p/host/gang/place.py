@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from formation_p2p.core.execution.effects import JoinGang
-from formation_p2p.host.gang.device import DeviceUser
-from formation_p2p.host.gang.ports import PortUser
+from formation_p2p.core.gang.network import hostname_of
+from formation_p2p.host.drivers.ports import PortUser
+from formation_p2p.host.gang.device import DeviceUser, MemberDevice
+
+# What torchrun takes where none is given. Nothing else is in the gang's network.
+MASTER_PORT: Final = 29500
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,29 @@ class MemberPlace:
     ports: PortUser | None = None
 
     @property
+    def variables(self) -> Mapping[str, str]:
+        """Torchrun's names, and ours. Ranks have one process, so that all are the first of their
+        host. Without a network of the gang's own the master is what the task itself leads to rank
+        0, by a stream."""
+        roster, rank = self.joined.roster, self.joined.rank
+        master = "127.0.0.1" if self.relay is None else hostname_of(0)
+        return {
+            "FORMATION_GANG_ID": roster.gang_id,
+            "FORMATION_RANK": str(rank),
+            "FORMATION_SIZE": str(roster.size),
+            **({} if self.folder is None else {"FORMATION_GANG": str(self.folder)}),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(roster.size),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(MASTER_PORT),
+        }
+
+    @property
     def writable(self) -> tuple[Path, ...]:
-        """What a sandbox is to show."""
         return () if self.folder is None else (self.folder,)
+
+    @property
+    def network(self) -> MemberDevice | None:
+        return None if self.relay is None else MemberDevice(self.relay)

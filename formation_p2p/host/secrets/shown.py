@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from formation_p2p.core.errors import FormationError, LocalError
+from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.process import ProcessSpec
-from formation_p2p.host.drivers.driver import BlobAccess, Execution
 
 VARIABLE: Final = "FORMATION_SECRETS"
 # No disk ever has them.
 MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "formation-secrets-"
+
+# Of the owner of a program. Raises LocalError, RemoteError.
+SecretOf = Callable[[Blob], Awaitable[bytes]]
 
 
 class NoSecret(LocalError):
@@ -25,20 +28,18 @@ class NoSecret(LocalError):
 
 
 @asynccontextmanager
-async def secrets_of(
-    spec: ProcessSpec, execution: Execution, blobs: BlobAccess | None
-) -> AsyncIterator[Path | None]:
-    """The folder with them; None for a program without any. Raises NoSecret, OSError."""
+async def secrets_of(spec: ProcessSpec, secret: SecretOf | None) -> AsyncIterator[Path | None]:
+    """The folder with them, each as `secret` has it; None for a program without any. Raises
+    NoSecret, OSError."""
     if not spec.secrets:
         yield None
         return
-    if blobs is None:
+    if secret is None:
         raise NoSecret("this worker fetches no secrets")
-    service = "" if execution.replica is None else execution.replica.variables["FORMATION_SERVICE"]
     contents: dict[str, bytes] = {}
     for name, blob in spec.secrets.items():
         try:
-            contents[name] = await blobs.secret(blob, execution.owner, service)
+            contents[name] = await secret(blob)
         except FormationError as error:
             raise NoSecret(f"the secret {name} is not to be had: {error}") from error
     sweep()

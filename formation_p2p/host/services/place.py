@@ -18,7 +18,7 @@ from typing import Final, Self
 import trio
 
 from formation_p2p.core.services.spec import ServiceSpec
-from formation_p2p.host.gang.ports import TaskPorts
+from formation_p2p.host.drivers.ports import TaskPorts
 from formation_p2p.host.machine.folders import remove_folder
 from formation_p2p.host.machine.unix_socket import connected_to
 
@@ -37,8 +37,7 @@ _REACH_S: Final = 1.0
 
 @dataclass(eq=False)
 class ReplicaPlace:
-    """Of one replica. Drivers use it as the place of what they run: `running` is called when the
-    program has been started, `ending` is set to have it end."""
+    """Of one replica. Drivers use it as the place of what they run, and as what is asked to end."""
 
     folder: Path
     variables: Mapping[str, str]
@@ -49,7 +48,7 @@ class ReplicaPlace:
     running: Callable[[], None] = lambda: None
     ending: trio.Event = field(default_factory=trio.Event)
 
-    relay: None = None
+    network: None = None
     grace_s: float = END_GRACE_S
 
     @classmethod
@@ -78,6 +77,10 @@ class ReplicaPlace:
             **({} if volume is None else {"FORMATION_VOLUME": str(volume)}),
         }
         return cls(folder, variables, port, own_network, volume)
+
+    @property
+    def service(self) -> str:
+        return self.variables["FORMATION_SERVICE"]
 
     @property
     def writable(self) -> tuple[Path, ...]:

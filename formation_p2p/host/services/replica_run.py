@@ -308,7 +308,8 @@ class ReplicaRun:
             needs.network_mbps > 0,
             needs.python,
             owner=self.start.signed.publisher,
-            replica=place,
+            place=place,
+            resident=place,
         )
 
     # -- its checks -------------------------------------------------------------------------------

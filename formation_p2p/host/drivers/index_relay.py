@@ -1,8 +1,8 @@
 """The package indexes, for a build whose sandbox has no network.
 
 uv in the sandbox asks 127.0.0.1, where the node answers: the supervisor makes the listening socket
-(host/gang/ports.py), and the node asks the index. So neither uv nor the code of packages that are
-built reaches anything else, and the passwords of indexes and proxies stay with the node. Pages
+(host/drivers/ports.py), and the node asks the index. So neither uv nor the code of packages that
+are built reaches anything else, and the passwords of indexes and proxies stay with the node. Pages
 name files at other addresses; the relay serves those that a page of an allowed index has named,
 and writes its own address in their place:
 
@@ -19,9 +19,7 @@ import hmac
 import html
 import http.client
 import json
-import os
 import re
-import secrets
 import socket
 import ssl
 import threading
@@ -32,7 +30,6 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
@@ -53,8 +50,8 @@ import trio
 
 from formation_p2p.core.records.addresses import is_of_private_network, is_public
 from formation_p2p.core.units import KIB, MIB
+from formation_p2p.host.drivers.ports import TaskPorts
 from formation_p2p.host.environments.settings import certificates
-from formation_p2p.host.gang.ports import TaskPorts
 
 # The same for each build, since uv keeps what it downloads by its address; nothing else listens in
 # the network of a build's sandbox.
@@ -72,7 +69,6 @@ _SMALL_PAGE_BYTES: Final = MIB
 _PIECE_BYTES: Final = 256 * KIB
 # Of a request of uv some 2 KiB: of its kind Python takes 6 MiB, for each connection.
 MAX_HEAD_BYTES: Final = 32 * KIB
-_SEAL_BYTES: Final = 32
 _ASKED: Final = ("Accept", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "User-Agent")
 _ANSWERED: Final = (
     "Content-Type",
@@ -91,21 +87,6 @@ _BASE: Final = re.compile(r"""<base\s[^<>]*?href\s*=\s*["']([^"'<>]*)["']""", re
 
 # The stubs of trio that come with multiaddr know `abandon_on_cancel` by an older name.
 _run_in_thread: Any = trio.to_thread.run_sync
-
-
-def seal_key(path: Path) -> bytes:
-    """Made anew where there is none. uv keeps pages, so that addresses stay the same for the next
-    build. Raises OSError."""
-    try:
-        if len(key := path.read_bytes()) == _SEAL_BYTES:
-            return key
-    except FileNotFoundError:
-        pass
-    key = secrets.token_bytes(_SEAL_BYTES)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key)
-    return key
 
 
 def without_login(url: str) -> str:
@@ -129,7 +110,7 @@ def named(indexes: Sequence[str], printed: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class IndexRelay:
-    """For one build. `indexes` are those that it may ask; `seal` is as of `seal_key`."""
+    """For one build. `indexes` are those that it may ask; `seal` is that of the cache."""
 
     indexes: Sequence[str]
     seal: bytes

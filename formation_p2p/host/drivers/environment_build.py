@@ -31,12 +31,12 @@ from formation_p2p.core.workload.environment import Environment
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.drivers.driver import BlobAccess, Output, Stream
 from formation_p2p.host.drivers.ending import Ending
+from formation_p2p.host.drivers.index_relay import IndexRelay, address_of, named
 from formation_p2p.host.drivers.launch import Launch
 from formation_p2p.host.drivers.machine import Machine, base_environment, interpreter_environment
 from formation_p2p.host.drivers.supervised import Supervised
 from formation_p2p.host.environments import compile_all
 from formation_p2p.host.environments.cache import VENV, EnvironmentCache, Place, key_of, place_of
-from formation_p2p.host.environments.index_relay import IndexRelay, address_of, named
 from formation_p2p.host.environments.settings import EnvironmentSettings, Source, network_variables
 from formation_p2p.host.environments.uv import EnvironmentFailed, uv_program
 from formation_p2p.host.machine.folders import folder_bytes, remove_folder_now

@@ -1,8 +1,8 @@
-"""The ports of a member's task, in the network of its sandbox: its supervisor, which is in there,
+"""The ports of a task, in the network of its sandbox: its supervisor, which is in there,
 makes sockets for the node and hands them over.
 
 A task that shares the machine's network has none: they would be the ports of all programs of the
-machine, and members of the gang are strangers to those.
+machine, and those who may reach the task are strangers to those.
 """
 
 from __future__ import annotations
