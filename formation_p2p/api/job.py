@@ -37,7 +37,7 @@ from formation_p2p.core.workload.work import Task
 # oldest are dropped. Everything else that a job tells is kept until it is read, but for output.
 MAX_UNREAD: Final = 1024
 # Output that is kept for it, with so much for each piece; past it the oldest is dropped. A worker
-# waits for the reader after 1 MiB (host/drivers/reader.py), so that nothing is dropped of what 64
+# waits for the reader after 1 MiB (host/drivers/driver.py), so that nothing is dropped of what 64
 # tasks print at once.
 MAX_UNREAD_BYTES: Final = 64 * MIB
 PIECE_BYTES: Final = KIB

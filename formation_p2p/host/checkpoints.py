@@ -28,8 +28,8 @@ from formation_p2p.core.errors import FormationError, LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.blobs.asking import is_held
 from formation_p2p.host.blobs.data_stream import KEEP_S
+from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.storage.journal import Journal
 

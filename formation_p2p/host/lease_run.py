@@ -30,10 +30,16 @@ from formation_p2p.core.workload.outcome import (
     Outcome,
     Usage,
 )
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, LooksAhead, Stream
-from formation_p2p.host.drivers.notice import Notice
+from formation_p2p.host.drivers.driver import (
+    Driver,
+    Execution,
+    LeaseDriver,
+    LooksAhead,
+    Notice,
+    Reader,
+    Stream,
+)
 from formation_p2p.host.drivers.place import Place
-from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import ScratchFolders
 
 log = logging.getLogger(__name__)

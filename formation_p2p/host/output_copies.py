@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from formation_p2p.core.dispatch.fetch import CopyOutputs, OutputsCopied
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.workload.private_blob import NAME_BYTES
-from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.blobs.places import Places
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from formation_p2p.core.trust.signed_charter import draft, sign
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.blobs.readers import MAX_SHOWN
 from formation_p2p.host.clock import moment
 from tests.support.data_world import ROOT, Holder, from_

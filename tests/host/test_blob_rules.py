@@ -19,7 +19,7 @@ from formation_p2p.core.trust.grants import Right, Rights, issue
 from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.core.workload.scope import Place, Scope
-from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.blobs.rules import MAX_PARTIES, MAX_RULES
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.machine.home import Home

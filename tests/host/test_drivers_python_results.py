@@ -29,7 +29,7 @@ from formation_p2p.host.blobs.results import KEPT_S, ResultBlobs
 from formation_p2p.host.drivers.driver import BlobAccess
 from formation_p2p.host.drivers.python import PythonDriver
 from formation_p2p.host.drivers.python_process import GivenResult
-from formation_p2p.host.drivers.unreported import (
+from formation_p2p.host.drivers.python_session import (
     FLUSH_BYTES,
     FLUSH_S,
     GATHER_S,

@@ -9,9 +9,9 @@ import trio
 
 from formation_p2p.core.nat.dcutr import DialAt, Role
 from formation_p2p.core.nat.paths import Path
-from formation_p2p.host.net import meeting
+from formation_p2p.host.net import punch
 from formation_p2p.host.net.addresses import TcpAddress
-from formation_p2p.host.net.meeting import MAX_TRIES, MAX_TRIES_PER_S, Meetings
+from formation_p2p.host.net.punch import MAX_TRIES, MAX_TRIES_PER_S, Meetings
 from formation_p2p.host.net.token_bucket import BURST_S
 from formation_p2p.host.net.transport.negotiation import greeting, proposal
 from formation_p2p.host.net.transport.own_port import OwnPort
@@ -43,7 +43,7 @@ def test_a_third_party_that_refuses_is_dialled_few_times(monkeypatch: pytest.Mon
         tried.append(address)
         return await meet_tcp(address, own_port)
 
-    monkeypatch.setattr(meeting, "meet_tcp", counted)
+    monkeypatch.setattr(punch, "meet_tcp", counted)
 
     async def story() -> None:
         alice = Node()

@@ -14,10 +14,9 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.blob import RAW, Blob, Cid, digest_of
 from formation_p2p.core.workload.checkpoint import Checkpoint
-from formation_p2p.host.blobs.asking import is_held
 from formation_p2p.host.blobs.data_stream import PROTOCOL, _framed
 from formation_p2p.host.blobs.exchange import MAX_FETCHES, MAX_FETCHES_OF_OWNER
-from formation_p2p.host.blobs.held_for_others import MAX_COMING_OF_PEER
+from formation_p2p.host.blobs.held_for_others import MAX_COMING_OF_PEER, is_held
 from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS

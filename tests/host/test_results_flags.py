@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results import flags
+from formation_p2p.host.results import objects
 from formation_p2p.host.results.load import load_result
 from tests.support.results_world import Call, hostile, sent, travelled
 
@@ -169,12 +169,12 @@ def test_a_worker_does_not_fill_a_class_with_flags() -> None:
     many = enum.Flag("Many", members, module=HERE)  # type: ignore[misc]  # they are no literal
     sys.modules[HERE].__dict__["Many"] = many
     known = many.__dict__["_value2member_map_"]
-    for value in range(flags.MAX_VALUES):
+    for value in range(objects.MAX_FLAG_VALUES):
         many(value)
-        if len(known) == flags.MAX_VALUES - 1:
+        if len(known) == objects.MAX_FLAG_VALUES - 1:
             break
     left = [value for value in range(1 << 15) if value not in known][:2]
     assert load_result(hostile(Call("flags", (HERE, "Many", ""), left[0]))) is many(left[0])
     with pytest.raises(NotPlain, match="combinations"):
         load_result(hostile(Call("flags", (HERE, "Many", ""), left[1])))
-    assert len(known) == flags.MAX_VALUES
+    assert len(known) == objects.MAX_FLAG_VALUES

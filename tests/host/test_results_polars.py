@@ -12,7 +12,7 @@ import polars.testing as plt
 import pytest
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results import libraries
+from formation_p2p.host.results import values
 from tests.support.results_world import travelled, travelled_beside
 
 POLARS = pl.DataFrame(
@@ -56,11 +56,11 @@ def test_a_caller_without_the_library_is_told_which(monkeypatch: pytest.MonkeyPa
             raise ImportError("No module named 'polars'")
         return importlib.import_module(name)
 
-    monkeypatch.setattr(libraries, "import_module", fails)
-    libraries.library.cache_clear()
+    monkeypatch.setattr(values, "import_module", fails)
+    values.library.cache_clear()
     with pytest.raises(NotPlain, match="pip install polars"):
         travelled(POLARS)
-    libraries.library.cache_clear()
+    values.library.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from formation_p2p.core.errors import InvalidInput, LocalError
 from formation_p2p.core.workload.environment import Environment
-from formation_p2p.host.environments.ship import wheels_for
+from formation_p2p.host.environments.prepare import wheels_for
 from formation_p2p.host.machine.pythons import own_name
 from tests.support.packages import wheel
 

@@ -25,7 +25,7 @@ from formation_p2p.core.workload.checkpoint import Checkpoint
 from formation_p2p.core.workload.code_bundle import CodeFile, write_bundle
 from formation_p2p.core.workload.data_rule import DataRule
 from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.blobs.asking import is_held
+from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
 from formation_p2p.host.drivers.code_cache import CodeCache
 from formation_p2p.host.net.protocols.frames import read_frame

@@ -20,12 +20,11 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.outcome import UNMEASURED, Outcome, Succeeded, Usage
 from formation_p2p.core.workload.process import ProcessResult, ProcessSpec
 from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver
+from formation_p2p.host.drivers.driver import Driver, Execution, LeaseDriver, Reader
 from formation_p2p.host.drivers.heartbeat import Heartbeat
 from formation_p2p.host.drivers.machine import Cores, Machine
 from formation_p2p.host.drivers.place import Place
 from formation_p2p.host.drivers.process import ProcessDriver
-from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.lease_run import LeaseEvent, LeaseRun
 from tests.support.waiting import HANGS_S, RunningTime, run

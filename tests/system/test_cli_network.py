@@ -19,7 +19,7 @@ import wasmtime
 
 from formation_p2p.core.trust.grants import Right, Rights
 from formation_p2p.core.trust.network import parse_invite
-from formation_p2p.host.drivers.reader import ANSWER_S
+from formation_p2p.host.drivers.driver import ANSWER_S
 from formation_p2p.host.machine.home import Home
 from tests.support.commands import LOOPBACK, Done, formation, started
 from tests.support.programs import DEADLINE_S, ROOT, Program, running

@@ -9,17 +9,93 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from formation_p2p.core.data.manifest import Manifest
+from formation_p2p.core.data.manifest import MAX_MANIFEST_BYTES, Manifest
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import MIB, format_bytes
-from formation_p2p.core.workload.blob import CHUNK_BYTES, MAX_BLOB_BYTES, Blob, Cid, digest_of
-from formation_p2p.host.blobs.folder import local_errors
+from formation_p2p.core.workload.blob import (
+    CHUNK_BYTES,
+    MAX_BLOB_BYTES,
+    Blob,
+    Buffer,
+    Cid,
+    digest_of,
+)
+from formation_p2p.core.workload.parcel import places_of
+
+
+@contextmanager
+def local_errors(path: Path) -> Iterator[None]:
+    """Raises LocalError where this machine has something against a file."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+class BlobFolder:
+    """The folder of a node's blobs: the names of its files, and how a file gets its name. See
+    store.py for the files in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, cid: Cid, kind: str = "") -> Path:
+        return self.root / (f"{cid}.{kind}" if kind else str(cid))
+
+    def write(self, cid: Cid, kind: str, content: bytes) -> None:
+        """A small file, unless it is empty. Raises OSError."""
+        if content:
+            new = self.path(cid, f"{kind}-new")
+            new.write_bytes(content)
+            new.rename(self.path(cid, kind))
+
+    def write_new(self, cid: Cid, content: Buffer, *, durable: bool) -> Path:
+        """Content, at a name of this thread's own. Raises OSError, and leaves nothing then."""
+        new = self.path(cid, f"new-{threading.get_ident()}")
+        try:
+            with new.open("wb", buffering=0) as file:
+                os.fchmod(file.fileno(), 0o400)
+                left = memoryview(content).cast("B")
+                while left:
+                    left = left[file.write(left) :]
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        return new
+
+    def take(self, path: Path, status: os.stat_result, cid: Cid) -> None:
+        """Give the file that was read its name, unless another is in its place by now: a link, to
+        a file of the node's own perhaps. Raises OSError, LocalError."""
+        new = self.path(cid, "new")
+        path.rename(new)
+        found = new.lstat()
+        if (found.st_dev, found.st_ino) != (status.st_dev, status.st_ino):
+            new.unlink()
+            raise LocalError(f"{path} was exchanged while it was read; leave outputs alone")
+        new.rename(self.path(cid))
+
+    def manifest_block(self, cid: Cid) -> bytes:
+        """Empty where there is none."""
+        try:
+            with self.path(cid, "manifest").open("rb") as file:
+                return file.read(MAX_MANIFEST_BYTES + 1)
+        except FileNotFoundError:
+            return b""
+
+    def remove(self, cid: Cid, *kinds: str) -> None:
+        """Raises OSError."""
+        for kind in kinds:
+            self.path(cid, kind).unlink(missing_ok=True)
+
 
 # Left free on the disk for everything else.
 SPARE_BYTES: Final = 64 * MIB
@@ -273,3 +349,37 @@ def check_disk(folder: Path, size_bytes: int) -> None:
             f"{format_bytes(size_bytes)} do not fit on the disk at {folder}, which has "
             f"{format_bytes(free)} free"
         )
+
+
+# Pieces of a parcel, in a file.
+
+
+def write_pieces(
+    path: Path, pieces: Sequence[memoryview], size: int, *, durable: bool = False
+) -> None:
+    """A new file, where they lie as in a parcel. With `durable` it is on the disk once this
+    returns. Raises LocalError, and leaves nothing then."""
+    folder = path.parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_disk(folder, size)
+        with path.open("xb", buffering=0) as file:
+            write_all(file.fileno(), pieces)
+            os.ftruncate(file.fileno(), size)
+            if durable:
+                os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        problem = f"{format_bytes(size)} cannot be kept: {error.strerror or error}"
+        raise LocalError(f"{problem}; free some of the disk at {folder}") from error
+
+
+def write_all(file: int, pieces: Sequence[memoryview]) -> None:
+    """Pieces into a file, where they lie as in a parcel. Raises OSError."""
+    sizes = [piece.nbytes for piece in pieces]
+    for at, piece in zip(places_of(sizes), pieces, strict=False):
+        rest = piece
+        while rest:
+            written = os.pwrite(file, rest, at)
+            at, rest = at + written, rest[written:]

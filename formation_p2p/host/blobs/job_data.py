@@ -13,8 +13,8 @@ from pathlib import Path
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.files import write_pieces
 from formation_p2p.host.blobs.memory import PrivateBlobs
-from formation_p2p.host.blobs.pieces import write_pieces
 from formation_p2p.host.machine.folders import sync_folder
 
 

@@ -30,8 +30,8 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.parcel import places_of
 from formation_p2p.core.workload.private_blob import NAME_BYTES
+from formation_p2p.host.blobs.files import write_pieces
 from formation_p2p.host.blobs.lent_blob import Lent
-from formation_p2p.host.blobs.pieces import write_pieces
 from formation_p2p.host.blobs.segment import Segment, check_sealed
 
 log = logging.getLogger(__name__)

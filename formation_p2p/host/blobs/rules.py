@@ -17,7 +17,7 @@ from formation_p2p.core.records import codec
 from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.core.workload.scope import NOWHERE, Scope
-from formation_p2p.host.blobs.folder import BlobFolder
+from formation_p2p.host.blobs.files import BlobFolder
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.workload.parcel import places_of
+from formation_p2p.host.blobs.files import write_all
 from formation_p2p.host.blobs.mapping import copy
-from formation_p2p.host.blobs.pieces import write_all
 
 # <linux/fcntl.h>: no new way to write to it, where ours stays.
 _F_SEAL_FUTURE_WRITE: Final = 0x0010

@@ -37,7 +37,7 @@ from formation_p2p.core.units import GIB, format_bytes
 from formation_p2p.core.workload.blob import Blob, Buffer, Cid
 from formation_p2p.core.workload.data_rule import OPEN, DataRule
 from formation_p2p.host.blobs import files
-from formation_p2p.host.blobs.folder import BlobFolder, local_errors
+from formation_p2p.host.blobs.files import BlobFolder, local_errors
 from formation_p2p.host.blobs.holders import Holders
 from formation_p2p.host.blobs.places import UNKNOWN
 from formation_p2p.host.blobs.rules import BlobRules, rule_of

@@ -19,7 +19,10 @@ A driver of one's own is a class with a name and two methods:
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol, runtime_checkable
@@ -37,10 +40,88 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.core.workload.process import MAX_TAIL_BYTES
 from formation_p2p.host.blobs.lent_blob import Lent
 from formation_p2p.host.blobs.places import UNKNOWN
-from formation_p2p.host.drivers.notice import Notice
 from formation_p2p.host.drivers.place import Place, Resident
-from formation_p2p.host.drivers.reader import Reader
 from formation_p2p.host.environments.cache import EnvironmentCache
+
+ENDING: Final = ".notice"
+
+
+@dataclass(eq=False, slots=True)
+class Notice:
+    """What a task is told before it is ended, so that it goes on elsewhere from what it saves.
+    Drivers wait for `given`, or look at it now and then.
+
+    A file beside that of its checkpoint, with `.notice` behind the name, has the Unix time by which
+    the task is ended. A process gets SIGTERM as well."""
+
+    given: trio.Event = field(default_factory=trio.Event)
+    until_unix_s: float = 0.0
+
+    def give(self, grace_s: float) -> None:
+        """It is ended so much later."""
+        if not self.given.is_set():
+            self.until_unix_s = time.time() + grace_s
+            self.given.set()
+
+    def leave(self, folder: Path, name: str) -> None:
+        """Where the task looks for it, beside the file `name` of its checkpoint. A task that is in
+        the way of that gets none."""
+        with suppress(OSError):
+            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                new = name + ENDING + ".new"
+                file = os.open(new, flags, 0o600, dir_fd=place)
+                try:
+                    os.write(file, f"{self.until_unix_s:.3f}\n".encode())
+                finally:
+                    os.close(file)
+                os.rename(new, name + ENDING, src_dir_fd=place, dst_dir_fd=place)
+            finally:
+                os.close(place)
+
+
+# Printed before the owner is asked whether all was read: what waits there of one execution.
+ASK_BYTES: Final = MIB
+# What each piece counts besides, so that short ones wait in bounded numbers, too.
+PIECE_BYTES: Final = 4 * KIB
+# An owner without a reader, or of an older release, does not answer. Its program goes on then.
+ANSWER_S: Final = 2.0
+# The question or its answer may be lost with a stream, so it is asked again.
+AGAIN_S: Final = 10.0
+# Once it has not answered, it is not asked again.
+_UNASKED: Final = -(1 << 62)
+
+
+@dataclass(eq=False, slots=True)
+class Reader:
+    """Whether the owner of a lease reads what its execution prints: then the program waits for it.
+    `is_there` once the owner has said that there is a reader."""
+
+    is_there: bool = False
+    _unread_bytes: int = 0
+    _news: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+
+    def answered(self, *, more: bool) -> None:
+        """With `more` all was read."""
+        self.is_there = True
+        if more or self._unread_bytes < 0:
+            self._unread_bytes = 0
+        self._news.unpark_all()
+
+    def sent(self, data: bytes) -> None:
+        self._unread_bytes += len(data) + PIECE_BYTES
+
+    async def wait(self, ask: Callable[[], None]) -> None:
+        """Until there is room for more, or no reader. Call it before more is taken."""
+        while self._unread_bytes >= ASK_BYTES:
+            ask()
+            with trio.move_on_after(AGAIN_S if self.is_there else ANSWER_S):
+                while self._unread_bytes >= ASK_BYTES:
+                    await self._news.park()
+            if not self.is_there:
+                self._unread_bytes = _UNASKED
+
 
 Stream = Literal["stdout", "stderr"]
 

@@ -21,7 +21,7 @@ import time
 # As host/drivers/saves.py has them.
 VARIABLE = "FORMATION_CHECKPOINT"
 RESTORED = ".restored"
-# As host/drivers/notice.py has it.
+# As host/drivers/driver.py has it.
 NOTICE = ".notice"
 
 TYPE_CHECKING = False  # as in supervisor.py

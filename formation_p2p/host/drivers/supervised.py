@@ -60,7 +60,6 @@ from formation_p2p.host.drivers.machine import (
     interpreter_environment,
     vendors_of,
 )
-from formation_p2p.host.drivers.running import runs_for
 from formation_p2p.host.drivers.supervisor import AGAIN, GRACE_S, NEXT, NOTICE, STOP
 
 _log = logging.getLogger(__name__)
@@ -339,3 +338,26 @@ async def _pass_on(fd: int, stream: Stream, output: Output) -> None:
 def _rewrite(file: int, content: bytes) -> None:
     os.ftruncate(file, 0)
     os.pwrite(file, content, 0)
+
+
+# Which processes run for which lease, in all nodes of this process; to be measured by.
+
+_SUPERVISORS: Final[dict[str, set[int]]] = {}
+
+
+def supervisors_of(lease_id: str) -> tuple[int, ...]:
+    """Process ids of the supervisors of its tasks, by whose children these run."""
+    return tuple(_SUPERVISORS.get(lease_id, ()))
+
+
+def runs_for(lease_id: str, supervisor: int) -> Callable[[], None]:
+    """It is among those of its lease until what this returns is called."""
+    _SUPERVISORS.setdefault(lease_id, set()).add(supervisor)
+
+    def ended() -> None:
+        left = _SUPERVISORS[lease_id]
+        left.discard(supervisor)
+        if not left:
+            del _SUPERVISORS[lease_id]
+
+    return ended

@@ -19,7 +19,7 @@ from formation_p2p.core.gang.window import Window
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.negotiation.gang_usage import LeaseUsage, LinkBytes
 from formation_p2p.core.resources.bounds import MAX_CPU_MILLI
-from formation_p2p.host.drivers.running import supervisors_of
+from formation_p2p.host.drivers.supervised import supervisors_of
 from formation_p2p.host.gang.seat import Seat
 
 # A look takes some milliseconds of a thread; a person and an autoscaler look less often.

@@ -13,6 +13,7 @@ the same identity and addresses.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -31,10 +32,8 @@ from formation_p2p.host.net.addresses import is_this_machine, parse_all
 from formation_p2p.host.net.autonat import AutoNat
 from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.drop_log import DropLog
 from formation_p2p.host.net.handlers import Handlers, NetworkEvent, StreamHandlers
-from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.incompatible import IncompatiblePeers
+from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
 from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.moves import Moves
@@ -398,3 +397,46 @@ class Stack:
         except Exception:
             # The shell's fault, with nothing above to tell: the network goes on.
             log.exception("the handler of %s failed", event)
+
+
+# Told in a minute. Of more, which one peer that keeps coming back can cause, the log tells only
+# at the level of debugging.
+MAX_DROPS_TOLD: Final = 10
+
+
+class DropLog:
+    """The log of the peers whose connections are closed for what they did."""
+
+    def __init__(self) -> None:
+        self._told_s: deque[float] = deque(maxlen=MAX_DROPS_TOLD)
+
+    def tell(self, peer: PeerId, reason: str, level: int) -> None:
+        now_s = trio.current_time()
+        if len(self._told_s) < MAX_DROPS_TOLD or self._told_s[0] <= now_s - 60:
+            self._told_s.append(now_s)
+            log.log(level, "dropping %s: %s", peer, reason)
+        else:  # a peer that comes back for more must not fill the log
+            log.debug("dropping %s: %s", peer, reason)
+
+
+# The latest: enough to say which machine is to be upgraded.
+MAX_INCOMPATIBLE: Final = 16
+
+
+class IncompatiblePeers(dict[PeerId, str]):
+    """Nodes of another version of Formation's protocols that were refused lately, and which side is
+    to be upgraded."""
+
+    def refuse(self, peer: PeerId, version: int) -> tuple[str, int]:
+        """Why, and at which level of the log: the peer comes back again and again."""
+        where = "there" if version < VERSION else "here"
+        reason = (
+            f"it speaks version {version} of Formation's protocols, and this node version "
+            f"{VERSION}; upgrade formation_p2p {where}"
+        )
+        level = logging.DEBUG if peer in self else logging.WARNING
+        self.pop(peer, None)
+        if len(self) >= MAX_INCOMPATIBLE:
+            del self[next(iter(self))]
+        self[peer] = reason
+        return reason, level

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import OBJECT_BYTES
-from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.values import Reading, text_of
+from formation_p2p.host.results.values import Reading, library, text_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from formation_p2p.core.errors import NotPlain
-from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.values import ZONE, Reading, text_of
+from formation_p2p.host.results.values import ZONE, Reading, library, text_of
 
 _ARRAY_BYTES: Final = 2048
 _MAX_DEPTH: Final = 16

@@ -17,8 +17,7 @@ from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results import arrays
 from formation_p2p.host.results.hashing import weight_of
 from formation_p2p.host.results.inserting import of_items
-from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.values import Reading, text_of
+from formation_p2p.host.results.values import Reading, library, text_of
 
 # What a column, an index or a series takes beside its values.
 COLUMN_BYTES: Final = 4096

@@ -12,8 +12,7 @@ from typing import Any, Final
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.results.budget import ITEM_BYTES
 from formation_p2p.host.results.frames import COLUMN_BYTES, check, is_array
-from formation_p2p.host.results.libraries import library
-from formation_p2p.host.results.values import ZONE, Reading, text_of
+from formation_p2p.host.results.values import ZONE, Reading, library, text_of
 
 _NAMED: Final = frozenset(
     {

@@ -14,8 +14,10 @@ import zoneinfo
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from types import GenericAlias, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from formation_p2p.core.errors import NotPlain
 from formation_p2p.host.drivers.result_pickler import ADDRESSES, BUILTINS, VIEWS
@@ -193,3 +195,18 @@ def text_of(name: object) -> str:
     if type(name) is not str:
         raise NotPlain("a result has a name that is not a text; do not trust its worker")
     return name
+
+
+# The libraries whose values a result may hold; this package needs none of them.
+
+
+@cache
+def library(name: Literal["numpy", "pandas", "polars", "pyarrow"]) -> Any:
+    """Raises NotPlain where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as problem:
+        raise NotPlain(
+            f"a result holds a value of {name}, which is not installed here ({problem}); install"
+            f" it: pip install {name}"
+        ) from problem

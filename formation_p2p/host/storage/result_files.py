@@ -12,9 +12,9 @@ from formation_p2p.core.errors import InvalidInput, LocalError, StateError
 from formation_p2p.core.workload.content import Content
 from formation_p2p.core.workload.parcel import Parcel, is_parcel
 from formation_p2p.host.blobs.arrivals import Arrived
+from formation_p2p.host.blobs.files import write_pieces
 from formation_p2p.host.blobs.job_data import JobFolders
 from formation_p2p.host.blobs.mapping import mapped
-from formation_p2p.host.blobs.pieces import write_pieces
 from formation_p2p.host.machine.folders import folder_bytes
 
 
