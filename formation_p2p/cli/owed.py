@@ -28,7 +28,7 @@ class Owed:
     def note(self, job_id: str, folder: Path, *, by_label: bool) -> None:
         """Raises LocalError."""
         if self._folder is not None:
-            from formation_p2p.host.storage.whole_file import write_whole
+            from formation_p2p.host.machine.whole_file import write_whole
 
             with local(self._folder):
                 self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -32,7 +32,7 @@ from formation_p2p.gateway.pages import Pages
 from formation_p2p.gateway.proxying import Proxy
 from formation_p2p.gateway.sources import Source
 from formation_p2p.gateway.sticky import Sticky
-from formation_p2p.host.net.addresses import parse_host_and_port
+from formation_p2p.host.net.transport.addresses import parse_host_and_port
 from formation_p2p.host.storage.http_members import HttpMemberFile
 
 log = logging.getLogger(__name__)

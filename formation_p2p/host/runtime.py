@@ -148,8 +148,8 @@ class Runtime:
         from formation_p2p.host.blobs.private import PrivateExchange
         from formation_p2p.host.blobs.remote import RemoteBlobs
         from formation_p2p.host.blobs.stage_outputs import keep_outputs
-        from formation_p2p.host.net.parameters import DEFAULTS, GATE
         from formation_p2p.host.net.stack import Stack
+        from formation_p2p.host.net.transport.parameters import DEFAULTS, GATE
 
         config = self._config
         # After a crash it goes by what it had adopted.

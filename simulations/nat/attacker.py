@@ -43,9 +43,9 @@ from formation_p2p.core.nat.circuit_messages import (
 )
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.net.handlers import Answer, NetworkEvent
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.stack import Stack
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 
 CONNECTS: Final = 1000
 AT_ONCE: Final = 16

@@ -20,8 +20,8 @@ from formation_p2p.core.nat.autonat_messages import (
     Status,
 )
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from tests.support.own_network import in_own_network
 from tests.support.stacks import Node, running
 from tests.support.waiting import until

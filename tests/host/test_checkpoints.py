@@ -24,7 +24,7 @@ from formation_p2p.core.workload.blob import Blob
 from formation_p2p.core.workload.checkpoint import MAX_SEQUENCE, Checkpoint
 from formation_p2p.host.blobs.data_stream import _framed
 from formation_p2p.host.checkpoints import WORKER_SHARE, CheckpointKeeper, job_of
-from formation_p2p.host.net.protocols.frames import read_frame
+from formation_p2p.host.net.transport.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.storage.journal import Journal
 from formation_p2p.host.storage.state import State

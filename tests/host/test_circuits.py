@@ -24,13 +24,13 @@ from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.nat.relay import RelayFor
 from formation_p2p.core.nat.shares import FairShares
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.addresses import dialable
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.parameters import DEFAULTS
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.relaying import Turns
+from formation_p2p.host.net.transport.addresses import dialable
 from formation_p2p.host.net.transport.errors import StreamEOF, StreamReset
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.parameters import DEFAULTS
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
 from tests.support.circuits import (
     BULK,

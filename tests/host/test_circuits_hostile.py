@@ -28,16 +28,16 @@ from formation_p2p.core.nat.circuit_messages import (
 )
 from formation_p2p.core.nat.relay import Relay, RelayFor, RelayParameters
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
-from formation_p2p.host.net.addresses import CircuitAddress
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.net.circuits import MAX_INCOMING
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.parameters import DEFAULTS
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.relaying import Relaying
+from formation_p2p.host.net.transport.addresses import CircuitAddress
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.negotiation import proposal
 from formation_p2p.host.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
+from formation_p2p.host.net.transport.parameters import DEFAULTS
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.circuits import (
     GRANT,

@@ -36,9 +36,9 @@ from formation_p2p.host.drivers.driver import Execution
 from formation_p2p.host.drivers.process import MAX_AHEAD_BYTES, ProcessDriver
 from formation_p2p.host.drivers.scratch import scratch_folder
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import RIGHTS, ROOT, Holder, Liar, content, from_
 from tests.support.drivers_world import Recorder, bare_machine

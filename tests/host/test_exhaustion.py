@@ -16,9 +16,9 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import Identity
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
+from formation_p2p.host.net.transport.frames import encode_frame
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES
 from formation_p2p.host.net.transport.yamux import STRANGERS_UNREAD_BYTES
 from tests.host import mallory

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.records.envelope import varint
-from formation_p2p.host.net.protocols.frames import Deframer, encode_frame
+from formation_p2p.host.net.transport.frames import Deframer, encode_frame
 
 LIMIT = 1000
 

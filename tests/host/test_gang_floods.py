@@ -33,7 +33,7 @@ from formation_p2p.host.gang.network import (
 from formation_p2p.host.gang.store_host import MAX_UNTOLD_BYTES
 from formation_p2p.host.gang.store_host import SERVICE as STORE
 from formation_p2p.host.gang.store_link import StoreLink
-from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.frames import encode_frame
 from tests.host.test_gang_devices import needs_devices, networks, packet, ran, relay
 from tests.host.test_gang_stores import StoreNode
 from tests.support.gangs import GANG, TunnelNode, gang_of, read_all

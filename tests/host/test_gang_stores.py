@@ -22,7 +22,7 @@ from formation_p2p.host.drivers.python_store import Store
 from formation_p2p.host.gang.store_host import SERVICE, GangStores
 from formation_p2p.host.gang.store_link import GangLinks
 from formation_p2p.host.gang.store_socket import StoreSocket
-from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.frames import encode_frame
 from tests.support.gangs import GANG, TunnelNode, gang_of, roster_of
 from tests.support.stacks import run
 from tests.support.waiting import until

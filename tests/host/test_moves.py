@@ -27,11 +27,11 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.peer.events import AddressesChanged, PeerEvent
-from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import PROOF_S, Connection
 from formation_p2p.host.net.identify import PUSH_PROTOCOL
-from formation_p2p.host.net.interfaces import Ip, all_ips, lasting, watch
 from formation_p2p.host.net.moves import Moves
+from formation_p2p.host.net.transport.addresses import TcpAddress
+from formation_p2p.host.net.transport.interfaces import Ip, all_ips, lasting, watch
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.performer import DhtRequests
 from tests.support.loopback import tcp

@@ -20,7 +20,7 @@ from formation_p2p.host.blobs.held_for_others import MAX_COMING_OF_PEER, is_held
 from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import Holder, Liar, content, from_
 from tests.support.stacks import run, running

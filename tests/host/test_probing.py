@@ -12,7 +12,7 @@ from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.handlers import PING_BYTES, PING_PROTOCOL
 from formation_p2p.host.net.probing import measure_rate, ping
 from formation_p2p.host.net.protocols import rate
-from formation_p2p.host.net.protocols.frames import encode_frame
+from formation_p2p.host.net.transport.frames import encode_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.stacks import Node, run, running
 from tests.support.waiting import HANGS_S

@@ -21,8 +21,8 @@ from formation_p2p.core.nat.dcutr import (
 )
 from formation_p2p.core.nat.paths import Path
 from formation_p2p.host.net.connection import Connection, StreamHandler
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.circuits import Relayed, circuits, relayed
 from tests.support.loopback import HOST, tcp

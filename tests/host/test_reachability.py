@@ -24,12 +24,17 @@ from formation_p2p.core.trust.network import Network
 from formation_p2p.core.units import GIB
 from formation_p2p.host.blobs.exchange import Exchange
 from formation_p2p.host.blobs.store import BlobStore
-from formation_p2p.host.net.addresses import TcpAddress, dial_back, is_this_machine, told_by
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.dialler import MAX_DIALLED_BACK
 from formation_p2p.host.net.identify import Identified
 from formation_p2p.host.net.limits import counted
 from formation_p2p.host.net.stack import KAD_PROTOCOL, Stack
+from formation_p2p.host.net.transport.addresses import (
+    TcpAddress,
+    dial_back,
+    is_this_machine,
+    told_by,
+)
 from formation_p2p.host.net.transport.yamux import Muxer
 from formation_p2p.host.runtime_config import RuntimeConfig
 from formation_p2p.host.shell import Shell

@@ -19,7 +19,7 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.data_stream import _framed
 from formation_p2p.host.blobs.memory import PrivateBlobs
 from formation_p2p.host.blobs.remote import MAX_FETCHES, MAX_FETCHES_OF_OWNER
-from formation_p2p.host.net.protocols.frames import read_frame
+from formation_p2p.host.net.transport.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.data_world import Holder, Liar
 from tests.support.stacks import run, running

@@ -17,8 +17,8 @@ from formation_p2p.core.nat.relay import FOREIGN_LIMIT, Relay, RelayFor, RelayPa
 from formation_p2p.core.nat.resumption import Resume, encode_resume
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.net.circuit_settings import RelaySettings
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport import negotiation
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from tests.support.circuits import BULK, Relayed, circuits, opened, relaying, reserved, send_back
 from tests.support.cut_jobs import job_through
 from tests.support.loopback import LISTEN

@@ -15,9 +15,9 @@ from formation_p2p.core.services.spec import Check
 from formation_p2p.core.services.turns import MAX_WAITING
 from formation_p2p.core.units import MIB
 from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.services.asking import why_not
 from formation_p2p.host.services.server import PROTOCOL
 from formation_p2p.host.services.stream import ServiceStream, serve_caller

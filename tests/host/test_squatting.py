@@ -28,7 +28,7 @@ from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.blobs.held_for_others import is_held
 from formation_p2p.host.checkpoints import MAX_KEEPING, CheckpointKeeper
 from formation_p2p.host.drivers.code_cache import CodeCache
-from formation_p2p.host.net.protocols.frames import read_frame
+from formation_p2p.host.net.transport.frames import read_frame
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.output_copies import MAX_COPYING, OutputCopies
 from tests.host.test_places import SOON_S, Silent

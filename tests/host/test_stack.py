@@ -28,13 +28,13 @@ from formation_p2p.core.errors import (
 from formation_p2p.core.identity import Identity
 from formation_p2p.host.net.handlers import NetworkEvent
 from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import (
+from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_INCOMPATIBLE, Stack
+from formation_p2p.host.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
-from formation_p2p.host.net.stack import KAD_PROTOCOL, MAX_INCOMPATIBLE, Stack
+from formation_p2p.host.net.transport.parameters import NetParameters
 from tests.support.loopback import LOOPBACK, free_port, tcp
 from tests.support.stacks import Answer, Node, run, running
 from tests.support.waiting import AT_ONCE_S, HANGS_S, IDLE_S, until

@@ -24,9 +24,9 @@ from formation_p2p.core.negotiation.tunnel import (
 from formation_p2p.core.units import KIB, MIB
 from formation_p2p.host.gang.seat import MAX_SEAT_TUNNELS, MAX_TUNNELS, Tunnel
 from formation_p2p.host.gang.tunnels import MAX_NODE_TUNNELS, PROTOCOL
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.stream import LINGER_TICKS
 from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS
 from tests.support.gangs import FENCE, GANG, TunnelNode, echo, gang_of, read_all, roster_of

@@ -17,7 +17,7 @@ from formation_p2p.core.negotiation.tunnel import TunnelError
 from formation_p2p.host.gang.seat import Tunnel
 from formation_p2p.host.gang.tunnels import Tunnels
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.parameters import NetParameters
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.upgrading import Upgrading
 from tests.host.test_upgrading import circuits_of, cut_direct, go_direct

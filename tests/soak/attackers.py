@@ -35,8 +35,8 @@ from formation_p2p.core.resources.requirements import Requirements
 from formation_p2p.core.trust.network import parse_invite
 from formation_p2p.core.units import MIB
 from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.protocols.frames import encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
+from formation_p2p.host.net.transport.frames import encode_frame
 from tests.host import mallory
 from tests.soak.network import CORES, MEMORY_MIB
 from tests.soak.submitter import say

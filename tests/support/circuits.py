@@ -19,10 +19,10 @@ from formation_p2p.core.nat.circuit_messages import (
 from formation_p2p.core.units import MIB
 from formation_p2p.host.net.circuit_settings import CircuitSettings, RelaySettings
 from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.relaying import Relaying
 from formation_p2p.host.net.transport.errors import StreamEOF
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.stacks import Node, running
 from tests.support.waiting import until

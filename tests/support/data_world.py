@@ -23,7 +23,7 @@ from formation_p2p.host.blobs.private import PrivateExchange
 from formation_p2p.host.blobs.remote import RemoteBlobs
 from formation_p2p.host.blobs.store import BlobStore
 from formation_p2p.host.net.limits import PeerLimits
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport.stream import MuxedStream
 from tests.support.loopback import LOOPBACK
 from tests.support.stacks import Node

@@ -15,7 +15,7 @@ import trio
 from benchmarks.services.stand_in import StandIn
 from formation_p2p.core.services.balancer import Replica
 from formation_p2p.core.workload.scope import Scope
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.services.directory import Listing
 from formation_p2p.host.services.router import Router
 from formation_p2p.host.services.server import PROTOCOL, ServiceServer

@@ -16,8 +16,8 @@ from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import AddressesChanged, Measured
 from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
 from formation_p2p.host.net.handlers import NetworkEvent
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.stack import Stack
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from tests.support.loopback import LISTEN
 from tests.support.waiting import HANGS_S
 from tests.support.waiting import run as run

@@ -18,9 +18,9 @@ from formation_p2p.cli.words import Json
 from formation_p2p.core.nat.paths import Path as NetPath
 from formation_p2p.core.units import MIB
 from formation_p2p.host.drivers.machine import Sandboxing
-from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.circuit_settings import RelaySettings
 from formation_p2p.host.net.stack import Stack
+from formation_p2p.host.net.transport.addresses import TcpAddress
 from tests.support.loopback import LISTEN
 from tests.support.network import sees
 from tests.support.nodes import OpenNode

@@ -24,9 +24,9 @@ from formation_p2p.core.units import KIB, MIB
 from formation_p2p.core.workload.private_blob import NAME_BYTES
 from formation_p2p.host.blobs.data_stream import PROTOCOL as DATA_PROTOCOL
 from formation_p2p.host.net.identify import WORK_PROTOCOL
-from formation_p2p.host.net.protocols.frames import MAX_KAD_REQUEST_BYTES, encode_frame
 from formation_p2p.host.net.stack import KAD_PROTOCOL
-from formation_p2p.host.net.strangers import POOL_BYTES, POOL_STREAMS
+from formation_p2p.host.net.transport.frames import MAX_KAD_REQUEST_BYTES, encode_frame
+from formation_p2p.host.net.transport.strangers import POOL_BYTES, POOL_STREAMS
 from tests.host import mallory
 from tests.host.mallory import PING, RST, SYN, WINDOW_UPDATE
 from tests.support import stacks

@@ -43,7 +43,7 @@ from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import peer_id_from_bytes, peer_id_to_bytes
 from formation_p2p.core.keyspace import MAX_DEPTH, Key, key_to_bytes
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
-from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.host.net.transport.frames import MAX_KAD_FRAME_BYTES
 from tests.support import dht_world as world
 from tests.support.protobuf import integer, octets
 

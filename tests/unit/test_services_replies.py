@@ -32,7 +32,7 @@ from formation_p2p.core.services.shelf import (
     claims_name,
 )
 from formation_p2p.core.services.spec import MAX_SERVICES, Program
-from formation_p2p.host.net.protocols.frames import MAX_KAD_FRAME_BYTES
+from formation_p2p.host.net.transport.frames import MAX_KAD_FRAME_BYTES
 from tests.support import dht_world
 from tests.support.services_world import ECHO, NOW, claim_of, person, sealed
 

@@ -37,8 +37,8 @@ from formation_p2p.host.machine.hardware import STORAGE_KEPT_BYTES, gpus_of_mach
 from formation_p2p.host.machine.home import Home
 from formation_p2p.host.machine.kernel_clock import KernelClock, read_clock
 from formation_p2p.host.machine.pythons import interpreters, own_name
-from formation_p2p.host.net.addresses import is_this_machine
 from formation_p2p.host.net.gate_probe import probe_gates
+from formation_p2p.host.net.transport.addresses import is_this_machine
 from formation_p2p.host.storage import held, http_members, memory_samples, trust, usage
 from formation_p2p.host.storage.charter_file import CharterFile
 from formation_p2p.host.storage.sqlite import Schema, looking

@@ -39,9 +39,9 @@ from formation_p2p.core.workload.private_blob import PrivateBlob
 from formation_p2p.host.blobs.files import Content
 from formation_p2p.host.blobs.places import Places
 from formation_p2p.host.net.limits import MAX_DATA_STREAMS
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import FrameReader, encode_frame, read_frame
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 
 if TYPE_CHECKING:
     from formation_p2p.host.blobs.remote import PrivateContent

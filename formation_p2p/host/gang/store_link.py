@@ -31,7 +31,7 @@ from formation_p2p.core.units import MIB
 from formation_p2p.host.gang.seat import Seat, Tunnel
 from formation_p2p.host.gang.store_host import MAX_UNTOLD_BYTES, SERVICE, Do, Outbox
 from formation_p2p.host.gang.tunnels import Tunnels
-from formation_p2p.host.net.protocols.frames import Deframer, encode_frame
+from formation_p2p.host.net.transport.frames import Deframer, encode_frame
 
 log = logging.getLogger(__name__)
 

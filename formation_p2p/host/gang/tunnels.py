@@ -46,8 +46,8 @@ from formation_p2p.host.gang.seat import (
     name_of,
 )
 from formation_p2p.host.gang.turns import Turns
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.tunnels import LocalStream, Openings, TunnelStream
 
 if TYPE_CHECKING:

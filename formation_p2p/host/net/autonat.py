@@ -38,11 +38,11 @@ from formation_p2p.core.nat.autonat_messages import (
 from formation_p2p.core.nat.own_addresses import OwnAddresses
 from formation_p2p.core.records.addresses import is_public
 from formation_p2p.host.clock import moment
-from formation_p2p.host.net.addresses import TcpAddress
-from formation_p2p.host.net.interfaces import reached_families
 from formation_p2p.host.net.limits import PeerLimitsTable, counted
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.addresses import TcpAddress
 from formation_p2p.host.net.transport.errors import IOException, SwarmException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.interfaces import reached_families
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.connection import Connection, StreamHandler

@@ -37,18 +37,18 @@ from formation_p2p.core.nat.circuit_messages import (
     parse_hop_reply,
     parse_stop,
 )
-from formation_p2p.host.net.addresses import CircuitAddress
 from formation_p2p.host.net.circuit_stream import CircuitStream, Widening
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.places import Places
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.resuming import ResumedStream
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.addresses import CircuitAddress
 from formation_p2p.host.net.transport.errors import (
     IOException,
     SwarmException,
 )
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.negotiation import NotSpoken
 from formation_p2p.host.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
 from formation_p2p.host.net.transport.raw import RawStream

@@ -13,11 +13,11 @@ from formation_p2p.core.errors import RemoteError, Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.paths import Path
 from formation_p2p.host.net import identify as net_identify
-from formation_p2p.host.net.addresses import told_by
-from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
+from formation_p2p.host.net.transport.addresses import told_by
 from formation_p2p.host.net.transport.errors import IOException, MuxedConnUnavailable
 from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 from formation_p2p.host.net.transport.yamux import MAX_INBOUND_STREAMS, Muxer
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,14 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import Unreachable
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.paths import CIRCUITS_AFTER_S, STEP_S, from_own_port, plan
-from formation_p2p.host.net.addresses import (
+from formation_p2p.host.net.connection import Connection
+from formation_p2p.host.net.transport.addresses import (
     CircuitAddress,
     TcpAddress,
     circuits_of,
     dial_back,
     dialable,
 )
-from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.transport.errors import SwarmException
 from formation_p2p.host.net.transport.tcp import Resolver, TcpStream, dial_tcp
 from formation_p2p.host.net.transport.upgrade import upgrade

@@ -15,16 +15,16 @@ import trio
 
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.identity import Identity, parse_peer_id
-from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.identify import PROTOCOL, VERSION, WORK_PROTOCOL, read_message
-from formation_p2p.host.net.parameters import DEFAULTS
 from formation_p2p.host.net.transport import negotiation
+from formation_p2p.host.net.transport.addresses import TcpAddress
 from formation_p2p.host.net.transport.errors import (
     IOException,
     MuxedConnUnavailable,
     SwarmException,
 )
 from formation_p2p.host.net.transport.noise import NoiseKeys
+from formation_p2p.host.net.transport.parameters import DEFAULTS
 from formation_p2p.host.net.transport.tcp import Resolver, dial_tcp
 from formation_p2p.host.net.transport.upgrade import upgrade
 

@@ -25,10 +25,10 @@ from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import AddressesChanged, Measured
 from formation_p2p.host.net import identify as net_identify
 from formation_p2p.host.net.connection import IDENTIFY_S, NEGOTIATION_S, Connection, StreamHandler
-from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
 from formation_p2p.host.net.transport.stream import MuxedStream
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 from formation_p2p.host.net.witness import Witness
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.records.addresses import read_addresses
 from formation_p2p.core.units import KIB
 from formation_p2p.host.clock import moment
-from formation_p2p.host.net.libp2p_pb2 import Identify
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
+from formation_p2p.host.net.transport.libp2p_pb2 import Identify
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 PROTOCOL: Final = "/ipfs/id/1.0.0"

@@ -12,14 +12,14 @@ import trio
 from formation_p2p.core.errors import ProtocolViolation
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.units import MIB
-from formation_p2p.host.net.parameters import NetParameters
-from formation_p2p.host.net.protocols.frames import (
+from formation_p2p.host.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     MAX_WORK_FRAME_BYTES,
 )
-from formation_p2p.host.net.strangers import OWN_BYTES, Share, Strangers
-from formation_p2p.host.net.token_bucket import TokenBucket
+from formation_p2p.host.net.transport.parameters import NetParameters
+from formation_p2p.host.net.transport.strangers import OWN_BYTES, Share, Strangers
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 
 _T = TypeVar("_T")
 

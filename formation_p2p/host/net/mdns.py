@@ -26,8 +26,8 @@ from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.dns import MAX_MESSAGE_BYTES, Name
 from formation_p2p.core.nat.mdns import GROUP_4, GROUP_6, PORT, Link, Subnet, service_name
 from formation_p2p.core.trust.network import Network
-from formation_p2p.host.net.addresses import TcpAddress
-from formation_p2p.host.net.token_bucket import TokenBucket
+from formation_p2p.host.net.transport.addresses import TcpAddress
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 

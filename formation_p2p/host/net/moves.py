@@ -11,8 +11,8 @@ import trio
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.own_addresses import OwnAddresses
 from formation_p2p.core.peer.events import AddressesChanged
-from formation_p2p.host.net import interfaces
-from formation_p2p.host.net.addresses import expand
+from formation_p2p.host.net.transport import interfaces
+from formation_p2p.host.net.transport.addresses import expand
 from formation_p2p.host.net.transport.own_port import OwnPort
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ from formation_p2p.core.nat import dcutr
 from formation_p2p.core.nat.dcutr import Role
 from formation_p2p.core.nat.own_addresses import OwnAddresses
 from formation_p2p.core.nat.paths import at_its_word
-from formation_p2p.host.net.addresses import TcpAddress, dialable
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.logged import logged
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
-from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.net.transport.addresses import TcpAddress, dialable
 from formation_p2p.host.net.transport.errors import IOException, SwarmException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.negotiation import NotSpoken, greeting
 from formation_p2p.host.net.transport.own_port import TAKEN
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.transport.tcp import TcpStream, meet_tcp
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 from formation_p2p.host.net.transport.upgrade import upgrade
 
 if TYPE_CHECKING:

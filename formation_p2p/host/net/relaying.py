@@ -35,8 +35,8 @@ from formation_p2p.core.units import KIB
 from formation_p2p.host.clock import moment
 from formation_p2p.host.net.circuit_stream import Widening, Width
 from formation_p2p.host.net.circuits import REQUEST_S, STOP_S
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.stream import BULK_DATA_BYTES
 
 if TYPE_CHECKING:

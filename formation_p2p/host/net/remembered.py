@@ -23,8 +23,8 @@ from formation_p2p.core.identity import PeerId, key_of_peer, parse_peer_id
 from formation_p2p.core.records.addresses import MAX_ADDRESSES
 from formation_p2p.core.trust.network import Network
 from formation_p2p.host.clock import moment
-from formation_p2p.host.net.addresses import MAX_ADDRESS_CHARS, dialable
-from formation_p2p.host.storage.whole_file import read_rows, write_whole
+from formation_p2p.host.machine.whole_file import read_rows, write_whole
+from formation_p2p.host.net.transport.addresses import MAX_ADDRESS_CHARS, dialable
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from formation_p2p.core.nat.resumption import (
     parse_resumed,
 )
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.raw import MAX_READ_BYTES, RawStream
 from formation_p2p.host.net.transport.stream import MuxedStream
 

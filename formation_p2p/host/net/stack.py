@@ -28,7 +28,6 @@ from formation_p2p.core.nat.autonat_messages import REQUEST_PROTOCOL
 from formation_p2p.core.nat.paths import Path
 from formation_p2p.core.negotiation.session import Disconnected, Undelivered
 from formation_p2p.core.peer.events import Measured
-from formation_p2p.host.net.addresses import is_this_machine, parse_all
 from formation_p2p.host.net.autonat import AutoNat
 from formation_p2p.host.net.circuit_settings import NO_CIRCUITS, CircuitSettings
 from formation_p2p.host.net.connection import Connection
@@ -37,14 +36,15 @@ from formation_p2p.host.net.identify import VERSION, WORK_PROTOCOL
 from formation_p2p.host.net.limits import PeerLimits, PeerLimitsTable, counted
 from formation_p2p.host.net.logged import logged
 from formation_p2p.host.net.moves import Moves
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.protocols.frames import check_request_size, check_work_size
 from formation_p2p.host.net.protocols.kad import KadStreams
 from formation_p2p.host.net.protocols.work import WorkSessions
 from formation_p2p.host.net.punch import Punching
 from formation_p2p.host.net.reserving import Reserving
 from formation_p2p.host.net.swarm import Swarm, Whereabouts
+from formation_p2p.host.net.transport.addresses import is_this_machine, parse_all
+from formation_p2p.host.net.transport.frames import check_request_size, check_work_size
 from formation_p2p.host.net.transport.noise import NoiseKeys
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport.stream import MuxedStream
 from formation_p2p.host.net.upgrading import Upgrading
 

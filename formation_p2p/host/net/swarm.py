@@ -30,16 +30,16 @@ from formation_p2p.core.errors import LocalError
 from formation_p2p.core.identity import PeerId
 from formation_p2p.core.nat.crowding import crowded_out
 from formation_p2p.core.nat.paths import Here, Net
-from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.connection import Connection, StreamHandler
 from formation_p2p.host.net.dialler import Dialler
 from formation_p2p.host.net.identify import Identified
-from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.places import Places
-from formation_p2p.host.net.strangers import Strangers
+from formation_p2p.host.net.transport.addresses import TcpAddress
 from formation_p2p.host.net.transport.errors import SwarmException
 from formation_p2p.host.net.transport.noise import NoiseKeys
 from formation_p2p.host.net.transport.own_port import OwnPort
+from formation_p2p.host.net.transport.parameters import NetParameters
+from formation_p2p.host.net.transport.strangers import Strangers
 from formation_p2p.host.net.transport.tcp import NoSuchFamily, TcpStream, accept_all, bind
 from formation_p2p.host.net.transport.upgrade import upgrade
 

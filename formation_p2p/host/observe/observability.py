@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.host.machine.claim import Claim
-from formation_p2p.host.net.addresses import parse_host_and_port
+from formation_p2p.host.net.transport.addresses import parse_host_and_port
 from formation_p2p.host.observe import clients
 from formation_p2p.host.observe.metrics import Metrics
 from formation_p2p.host.observe.status import Events, StatusSocket

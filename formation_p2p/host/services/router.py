@@ -34,9 +34,9 @@ from formation_p2p.core.services.messages import (
 from formation_p2p.core.services.routes import Freshness, Route
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.core.services.turns import MAX_WAITING, Turns
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.byte_stream import ByteStream
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.tunnels import LocalStream, Openings
 from formation_p2p.host.services.directory import Directory, Listing
 from formation_p2p.host.services.server import ANSWER_S, PROTOCOL, ServiceServer

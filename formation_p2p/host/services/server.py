@@ -33,8 +33,8 @@ from formation_p2p.core.services.messages import (
 from formation_p2p.core.workload.scope import Scope
 from formation_p2p.host.machine.descriptors import raise_descriptor_limit
 from formation_p2p.host.net.limits import counted
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.tunnels import LocalStream, TunnelStream
 from formation_p2p.host.services.local import Here, LocalReplicas, NoReplicas
 from formation_p2p.host.services.stream import ServiceStream, serve_program

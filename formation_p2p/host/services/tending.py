@@ -39,8 +39,8 @@ from formation_p2p.core.trust.grants import Right
 from formation_p2p.core.units import KIB
 from formation_p2p.core.workload.blob import Blob, Cid
 from formation_p2p.host.net.limits import counted
-from formation_p2p.host.net.protocols.frames import encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import encode_frame, read_frame
 from formation_p2p.host.net.tunnels import LocalStream, TunnelStream
 from formation_p2p.host.secrets.box import opened, seal
 from formation_p2p.host.secrets.store import Secrets

@@ -25,13 +25,13 @@ from formation_p2p.core.errors import ProtocolViolation, RemoteError, Unreachabl
 from formation_p2p.core.identity import PeerId
 from formation_p2p.host.net.connection import Connection
 from formation_p2p.host.net.limits import MAX_KAD_STREAMS, PeerLimits, PeerLimitsTable
-from formation_p2p.host.net.protocols.frames import (
+from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import (
     MAX_KAD_FRAME_BYTES,
     MAX_KAD_REQUEST_BYTES,
     FrameReader,
     encode_frame,
 )
-from formation_p2p.host.net.transport.errors import IOException
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 log = logging.getLogger(__name__)

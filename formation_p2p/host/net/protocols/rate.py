@@ -22,8 +22,8 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import ProtocolViolation, RemoteError
 from formation_p2p.core.records.profile import MAX_GRANT_BYTES
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.protocols.frames import FrameReader, encode_frame, read_frame
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
+from formation_p2p.host.net.transport.frames import FrameReader, encode_frame, read_frame
 
 if TYPE_CHECKING:
     from formation_p2p.host.net.limits import PeerLimits

@@ -12,9 +12,9 @@ import trio
 from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import RemoteError
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.protocols.frames import MAX_LENGTH_BYTES, encode_frame
 from formation_p2p.host.net.protocols.work_stream import WorkStream
 from formation_p2p.host.net.transport.errors import IOException
+from formation_p2p.host.net.transport.frames import MAX_LENGTH_BYTES, encode_frame
 from formation_p2p.host.net.transport.stream import DATA_BYTES, StreamStalled
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formation_p2p.host.net.connection import Connection
-from formation_p2p.host.net.protocols.frames import FrameReader
+from formation_p2p.host.net.transport.frames import FrameReader
 from formation_p2p.host.net.transport.stream import MuxedStream
 
 

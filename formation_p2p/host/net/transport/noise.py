@@ -35,9 +35,9 @@ from formation_p2p.core.identity import (
 )
 from formation_p2p.core.records.envelope_pb2 import ECDSA, RSA, Ed25519, PublicKey
 from formation_p2p.core.units import KIB
-from formation_p2p.host.net.libp2p_pb2 import NoiseExtensions, NoiseHandshakePayload
 from formation_p2p.host.net.transport.byte_stream import ByteStream
 from formation_p2p.host.net.transport.errors import SwarmException
+from formation_p2p.host.net.transport.libp2p_pb2 import NoiseExtensions, NoiseHandshakePayload
 
 # The messages of a Noise session in one direction, each with its number. `noiseprotocol` has the
 # same in four calls for each message, and cannot open one in place. Source: Noise specification

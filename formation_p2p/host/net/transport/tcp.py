@@ -19,8 +19,8 @@ import trio
 
 from formation_p2p.core.errors import LocalError
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.addresses import TcpAddress
 from formation_p2p.host.net.transport.accepting import next_client
+from formation_p2p.host.net.transport.addresses import TcpAddress
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
 from formation_p2p.host.net.transport.own_port import TAKEN, OwnPort
 from formation_p2p.host.net.transport.pieces import rest_of

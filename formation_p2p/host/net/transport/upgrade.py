@@ -16,7 +16,6 @@ from typing import Final
 import trio
 
 from formation_p2p.core.identity import PeerId
-from formation_p2p.host.net.parameters import NetParameters
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport import yamux as net_yamux
 from formation_p2p.host.net.transport.errors import ConnectionClosedError, SwarmException
@@ -30,6 +29,7 @@ from formation_p2p.host.net.transport.noise import (
     handshake,
 )
 from formation_p2p.host.net.transport.noise import PROTOCOL as NOISE_PROTOCOL
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.raw import RawStream
 from formation_p2p.host.net.transport.rooms import Rooms
 from formation_p2p.host.net.transport.writer import MOST_WRITTEN_MESSAGES

@@ -28,13 +28,13 @@ from noise.exceptions import NoiseInvalidMessage  # type: ignore[import-untyped]
 
 from formation_p2p.core.errors import ProtocolViolation, Unreachable
 from formation_p2p.core.units import KIB, MIB
-from formation_p2p.host.net.parameters import DEFAULTS, NetParameters
-from formation_p2p.host.net.strangers import OWN_BYTES, OWN_STREAMS, Share, Strangers
-from formation_p2p.host.net.token_bucket import TokenBucket
 from formation_p2p.host.net.transport import negotiation as net_negotiation
 from formation_p2p.host.net.transport.errors import MuxedConnUnavailable, TransportError
+from formation_p2p.host.net.transport.parameters import DEFAULTS, NetParameters
 from formation_p2p.host.net.transport.pings import Pings
+from formation_p2p.host.net.transport.strangers import OWN_BYTES, OWN_STREAMS, Share, Strangers
 from formation_p2p.host.net.transport.stream import ACK, FIN, RST, SYN, WINDOW_BYTES, MuxedStream
+from formation_p2p.host.net.transport.token_bucket import TokenBucket
 from formation_p2p.host.net.transport.writer import MOST_AHEAD_BYTES, OUTBOX_BYTES, Writer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
@@ -22,10 +22,8 @@ from formation_p2p.core.records.envelope import varint
 from formation_p2p.core.units import KIB
 from formation_p2p.host.net.transport.byte_stream import ByteStream
 from formation_p2p.host.net.transport.errors import IOException, StreamEOF
+from formation_p2p.host.net.transport.parameters import NetParameters
 from formation_p2p.host.net.transport.stream import WINDOW_BYTES, MuxedStream
-
-if TYPE_CHECKING:
-    from formation_p2p.host.net.limits import PeerLimits
 
 # kad RPC: a request brings one signed profile of 4 KiB at the most; a response up to 32 of them,
 # and twenty closest peers. Anybody may send requests, so their bound is what a stranger can hold.
@@ -136,6 +134,15 @@ class Deframer:
         return view[1:]
 
 
+class FrameLimits(Protocol):
+    """Of the unfinished frames of one peer. `reserve` raises ProtocolViolation."""
+
+    @property
+    def parameters(self) -> NetParameters: ...
+    def reserve(self, size: int, *, asked: bool = False) -> None: ...
+    def release(self, size: int, *, asked: bool = False) -> None: ...
+
+
 class FrameReader(AbstractContextManager["FrameReader"]):
     """The frames of one stream, one by one. A context manager, which gives back what it holds.
 
@@ -143,7 +150,7 @@ class FrameReader(AbstractContextManager["FrameReader"]):
     """
 
     def __init__(
-        self, stream: MuxedStream, limits: PeerLimits, max_frame_bytes: int, *, asked: bool = False
+        self, stream: MuxedStream, limits: FrameLimits, max_frame_bytes: int, *, asked: bool = False
     ) -> None:
         """`asked`: the frames are what we asked the peer for."""
         self._stream = stream

@@ -13,7 +13,7 @@ from formation_p2p.core.effects import Contact
 from formation_p2p.core.errors import InvalidInput
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.records.addresses import MAX_ADDRESSES, is_public
-from formation_p2p.host.net.interfaces import Ip, interface_ips, lasting
+from formation_p2p.host.net.transport.interfaces import Ip, interface_ips, lasting
 
 # The longest is /dns6/<253 characters>/tcp/65535/p2p/<52 characters>.
 MAX_ADDRESS_CHARS: Final = 400
