@@ -164,7 +164,7 @@ class NodeServices:
                 parameters=config.parameters,
             )
             closing.callback(members.write)
-            started = partial(self._started, (trust, members), (grants, charters, self.held))
+            started = partial(self._started, (trust, members), grants, (charters, self.held))
             self._runtime = Runtime(hosted, notify=notify, crashed=crashed, started=started)
             closing.callback(self._runtime.stop)
             if journal is not None:
@@ -361,15 +361,17 @@ class NodeServices:
     def _started(
         self,
         kept: Iterable[TrustFile | SeenMembers],
-        watched: Iterable[GrantWatch | CharterFile | HeldFile],
+        grants: GrantWatch,
+        watched: Iterable[CharterFile | HeldFile],
         shell: Shell,
     ) -> None:
         """On the node's thread, with each new shell: after a crash it goes on."""
         self.observability.begin(shell)
         for file in kept:
             shell.do(file.keep)
+        shell.do(grants.watch, shell)
         for each in watched:
-            shell.do(each.watch, shell)
+            shell.do(each.watch, shell.peer, shell.feed)
         if self._durable is not None:
             self._durable.resume(shell)
         self._serve(shell)

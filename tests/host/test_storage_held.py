@@ -70,7 +70,7 @@ def path(tmp_path: Path) -> Path:
 
 def opened(path: Path, network: bytes = NETWORK) -> tuple[HeldFile, Played]:
     file, shell = HeldFile(path, network, ALICE.peer_id), Played()
-    file.begin(shell)  # type: ignore[arg-type]
+    file.begin(shell.peer, shell.feed)
     return file, shell
 
 
@@ -125,7 +125,7 @@ def test_each_network_and_each_node_has_its_own(path: Path) -> None:
     assert recalled(path).specs == (version(1).raw,)
     bobs = HeldFile(path, NETWORK, BOB.peer_id)
     shell = Played()
-    bobs.begin(shell)  # type: ignore[arg-type]
+    bobs.begin(shell.peer, shell.feed)
     bobs.close()
     assert shell.fed == [Recalled((version(1).raw,))]
 
@@ -170,7 +170,7 @@ def test_what_the_clock_does_not_allow_yet_is_offered_again(path: Path) -> None:
 def test_what_is_known_now_is_stored_at_once_where_somebody_waits(path: Path) -> None:
     async def main() -> None:
         file, shell = HeldFile(path, NETWORK, ALICE.peer_id, every_s=1000), Played()
-        file.begin(shell)  # type: ignore[arg-type]
+        file.begin(shell.peer, shell.feed)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(file.keep)
             shell.knows(version(1))

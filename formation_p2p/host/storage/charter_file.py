@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
 from formation_p2p.core.errors import BadRecord, LocalError
 from formation_p2p.core.peer.events import OfferCharter
+from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.trust.network import Network
 from formation_p2p.core.trust.signed_charter import (
     MAX_CHARTER_BYTES,
@@ -18,9 +20,6 @@ from formation_p2p.core.trust.signed_charter import (
     kept_charter,
 )
 from formation_p2p.host.machine.folders import write_durably
-
-if TYPE_CHECKING:
-    from formation_p2p.host.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class CharterFile:
         except LocalError as error:
             log.warning("the charter cannot be kept: %s", error)
 
-    async def watch(self, shell: Shell) -> None:
+    async def watch(self, peer: Peer, feed: Callable[[OfferCharter], None]) -> None:
         """Have a node go by what is put there while it runs. Until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
@@ -82,8 +81,8 @@ class CharterFile:
                 continue
             self._stamp = stamp
             charter = await trio.to_thread.run_sync(self.load)
-            if charter is not None and charter.version > shell.peer.membership.version:
-                shell.feed(OfferCharter(charter.raw))
+            if charter is not None and charter.version > peer.membership.version:
+                feed(OfferCharter(charter.raw))
 
     def _look(self) -> tuple[int, int]:
         try:

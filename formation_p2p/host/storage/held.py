@@ -10,22 +10,23 @@ one home, and older copies of it, take nothing back.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from formation_p2p.core.identity import PeerId, parse_peer_id
 from formation_p2p.core.negotiation.messages import SliceRow
 from formation_p2p.core.negotiation.quota_account import SavedAccount
 from formation_p2p.core.negotiation.quota_parameters import EscrowParameters
 from formation_p2p.core.peer.events import Recalled
+from formation_p2p.core.peer.peer import Peer
 from formation_p2p.core.services.events import Had
 from formation_p2p.core.services.signed_spec import SignedSpec, read_spec
 from formation_p2p.core.services.spec import MAX_SERVICES
 from formation_p2p.core.trust.quota import Used
 from formation_p2p.host.storage.sqlite import STORED_EVERY_S, Schema, WriteBehind, state_errors
 
-if TYPE_CHECKING:
-    from formation_p2p.host.shell import Shell
+Feed = Callable[[Recalled], None]
 
 # In a node's home.
 HELD: Final = "held.sqlite"
@@ -82,7 +83,7 @@ class HeldFile(WriteBehind):
         super().__init__(path, SCHEMA, shared=True, every_s=every_s)
         self._network_id = network_id
         self._own = own
-        self._shell: Shell | None = None
+        self._of: tuple[Peer, Feed] | None = None
         self._hash = b""  # of the catalog as it was seen last
         self._known: set[bytes] = set()  # digests of specs that are on the disk, or wait
         self._specs: dict[bytes, SignedSpec] = {}  # to be stored
@@ -94,18 +95,18 @@ class HeldFile(WriteBehind):
         with self.database.closed_on_error(), state_errors(self.database.path):
             self._read()
 
-    def begin(self, shell: Shell) -> None:
+    def begin(self, peer: Peer, feed: Feed) -> None:
         """A peer has begun: it is told what the disk has."""
         self.store()
-        self._shell, self._hash, self._had = shell, b"", None
+        self._of, self._hash, self._had = (peer, feed), b"", None
         with state_errors(self.database.path):
             recalled = self._read()
         self._refused = recalled.specs
-        shell.feed(recalled)
+        feed(recalled)
 
-    async def watch(self, shell: Shell) -> None:
+    async def watch(self, peer: Peer, feed: Feed) -> None:
         """Until cancelled."""
-        self.begin(shell)
+        self.begin(peer, feed)
         await self.keep()
 
     def _read(self) -> Recalled:
@@ -137,11 +138,12 @@ class HeldFile(WriteBehind):
         )
 
     def gather(self) -> None:
-        if self._shell is None:
+        if self._of is None:
             return
-        peer, self._rounds = self._shell.peer, self._rounds + 1
+        peer, feed = self._of
+        self._rounds += 1
         if self._refused and self._rounds % AGAIN_ROUNDS == 0:
-            self._shell.feed(Recalled(self._refused))
+            feed(Recalled(self._refused))
         catalog = peer.services.catalog
         if catalog.hash != self._hash:
             self._hash = catalog.hash
